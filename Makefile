@@ -12,6 +12,7 @@ LOCK := requirements/lock.txt
 SERVER_LOCK := requirements/server.txt
 BENCH_LOCK := requirements/bench.txt
 AUDIT_LOCK := requirements/audit.txt
+MUTATION_LOCK := requirements/mutation.txt
 # Names this checkout, so that two checkouts can share an environment.
 STAMP := $(VENV)/.neve-installed-$(shell pwd | cksum | cut -d ' ' -f 1)
 QUIET := $(if $(MAKE_TERMOUT),,--quiet)
@@ -172,6 +173,7 @@ lock: install  ## Pin all requirements again, with hashes
 	--constraint $(LOCK)
 	@scripts/lock $(PY) $(AUDIT_LOCK) "What \`make sbom\` and \`make audit\` run" "audit" \
 	--constraint $(LOCK)
+	@scripts/lock $(PY) $(MUTATION_LOCK) "What \`make mutation\` runs" "mutation" --constraint $(LOCK)
 
 .PHONY: clean
 clean:  ## Remove files of builds and tools; .venv stays

@@ -12,9 +12,9 @@ import argparse
 import resource
 import time
 
-from common.garbage_collection import ignore_growth, ignore_what_is_loaded
 from common.model.job import Job, Kind, TabletBacklog, TabletPlan, job_id
 from common.model.tablet import Record, TabletId
+from common.runtime import ignore_growth, ignore_what_is_loaded
 from common.settings import CoordinatorSettings
 from coordinator.core import events as on
 from coordinator.core.state import CoordinatorState

@@ -15,10 +15,10 @@ import time
 from contextlib import suppress
 from functools import partial
 
-from common.garbage_collection import growth_ignored
 from common.model.file import DataFile
 from common.model.table import Table
 from common.model.tablet import TabletId
+from common.runtime import growth_ignored
 from neve.recovery.rebuild import table_rebuild as rebuilding
 from neve.recovery.rebuild.evidence import Evidence
 from neve.recovery.scope import Steps, in_thread

@@ -29,26 +29,30 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from common.clock import SystemClock
-from common.garbage_collection import collect_oldest_forever, ignore_what_is_loaded
-from common.ids import RandomIds, call_id
 from common.metadata.changes import AddFiles, Applied
 from common.metadata.redis import connect
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import TabletStore
 from common.model.file import DataFile
+from common.runtime import (
+    RandomIds,
+    SystemClock,
+    call_id,
+    collect_oldest_forever,
+    ignore_what_is_loaded,
+)
 from common.settings import DEFAULT_GROUP, CoordinatorSettings, Settings, StoreSettings
 from common.wire import Heartbeat, TakeRequest
 from coordinator.context import ShellContext
 from coordinator.core import events as on
 from coordinator.core.scans import TabletSpan
 from coordinator.registry import planner_for
-from coordinator.scan.ray_ranges import scan_range
-from coordinator.scan.scan_ranges import (
+from coordinator.scan.full_scan import (
     LocalRangeScans,
     RangeFindings,
     ScanRange,
 )
+from coordinator.scan.ray_ranges import scan_range
 from coordinator.service import CoordinatorService
 from coordinator.store_watch import take_lead
 from coordinator.wiring import CoordinatorParts, assemble

@@ -12,9 +12,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from common.clock import SystemClock
-from common.garbage_collection import ignore_what_is_loaded
-from common.ids import RandomIds, call_id
 from common.metadata.changes import (
     AddFiles,
     Applied,
@@ -29,6 +26,7 @@ from common.model.job import Kind
 from common.model.outcome import RowCounts
 from common.model.table import Column, Table
 from common.model.tablet import TabletId
+from common.runtime import RandomIds, SystemClock, call_id, ignore_what_is_loaded
 from common.settings import StoreSettings
 from neve.local.processes import exit_on_sigterm
 from tests.support.redis_server import running

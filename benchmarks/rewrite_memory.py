@@ -21,13 +21,13 @@ import psutil
 import pyarrow.parquet as pq
 
 from benchmarks.memory_shapes import KEY, SHAPES, TOMBSTONE, VERSION, make
-from common.ids import RandomIds
 from common.model.file import DataFile
 from common.model.table import Table, TableSettings
 from common.parquet.file_inspection import inspect_file
 from common.parquet.location import open_location
 from common.rows.rules import RowRules
 from common.rows.schema import columns_of
+from common.runtime import RandomIds
 from common.units import format_bytes, parse_size_bytes
 from compactor.spark.driver_protocol import DriverSettings, EngineKind
 from compactor.spark.engine import SparkEngine

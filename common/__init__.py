@@ -4,9 +4,9 @@ In reading order:
 
     errors           the error tree: who must act?
     units            bytes and durations, parsed and printed
-    digests          ids derived from content, and the time that a call id carries
-    clock            time as a port
-    ids              random ids as a port
+    documents        the one reader of untrusted values: kinds, bounds, sentences
+    primitives       digests, backoff, and maps that forget; values only
+    runtime          time and random ids as ports; garbage collection and memory of a process
     redaction        removes secrets from texts
     secret_files     reads regular files that an operator names, secrets among them
     model/           values without I/O: tables, tablets, files, jobs, requests, keys
@@ -25,14 +25,8 @@ In reading order:
     tracing          spans of attempts, sent as OpenTelemetry
     log_files        log files of a service, bounded in size
     wire             messages between gateway, coordinator and compactor
-    actor_class      makes an actor class that other releases can call
-    coordinator_proxy  calls of compactors and gateway, sent to the coordinator's actor
+    coordinator_proxy  calls of the coordinator's actor, also by other releases
     metadata/        the store: changes as values, executed in Redis
-    memory_limit     a process's limit of memory
-    garbage_collection  excludes long-lived objects from Python's garbage collection
-    backoff          how long to wait before the next try
-    bounded_map      a map that forgets its oldest entries
-    indexes          members by key, in insertion order
     storage_threads  threads that wait for storage
     readers/         processes that open untrusted files
     parquet/         files in a table's location

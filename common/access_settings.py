@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from common.documents import FieldKind
 from common.setting_rules import (
-    SettingKind,
     check_section,
     setting,
     size_setting,
@@ -23,7 +23,7 @@ class AccessSettings:
         0.0,
         "Requests per second of one caller. A burst may use up to five seconds' worth at once."
         " 0: no limit.",
-        kind=SettingKind.NUMBER,
+        kind=FieldKind.NUMBER,
     )
     caller_body_bytes_s: int = size_setting(
         0,

@@ -7,22 +7,22 @@ settings are refused with their value, their source and what was expected. `neve
 checks what parsing cannot, for example whether a plug-in is installed.
 """
 
-import difflib
 import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from common.access_settings import AccessSettings
 from common.control_settings import ControlSettings
+from common.documents import FieldKind, FieldRule, unknown
 from common.errors import ConfigError, RequestError
 from common.model.group import Group, Service
 from common.model.table import DNS_LABEL
 from common.secret_files import regular_text
-from common.setting_rules import Rule, SettingError, SettingKind, check_value
+from common.setting_rules import SettingError
 from common.settings import (
     AutoscalerSettings,
     ClusterSettings,
@@ -38,7 +38,7 @@ from common.settings import (
     TraceSettings,
     checked_groups,
 )
-from common.units import parse_duration_s, parse_size_bytes
+from common.units import parse_size_bytes, shown
 
 SECTIONS: dict[str, type] = {
     "store": StoreSettings,
@@ -78,7 +78,7 @@ class SettingRow:
     default: object
     doc: str
     secret: bool
-    kind: SettingKind
+    kind: FieldKind
     live: str = ""
     """The verb that changes the setting in the running service, if there is one."""
 
@@ -111,13 +111,13 @@ def setting_rows() -> Iterator[SettingRow]:
     """Yield every setting with its default and meaning, by section; groups come last."""
     for section, kind in [*SECTIONS.items(), ("groups.<name>", GroupSettings)]:
         for entry in fields(kind):
-            rule: Rule = entry.metadata["rule"]
+            rule: FieldRule = entry.metadata["rule"]
             yield SettingRow(
                 section=section,
                 name=entry.name,
                 default=entry.default,
                 doc=entry.metadata["doc"],
-                secret=entry.metadata["secret"],
+                secret=rule.secret,
                 kind=rule.kind,
                 live=entry.metadata["live"],
             )
@@ -214,7 +214,7 @@ class _Reading:
                 values = self.services.setdefault(_label(service, "service"), {})
                 _take_service(values, service, tuple(rest), written.value)
             case ("dispatcher",):
-                self.dispatcher = _text(written.value, f"setting {DISPATCHER}")
+                self.dispatcher = _TEXT.read(written.value, f"setting {DISPATCHER}")
             case _:
                 raise _unknown_path(written.path)
 
@@ -352,11 +352,9 @@ def _value(kind: type, section: str, name: str, value: object) -> object:
     """Return the value of a setting in its type, checked."""
     entries = {entry.name: entry for entry in fields(kind)}
     if name not in entries:
-        raise _unknown(f"setting {section}.{name}", name, list(entries))
-    entry = entries[name]
-    parsed = _parsed(entry, f"setting {section}.{name}", value)
-    check_value(section, entry, parsed)
-    return parsed
+        raise unknown(f"setting {section}.{name}", name, entries)
+    rule: FieldRule = entries[name].metadata["rule"]
+    return rule.read(value, f"setting {section}.{name}")
 
 
 def _group_value(group: str, name: str, value: object) -> object:
@@ -365,71 +363,19 @@ def _group_value(group: str, name: str, value: object) -> object:
     return _value(GroupSettings, f"groups.{group}", name, value)
 
 
-def _parsed(entry: "Field[Any]", where: str, value: object) -> object:
-    """Return a value in the type of its setting."""
-    rule: Rule = entry.metadata["rule"]
-    shown = "(a secret)" if entry.metadata["secret"] else repr(value)
-    match rule.kind:
-        case SettingKind.TEXT:
-            return _text(value, where, shown)
-        case SettingKind.TEXTS:
-            return _texts(value, where)
-        case SettingKind.DURATION | SettingKind.NUMBER:
-            return parse_duration_s(_number(value), where)  # type: ignore[arg-type]  # checks the type
-        case SettingKind.SIZE:
-            return parse_size_bytes(_number(value), where)  # type: ignore[arg-type]  # checks the type
-        case SettingKind.MEMORY:
-            parse_size_bytes(_number(value), where)  # type: ignore[arg-type]  # checks the type
-            return str(value)
-        case SettingKind.COUNT:
-            return _count(value, where)
-        case SettingKind.FLAG:
-            return _flag_value(value, where)
-
-
-def _text(value: object, where: str, shown: str | None = None) -> str:
-    if isinstance(value, str):
-        return value
-    raise RequestError(f"{where} {shown or repr(value)} is not a text")
-
-
-def _texts(value: object, where: str) -> tuple[str, ...]:
-    """Return a list of texts, or the texts between the commas of one."""
-    if isinstance(value, str):
-        return tuple(filter(None, map(str.strip, value.split(","))))
-    if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
-        return tuple(value)
-    raise RequestError(f"{where} {value!r} is not a list of texts")
-
-
-def _number(value: object) -> object:
-    """Return a number given as text (environment, flag) as a number, other values unchanged."""
-    if isinstance(value, str) and value.strip().isdigit():
-        return int(value)
-    return value
-
-
-def _count(value: object, where: str) -> int:
-    number = _number(value)
-    if isinstance(number, int) and not isinstance(number, bool) and number >= 0:
-        return number
-    raise RequestError(f"{where} {value!r} is not a whole number of at least 0")
-
-
-def _flag_value(value: object, where: str) -> bool:
-    parsed = _toml_value(value)
-    if isinstance(parsed, bool):
-        return parsed
-    raise RequestError(f"{where} {value!r} is neither true nor false")
+_TEXT = FieldRule(kind=FieldKind.TEXT)
+_COUNT = FieldRule(kind=FieldKind.COUNT, least=0)
 
 
 def _compactors(value: object, where: str) -> CompactorCount:
     number = _toml_value(value)
     if isinstance(number, int):
-        number = dict.fromkeys(("min", "max"), _count(number, where))
+        number = dict.fromkeys(("min", "max"), _COUNT.read(number, where))
     if not (isinstance(number, Mapping) and set(number) == {"min", "max"}):
-        raise RequestError(f"{where} {value!r} is not a number or {{ min = …, max = … }}")
-    count = {name: _count(each, f"{where}.{name}") for name, each in number.items()}
+        raise RequestError(
+            f"{where} is {shown(value)}, expected a number or {{ min = …, max = … }}"
+        )
+    count = {name: _COUNT.read(bound, f"{where}.{name}") for name, bound in number.items()}
     try:
         return CompactorCount(**count)
     except ConfigError as error:
@@ -442,14 +388,14 @@ def _toml_value(value: object) -> Any:
         return value
     try:
         return tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # ValueError includes numbers that are too long.
         return value
 
 
 def _label(name: str, what: str) -> str:
     if DNS_LABEL.fullmatch(name):
         return name
-    raise RequestError(f"{what} name {name!r} must be a DNS label such as large-files")
+    raise RequestError(f"{what} name {shown(name)} must be a DNS label such as large-files")
 
 
 # --------------------------------------------------------------- services
@@ -464,7 +410,7 @@ def _take_service(
         case () if isinstance(value, Mapping):
             return
         case ("planner",):
-            values["planner"] = _text(value, f"setting {where}.planner")
+            values["planner"] = _TEXT.read(value, f"setting {where}.planner")
         case ("groups",):
             values["groups"] = _service_groups(service, _toml_value(value))
         case ("options",) if isinstance(value, Mapping):
@@ -473,16 +419,16 @@ def _take_service(
             values.setdefault("options", {})[option] = _toml_value(value)
         case ("options",) | ():
             name = ".".join((where, *path))
-            raise RequestError(f"setting {name} {value!r} is not a table")
+            raise RequestError(f"setting {name} is {shown(value)}, expected a table")
         case _:
             name = ".".join(path)
-            raise _unknown(f"setting {where}.{name}", name, SERVICE_FIELDS)
+            raise unknown(f"setting {where}.{name}", name, SERVICE_FIELDS)
 
 
 def _service_groups(service: str, listed: object) -> tuple[Group, ...]:
     if not isinstance(listed, list):
         raise RequestError(
-            f"setting services.{service}.groups {listed!r} is not a list such as"
+            f"setting services.{service}.groups is {shown(listed)}, expected a list such as"
             ' [{ group = "small", max_size = "64MB" }, { group = "large" }]'
         )
     groups = tuple(parse_group(entry, f"service {service!r}") for entry in listed)
@@ -501,12 +447,12 @@ def parse_group(entry: object, where: str) -> Group:
     """
     if not isinstance(entry, Mapping) or "group" not in entry or set(entry) - {"group", "max_size"}:
         message = (
-            f"{where}: group {entry!r} must have a field group and may have max_size, no other"
+            f"{where}: group {shown(entry)} must have a field group and may have max_size, no other"
         )
         raise SettingError(message)
     name, size = entry["group"], entry.get("max_size")
     if not isinstance(name, str) or not DNS_LABEL.fullmatch(name):
-        message = f"{where}: group name {name!r} must be a DNS label such as large-files"
+        message = f"{where}: group name {shown(name)} must be a DNS label such as large-files"
         raise SettingError(message)
     try:
         limit = None if size is None else parse_size_bytes(size, "max_size")
@@ -580,14 +526,8 @@ def _check_task_memory(compactor: CompactorSettings, group: str, own: GroupSetti
         )
 
 
-def _unknown(what: str, name: str, names: Sequence[str]) -> RequestError:
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(names)}"
-    return RequestError(f"{what} is unknown; {hint}")
-
-
 def _unknown_path(path: tuple[str, ...]) -> RequestError:
     sections = [*SECTIONS, *NAMED_SECTIONS, DISPATCHER]
     if path[0] in sections:
         return RequestError(f"{'.'.join(path)} is not what a setting or section can be")
-    return _unknown(f"section {path[0]!r}", path[0], sections)
+    return unknown(f"section {path[0]!r}", path[0], sections)

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
+from common.documents import FieldKind
 from common.model.group import LIMIT_BYTES_S_MIN
 from common.setting_rules import (
     SettingError,
-    SettingKind,
     check_section,
     setting,
     size_setting,
@@ -14,7 +14,7 @@ from common.setting_rules import (
 
 
 def _shares_setting(default: float, doc: str) -> Any:
-    return setting(default, doc, kind=SettingKind.NUMBER, least=1, most=1_000_000)
+    return setting(default, doc, kind=FieldKind.NUMBER, least=1, most=1_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +50,12 @@ class ControlSettings:
     slew_shares_s: float = setting(
         100.0,
         "Shares per second that the controller may add to or take from a class; 0: no limit.",
-        kind=SettingKind.NUMBER,
+        kind=FieldKind.NUMBER,
     )
     hysteresis: float = setting(
         0.05,
         "Smallest relative change of a class's shares; smaller changes are ignored.",
-        kind=SettingKind.NUMBER,
+        kind=FieldKind.NUMBER,
         most=0.9,
     )
     bytes_s_max: int = size_setting(
@@ -63,7 +63,7 @@ class ControlSettings:
         "Upper bound on the bytes per second that all rewrites together read and write; the"
         " controller divides them; 0: no limit.",
         least=LIMIT_BYTES_S_MIN,
-        off=True,
+        zero=True,
     )
     bytes_s_min: int = size_setting(
         1024**2,

@@ -134,23 +134,23 @@ TRACKERS = ExtensionPoint(
     "neve.trackers",
     ("tracker",),
     {
-        "date-tiered": "coordinator.plugins.trackers.windows:DateTieredTrackers",
-        "fixed": "coordinator.plugins.trackers.fixed:FixedTrackers",
-        "leveled": "coordinator.plugins.trackers.leveled:LeveledTrackers",
-        "none": "coordinator.plugins.trackers.fixed:NullTrackers",
-        "ratio": "coordinator.plugins.trackers.ratio:RatioTrackers",
-        "size-tiered": "coordinator.plugins.trackers.size_tiered:SizeTieredTrackers",
-        "time-window": "coordinator.plugins.trackers.windows:TimeWindowTrackers",
+        "date-tiered": "coordinator.plugins.trackers:DateTieredTrackers",
+        "fixed": "coordinator.plugins.trackers:FixedTrackers",
+        "leveled": "coordinator.plugins.trackers:LeveledTrackers",
+        "none": "coordinator.plugins.trackers:NullTrackers",
+        "ratio": "coordinator.plugins.trackers:RatioTrackers",
+        "size-tiered": "coordinator.plugins.trackers:SizeTieredTrackers",
+        "time-window": "coordinator.plugins.trackers:TimeWindowTrackers",
     },
 )
 CONTROLLERS = ExtensionPoint(
     "neve.controllers",
     ("controller",),
     {
-        "control-points": "coordinator.plugins.controllers.curves:ControlPointsControllers",
-        "debt": "coordinator.plugins.controllers.debt:DebtControllers",
-        "drain-time": "coordinator.plugins.controllers.curves:DrainTimeControllers",
-        "static": "coordinator.plugins.controllers.debt:StaticControllers",
+        "control-points": "coordinator.plugins.controllers:ControlPointsControllers",
+        "debt": "coordinator.plugins.controllers:DebtControllers",
+        "drain-time": "coordinator.plugins.controllers:DrainTimeControllers",
+        "static": "coordinator.plugins.controllers:StaticControllers",
     },
 )
 EXTENSION_POINTS = (

@@ -1,73 +1,24 @@
-"""The kinds and rules of settings, and the refusal of values that break them.
+"""How settings are declared, and the refusal of values that break their rules.
 
-Pure. `setting` or `size_setting` declares every field of `common.settings`. Both the parser of
-texts and the constructors apply the field's rule, so a value that breaks its rule cannot be
-created.
+Pure. `setting` or `size_setting` declares every field of `common.settings` with its `FieldRule`.
+Both the parser of texts and the constructors apply the rule, so a value that breaks its rule cannot
+be created.
 """
 
-from dataclasses import Field, dataclass, field, fields
-from enum import StrEnum
+from dataclasses import Field, field, fields
 from typing import Any
 
+from common.documents import FieldKind, FieldRule
 from common.errors import ConfigError, RequestError
-from common.units import format_bytes, parse_size_bytes
 
-
-class SettingKind(StrEnum):
-    """The type of a setting's value; `common.config` parses texts accordingly."""
-
-    TEXT = "text"
-    TEXTS = "texts"
-    """A list of texts; in a single text, commas separate them."""
-    COUNT = "count"
-    NUMBER = "number"
-    SIZE = "size"
-    """Bytes, as a whole number."""
-    DURATION = "duration"
-    """Seconds."""
-    MEMORY = "memory"
-    """A size that is kept as the text that the operator wrote."""
-    FLAG = "flag"
-    """True or false."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """The allowed values of a setting."""
-
-    kind: SettingKind
-    least: float = 0
-    most: float = float("inf")
-    off: bool = False
-    """Whether 0 is allowed as well, with the meaning `none`."""
-    choices: tuple[str, ...] = ()
-
-    def problem(self, value: Any) -> str | None:
-        """Return what is expected instead of a value, or None if the value is allowed."""
-        if self.kind is SettingKind.TEXT:
-            return self._text_problem(value)
-        if self.kind in (SettingKind.TEXTS, SettingKind.FLAG):
-            return None
-        number = parse_size_bytes(value) if self.kind is SettingKind.MEMORY else value
-        if self.least <= number <= self.most or (self.off and number == 0):
-            return None
-        return f"expected {self._range()}"
-
-    def _text_problem(self, value: Any) -> str | None:
-        if self.choices and value not in self.choices:
-            return f"expected one of {', '.join(self.choices)}"
-        return None
-
-    def _range(self) -> str:
-        range_text = f"at least {self._shown(self.least)}"
-        if self.most < float("inf"):
-            range_text = f"{self._shown(self.least)} to {self._shown(self.most)}"
-        return f"0 (none) or {range_text}" if self.off else range_text
-
-    def _shown(self, number: float) -> str:
-        if self.kind in (SettingKind.SIZE, SettingKind.MEMORY):
-            return format_bytes(number)
-        return f"{number:g} s" if self.kind is SettingKind.DURATION else f"{number:g}"
+_KINDS = {
+    bool: FieldKind.FLAG,
+    int: FieldKind.COUNT,
+    float: FieldKind.DURATION,
+    tuple: FieldKind.TEXTS,
+    str: FieldKind.TEXT,
+}
+"""Type of a setting's default → kind of the setting."""
 
 
 class SettingError(ConfigError):
@@ -82,13 +33,10 @@ def setting(
     default: Any,
     doc: str,
     *,
-    kind: SettingKind | None = None,
+    kind: FieldKind | None = None,
     least: float = 0,
-    most: float = float("inf"),
-    off: bool = False,
-    choices: tuple[str, ...] = (),
-    secret: bool = False,
     live: str = "",
+    **more: Any,
 ) -> Any:
     """Declare a setting: its default, its purpose and its allowed values.
 
@@ -97,26 +45,12 @@ def setting(
         doc: One or two sentences for the reference page.
         kind: The kind, where the default's type does not determine it.
         least: Smallest value.
-        most: Largest value.
-        off: Whether 0 is allowed although it is below the smallest value.
-        choices: Allowed texts; empty: any text.
-        secret: Whether the value is never shown.
         live: The verb that changes the setting in the running service, if there is one.
+        more: Other fields of the `FieldRule`: `most`, `zero`, `choices`, `secret`.
     """
-    rule = Rule(kind=kind or _kind_of(default), least=least, most=most, off=off, choices=choices)
-    return field(
-        default=default, metadata={"doc": doc, "secret": secret, "rule": rule, "live": live}
-    )
-
-
-def _kind_of(default: object) -> SettingKind:
-    if isinstance(default, float):
-        return SettingKind.DURATION
-    if isinstance(default, tuple):
-        return SettingKind.TEXTS
-    if isinstance(default, bool):
-        return SettingKind.FLAG
-    return SettingKind.COUNT if isinstance(default, int) else SettingKind.TEXT
+    kind = kind or next(kind for known, kind in _KINDS.items() if isinstance(default, known))
+    rule = FieldRule(kind=kind, least=least, **more)
+    return field(default=default, metadata={"doc": doc, "rule": rule, "live": live})
 
 
 def size_setting(default: int | str, doc: str, **more: Any) -> Any:
@@ -127,7 +61,7 @@ def size_setting(default: int | str, doc: str, **more: Any) -> Any:
         doc: One or two sentences for the reference page.
         more: As for `setting`.
     """
-    kind = SettingKind.MEMORY if isinstance(default, str) else SettingKind.SIZE
+    kind = FieldKind.MEMORY if isinstance(default, str) else FieldKind.SIZE
     return setting(default, doc, kind=kind, **more)
 
 
@@ -145,30 +79,11 @@ def check_value(section: str, entry: "Field[Any]", value: object) -> None:
     if value is None:
         return
     name = f"{section}.{entry.name}"
-    rule: Rule = entry.metadata["rule"]
+    rule: FieldRule = entry.metadata["rule"]
     try:
-        problem = rule.problem(value)
+        rule.check(value, f"setting {name}")
     except RequestError as error:
-        raise SettingError(f"setting {name}: {error}", name) from error
-    if problem is not None:
-        shown = "(a secret)" if entry.metadata["secret"] else shown_value(rule.kind, value)
-        raise SettingError(f"setting {name} is {shown}, {problem}", name)
-
-
-def shown_value(kind: SettingKind, value: Any) -> str:
-    """Return a value in readable form.
-
-    Args:
-        kind: Kind of the setting.
-        value: In the setting's type.
-    """
-    if kind is SettingKind.SIZE:
-        return format_bytes(value) if value % 1024 == 0 and value else f"{value} B"
-    if kind is SettingKind.TEXTS:
-        return ", ".join(value)
-    if kind is SettingKind.FLAG:
-        return "true" if value else "false"
-    return f"{value:g} s" if kind is SettingKind.DURATION else str(value)
+        raise SettingError(str(error), name) from error
 
 
 def check_section(section: str, values: Any) -> None:

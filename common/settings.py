@@ -10,14 +10,13 @@ from dataclasses import dataclass, field, fields, replace
 
 from common.access_settings import AccessSettings
 from common.control_settings import ControlSettings
+from common.documents import FieldKind, FieldRule
 from common.errors import ConfigError
 from common.log_events import LogLevel
 from common.model.group import LIMIT_BYTES_S_MIN, Group, Service
 from common.model.job import AGEING_PER_S
 from common.setting_rules import (
-    Rule,
     SettingError,
-    SettingKind,
     check_section,
     check_value,
     setting,
@@ -96,7 +95,7 @@ class CoordinatorSettings:
     ageing_per_s: float = setting(
         AGEING_PER_S,
         "Priority per second that a queued job gains over jobs offered later.",
-        kind=SettingKind.NUMBER,
+        kind=FieldKind.NUMBER,
     )
     silence_max_s: float = setting(
         30.0,
@@ -188,21 +187,21 @@ class CoordinatorSettings:
         "Bytes per second that the rewrites of a compaction group may read and write together,"
         " unless `neve group limit` sets another limit; 0: no limit.",
         least=LIMIT_BYTES_S_MIN,
-        off=True,
+        zero=True,
         live="neve group limit",
     )
     volume_limit_bytes_s: int = size_setting(
         0,
         "The same for a volume, unless `neve volume limit` sets another limit; 0: no limit.",
         least=LIMIT_BYTES_S_MIN,
-        off=True,
+        zero=True,
         live="neve volume limit",
     )
     volume_least_bytes_s: int = size_setting(
         0,
         "Lowest limit for a slow volume; 0: limits do not follow latency.",
         least=LIMIT_BYTES_S_MIN,
-        off=True,
+        zero=True,
     )
     volume_latency_s: float = setting(
         0.02, "Time to make a MiB durable above which a volume counts as slow.", least=0.0001
@@ -277,7 +276,7 @@ class CompactorSettings:
         "Memory above which the process of a task is ended; its job is retried in smaller "
         "pieces; 0: no limit.",
         least=TASK_BYTES_MIN,
-        off=True,
+        zero=True,
     )
     engine: str = setting(
         "raydp",
@@ -290,7 +289,7 @@ class CompactorSettings:
         "An attempt without progress for this time is ended: the compactor restarts "
         "Spark, and the job is handed out again; 0: never.",
         least=0.1,
-        off=True,
+        zero=True,
     )
     drain_timeout_s: float = setting(
         600.0,
@@ -452,7 +451,7 @@ class TraceSettings:
         " no traces. Requires `neve[trace]`.",
     )
     sample_ratio: float = setting(
-        1.0, "Fraction of attempts that are traced.", kind=SettingKind.NUMBER, most=1
+        1.0, "Fraction of attempts that are traced.", kind=FieldKind.NUMBER, most=1
     )
 
     def __post_init__(self) -> None:
@@ -566,8 +565,7 @@ class GroupSettings:
         metadata={
             "doc": "Compactors of the group: a number, or `{ min = 0, max = 20 }`. `min` are"
             " always there; more are started while work waits, up to `max` (scaling.md).",
-            "secret": False,
-            "rule": Rule(kind=SettingKind.COUNT),
+            "rule": FieldRule(kind=FieldKind.COUNT),
             "live": "",
         },
     )
@@ -586,47 +584,47 @@ class GroupSettings:
     slots: int | None = setting(
         None,
         "Jobs that one compactor of the group runs concurrently.",
-        kind=SettingKind.COUNT,
+        kind=FieldKind.COUNT,
         least=1,
         most=1000,
     )
     executors: int | None = setting(
         None,
         "Spark executors of one compactor.",
-        kind=SettingKind.COUNT,
+        kind=FieldKind.COUNT,
         least=1,
         most=EXECUTORS_MAX,
     )
     executor_resource: str | None = setting(
         None,
         "Custom Ray resource; each executor takes 1 unit on any node that offers it.",
-        kind=SettingKind.TEXT,
+        kind=FieldKind.TEXT,
     )
     cores: int | None = setting(
         None,
         "Concurrent Spark tasks in one executor.",
-        kind=SettingKind.COUNT,
+        kind=FieldKind.COUNT,
         least=1,
         most=1000,
     )
     memory: str | None = setting(
-        None, "Heap of an executor.", kind=SettingKind.MEMORY, least=HEAP_BYTES_MIN
+        None, "Heap of an executor.", kind=FieldKind.MEMORY, least=HEAP_BYTES_MIN
     )
     driver_memory: str | None = setting(
-        None, "Heap of a Spark driver.", kind=SettingKind.MEMORY, least=HEAP_BYTES_MIN
+        None, "Heap of a Spark driver.", kind=FieldKind.MEMORY, least=HEAP_BYTES_MIN
     )
     task_memory: str | None = setting(
         None,
         "Memory for the Python process of one Spark task.",
-        kind=SettingKind.MEMORY,
+        kind=FieldKind.MEMORY,
         least=TASK_BYTES_MIN,
     )
     task_memory_max: str | None = setting(
         None,
         "Memory above which the process of a task is ended; 0: no limit.",
-        kind=SettingKind.MEMORY,
+        kind=FieldKind.MEMORY,
         least=TASK_BYTES_MIN,
-        off=True,
+        zero=True,
     )
 
     def __post_init__(self) -> None:

@@ -61,7 +61,7 @@ class StorageThreads:
         self._lane = lane or _Lane(threads, slow_s, _SilentLocations(), DaemonThreads("storage"))
         self._deadline_s = deadline_s
 
-    def beside(self, threads: int) -> Self:
+    def with_threads(self, threads: int) -> Self:
         """Return threads for other work that shares the record of silent locations.
 
         Args:

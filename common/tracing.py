@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from common.digests import digest
 from common.errors import ConfigError
+from common.primitives import digest
 from common.settings import TraceSettings
 
 QUEUE_MAX = 2048

@@ -1,7 +1,10 @@
-"""Parse and print bytes, durations and switches. Sizes are binary: `32M` is 32 x 1024^2 bytes."""
+"""Parse and print bytes and durations. Sizes are binary: `32M` is 32 x 1024^2 bytes."""
 
 import re
+import reprlib
 from collections.abc import Mapping
+from itertools import islice
+from typing import Any
 
 from common.errors import RequestError
 
@@ -15,9 +18,6 @@ _DURATION_UNITS = {
     "d": 86400.0,
     "w": 604800.0,
 }
-_SWITCHES = {
-    "true": True, "yes": True, "on": True, "false": False, "no": False, "off": False,
-}  # fmt: skip
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(?:I?B)?\s*", re.IGNORECASE)
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|[smhdw]?)\s*")
 
@@ -28,15 +28,44 @@ SIZE_MAX_BYTES = (1 << 63) - 1
 """Largest size that is parsed: larger ones cannot be stored, and their square overflows."""
 
 
+SHOWN_CHARS_MAX = 80
+"""Longest value in a message; the rest is left out."""
 SECONDS_MAX = 1e100
 """Longest duration that is parsed: above any bound, and still a float."""
 
 
-def _shown(text: object) -> object:
-    """Return a value as a message shows it."""
-    if isinstance(text, int) and abs(text) > SIZE_MAX_BYTES:
-        return "a number of too many digits"
-    return text[:CHARS_MAX] + "…" if isinstance(text, str) and len(text) > CHARS_MAX else text
+class _Beginning(reprlib.Repr):
+    """Shows the beginning of a value, in time that does not depend on the value's size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = SHOWN_CHARS_MAX
+
+    def repr_int(self, x: int, level: int) -> str:
+        return "a number of too many digits" if abs(x) > SIZE_MAX_BYTES else repr(x)
+
+    def repr_dict(self, x: Mapping[Any, Any], level: int) -> str:
+        # The inherited method sorts all names.
+        shown_items = [
+            f"{self.repr1(name, level - 1)}: {self.repr1(value, level - 1)}"
+            for name, value in islice(x.items(), self.maxdict if level > 0 else 0)
+        ]
+        return f"{{{', '.join(shown_items)}{', ...' * (len(x) > len(shown_items))}}}"
+
+
+_BEGINNING = _Beginning()
+
+
+def shown(value: object) -> str:
+    """Return a value as the user wrote it, shortened: `'32 parsecs'`."""
+    text = _BEGINNING.repr(value)
+    return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 3] + "..."
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number that a text of digits stands for; None: it is no such text, or too long."""
+    digits = text.strip()
+    return int(digits) if len(digits) <= CHARS_MAX and digits.isdecimal() else None
 
 
 def parse_size_bytes(text: str | int, name: str = "size") -> int:
@@ -52,12 +81,13 @@ def parse_size_bytes(text: str | int, name: str = "size") -> int:
         return _bounded_size(text, name)
     match = _SIZE.fullmatch(text) if isinstance(text, str) and len(text) <= CHARS_MAX else None
     if match is None:
-        seen = _shown(text)
         message = (
-            f"{name} {seen!r} is not a size; write bytes or a binary size such as 32MB or 1.5G"
+            f"{name} {shown(text)} is not a size; write bytes or a binary size such as 32MB or 1.5G"
         )
         raise RequestError(message)
-    return _bounded_size(int(float(match[1]) * 1024 ** _SIZE_UNITS[match[2].upper()]), name)
+    # A float would lose digits of a large number.
+    number = float(match[1]) if "." in match[1] else int(match[1])
+    return _bounded_size(int(number * 1024 ** _SIZE_UNITS[match[2].upper()]), name)
 
 
 def _bounded_size(size_bytes: int, name: str) -> int:
@@ -80,17 +110,12 @@ def parse_duration_s(text: str | float, name: str = "duration") -> float:
         return float(text)
     match = _DURATION.fullmatch(text) if isinstance(text, str) and len(text) <= CHARS_MAX else None
     if match is None:
-        seen = _shown(text)
         message = (
-            f"{name} {seen!r} is not a duration; write seconds or a duration such as 500ms, 2m, 7d"
+            f"{name} {shown(text)} is not a duration;"
+            " write seconds or a duration such as 500ms, 2m, 7d"
         )
         raise RequestError(message)
     return float(match[1]) * _DURATION_UNITS[match[2]]
-
-
-def parse_switch(written: object) -> bool | None:
-    """Return the value of `true`, `yes`, `on` and their opposites; None: not a switch."""
-    return _SWITCHES.get(str(written).lower())
 
 
 def format_bytes(size_bytes: float) -> str:

@@ -16,13 +16,11 @@ from typing import Any
 
 import ray
 
-from common.actor_class import callable_across_releases
-from common.clock import SystemClock
-from common.coordinator_proxy import compactor_calls
+from common.coordinator_proxy import callable_across_releases, compactor_calls
 from common.errors import all_causes
-from common.ids import RandomIds
 from common.log_files import LogFiles
 from common.metadata.redis import connect
+from common.runtime import RandomIds, SystemClock
 from common.settings import DEFAULT_GROUP, CompactorSettings, Settings
 from common.telemetry import event_log
 from common.tracing import spans_of

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Self, assert_never
 
-from common.backoff import Backoff
 from common.metadata.changes import CommitAttempt, RetagFiles
 from common.model.file import DataFile
 from common.model.group import DEFAULT_VOLUME
 from common.model.job import JobAction, Kind
 from common.model.outcome import AttemptEnd, DroppedRows, RefusalCode, RowCounts, Statistics
+from common.primitives import Backoff
 from common.wire import Assignment, AttemptProgress, AttemptReport
 
 # ------------------------------------------------------------------------------------------ Actions

@@ -7,9 +7,6 @@ from dataclasses import replace
 from functools import partial
 from typing import assert_never
 
-from common.backoff import Backoff
-from common.bounded_map import BoundedMap
-from common.clock import Clock
 from common.errors import (
     AttemptCancelledError,
     AttemptStalledError,
@@ -24,7 +21,6 @@ from common.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from common.ids import IdSource
 from common.metadata.changes import (
     Applied,
     CommitAttempt,
@@ -43,6 +39,8 @@ from common.parquet.service_files import (
     read_owner,
     refuse_other_owner,
 )
+from common.primitives import Backoff, BoundedMap
+from common.runtime import Clock, IdSource
 from common.settings import DEFAULT_GROUP, CompactorSettings
 from common.storage_threads import StorageThreads
 from common.telemetry import Log

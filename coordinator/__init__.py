@@ -9,7 +9,7 @@ How a change of a tablet becomes a job of a compactor:
    and asks its planners through `registry` and `core.planning`. The plan is an event.
 2. `service` passes the event to `core.state`: the plan replaces the tablet's queued jobs, and the
    best jobs are matched with waiting compactors. The result is a list of actions.
-3. `store_actions` performs the actions: it reserves the inputs of a job in the store, or releases
+3. `service` performs the actions: it reserves the inputs of a job in the store, or releases
    them. The store's answer is another event.
 4. Once a job is reserved, the compactor receives its assignment and commits on its own. Its report,
    or the change of the tablet, ends the attempt in `core`, and the tablet is planned again.
@@ -17,11 +17,9 @@ How a change of a tablet becomes a job of a compactor:
     actor           the Ray actor: options, calls from outside, loops; no decisions
     wiring          connects the parts
     figures         counters of the parts as metric values
-    service         one turn at a time: events in, actions performed, answers back as events
-    store_actions   reserve, release, and analyses written in the background
+    service         one turn at a time: events in, actions performed, answers back; spans
     context         dependencies shared by the shell: store, clock, ids, log, threads
     autoscaler      keeps the number of compactors that the work needs
-    job_traces      spans of attempts, including the time before a compactor starts
     ray_compactors  compactors as Ray actors: start, shut down, kill
     store_watch     the lead, the rate limits in force, and the health of the store
     core            decisions, without I/O

@@ -11,17 +11,20 @@ from typing import Any
 
 import ray
 
-from common.actor_class import callable_across_releases
-from common.clock import SystemClock
+from common.coordinator_proxy import callable_across_releases
 from common.errors import all_causes
-from common.garbage_collection import collect_oldest_forever, ignore_what_is_loaded
-from common.ids import RandomIds
 from common.log_files import LogFiles
-from common.memory_limit import share_freed_memory
 from common.metadata.redis import connect
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from common.readers.pool import open_readers
+from common.runtime import (
+    RandomIds,
+    SystemClock,
+    collect_oldest_forever,
+    ignore_what_is_loaded,
+    share_freed_memory,
+)
 from common.settings import Settings
 from common.telemetry import event_log
 from common.tracing import spans_of

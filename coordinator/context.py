@@ -6,12 +6,11 @@ store has lost recent changes.
 
 from dataclasses import dataclass, field, replace
 
-from common.clock import Clock
 from common.errors import MetadataError, UnavailableError
-from common.ids import IdSource
 from common.metadata.changes import Applied, Change, Guarded, Outcome, Refused, Unknown, table_of
 from common.metadata.store import TabletStore
 from common.model.outcome import RefusalCode
+from common.runtime import Clock, IdSource
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
 from common.tracing import NoSpans, Spans

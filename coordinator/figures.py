@@ -10,8 +10,7 @@ from common.metadata.store_values import StoreHealth
 from common.model.request import RequestState
 from common.wire import MetricValue
 from coordinator.core.backlog import PLANNED_JOBS
-from coordinator.requests.driver import RequestDriver
-from coordinator.requests.selector_calls import SelectorCalls
+from coordinator.requests import RequestDriver, SelectorCalls
 from coordinator.scan.full_scan import FullScan
 from coordinator.scan.scanner import Scanner
 from coordinator.table_faults import TableFaults

@@ -15,9 +15,8 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
-from common.backoff import Backoff
-from common.bounded_map import BoundedMap
 from common.errors import BrokenValueError, MetadataError, UnavailableError
+from common.primitives import Backoff, BoundedMap
 from common.redaction import redacted
 from common.telemetry import Log
 

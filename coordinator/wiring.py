@@ -9,7 +9,7 @@ from common.metadata.store import TabletStore
 from common.model.location_identity import LocationIdentity
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
-from common.parquet.resolved_locations import identities_of
+from common.parquet.location import identities_of
 from common.settings import Settings
 from common.spi.planner import Surroundings
 from common.wire import CoordinatorStatus
@@ -34,19 +34,24 @@ from coordinator.figures import (
 from coordinator.maintenance import Maintenance
 from coordinator.ports import CompactorLever, PlanTablet, Submit
 from coordinator.registry import control_loop, planner_for
-from coordinator.requests.driver import RequestDriver
-from coordinator.requests.selector_calls import AutomaticRequests, SelectorCalls
-from coordinator.requests.tablet_steps import Policies, RequestSteps
-from coordinator.scan.full_scan import FullScan
-from coordinator.scan.scan_ranges import LocalRangeScans, RangeScans
+from coordinator.requests import (
+    AutomaticRequests,
+    Policies,
+    RequestDriver,
+    RequestSteps,
+    SelectorCalls,
+)
+from coordinator.scan.full_scan import FullScan, LocalRangeScans, RangeScans
 from coordinator.scan.scanner import Scanner
 from coordinator.service import CoordinatorService
-from coordinator.split_merge.driver import OperationDriver
-from coordinator.split_merge.step_runner import OperationRules, OperationSteps
-from coordinator.storage.garbage_collector import GarbageCollector, collect_forever
+from coordinator.split_merge import OperationDriver, OperationRules, OperationSteps
+from coordinator.storage.garbage_collector import (
+    GarbageCollector,
+    UnfinishedTables,
+    collect_forever,
+)
 from coordinator.storage.manifests import ManifestPublisher
 from coordinator.storage.storage_access import ArrowStorage, FreeSpace
-from coordinator.storage.unfinished_tables import UnfinishedTables
 from coordinator.store_watch import RateLimits, StoreHealthWatch
 from coordinator.triggers import TriggerDriver
 from neve import api

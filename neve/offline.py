@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from common.clock import SystemClock
 from common.config import parse_group
 from common.errors import ConfigError, RequestError
 from common.model.file import DataFile
@@ -17,9 +16,10 @@ from common.model.job import Job, JobAction, Kind, Plan, PlannedInterval, Tablet
 from common.model.outcome import TabletStatistics
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.plugins import DEFAULT_PLANNER, load_planner, request_errors
+from common.runtime import SystemClock
 from common.settings import checked_groups
 from common.spi.planner import COLD, Heat, Planner, PlanParameters, RequestFacts, RunningJob
-from common.units import parse_size_bytes
+from common.units import parse_size_bytes, whole_number
 from coordinator.core.planning import checked_jobs, within_space
 from neve.setting_values import read_settings
 
@@ -88,7 +88,8 @@ def a_count(value: object, where: str) -> int:
         raise RequestError(
             f"{where} is {_value_text(value)}, expected a whole number of at least 0"
         )
-    return int(value) if isinstance(value, int | str) and str(value).isdigit() else int(number)
+    exact = whole_number(value) if isinstance(value, str) else value
+    return exact if isinstance(exact, int) else int(number)
 
 
 def unknown_field(what: str, name: str, known: Collection[str]) -> RequestError:
@@ -472,22 +473,22 @@ def _beyond_a_merge(job: Job, places: Mapping[str, int]) -> dict[str, Any]:
         job: A job of the plan.
         places: Job id → index of the job in the plan.
     """
-    said: dict[str, Any] = {}
+    row: dict[str, Any] = {}
     if job.action != JobAction.REWRITE:
-        said["action"] = job.action
+        row["action"] = job.action
     if job.outputs_expected != 1:
-        said["outputs"] = job.outputs_expected
+        row["outputs"] = job.outputs_expected
     if job.cuts:
-        said["cuts"] = [cut.hex() for cut in job.cuts]
+        row["cuts"] = [cut.hex() for cut in job.cuts]
     if job.cuts_at_s:
-        said["cuts_at"] = list(job.cuts_at_s)
+        row["cuts_at"] = list(job.cuts_at_s)
     if job.output_rows_max:
-        said["output_rows_max"] = job.output_rows_max
+        row["output_rows_max"] = job.output_rows_max
     if job.output_tags:
-        said["tags"] = dict(job.output_tags)
+        row["tags"] = dict(job.output_tags)
     if job.depends_on:
-        said["after"] = [places[depend] for depend in job.depends_on]
-    return said
+        row["after"] = [places[depend] for depend in job.depends_on]
+    return row
 
 
 def _parameters(

@@ -242,10 +242,10 @@ def _published_manifest(place: str) -> Mapping[str, Any]:
 
 def _published_rows(place: str, columns: Sequence[str] | None) -> pa.Table:
     """Return the rows of a scan at the time of a location's newest manifest."""
-    from common.clock import SystemClock
     from common.errors import CompactionError
     from common.model.table import Column
     from common.parquet.location import open_location
+    from common.runtime import SystemClock
 
     # These modules have more dependencies than the client.
     inspection, merge = _load("common.parquet.file_inspection"), _load("common.rows.merge")
@@ -276,7 +276,7 @@ def _files(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def _arrow_schema(manifest: Mapping[str, Any]) -> pa.Schema:
-    from common.rows.types import type_from_text
+    from common.rows.schema import type_from_text
 
     return pa.schema([(each["name"], type_from_text(each["type"])) for each in manifest["schema"]])
 

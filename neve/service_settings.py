@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from common.config import SECTIONS, Flag, load_settings, setting_rows
+from common.documents import FieldKind, value_text
 from common.errors import ConfigError
 from common.model.group import Group, Service
-from common.setting_rules import SettingError, SettingKind, shown_value
+from common.setting_rules import SettingError
 from common.settings import CompactorCount, GroupSettings, Settings
 from coordinator.registry import load_controller, planner_for
 
@@ -95,7 +96,7 @@ def check_service(settings: Settings) -> None:
 def setting_remarks(settings: Settings) -> list[str]:
     """Return warnings about valid settings that may be mistakes, one sentence each."""
     named = {group.name for service in settings.services.values() for group in service.groups}
-    said = [
+    lines = [
         f"group {group} has compactors, but no service names it: no job is planned for it; name"
         " it in the groups of a service, as services.default.groups"
         for group in settings.groups
@@ -105,11 +106,11 @@ def setting_remarks(settings: Settings) -> list[str]:
         for group in service.groups:
             own = settings.groups.get(group.name)
             if own is None or own.compactors.max == 0:
-                said.append(
+                lines.append(
                     f"group {group.name} of service {service.name} has no compactor: its jobs"
                     f" wait; give it some as groups.{group.name}.compactors"
                 )
-    return said
+    return lines
 
 
 def shown_settings(settings: Settings) -> list[ShownSetting]:
@@ -136,7 +137,7 @@ def setting_differences(
         wanted: Settings of the requested service.
     """
     own = {setting.name: setting for setting in running}
-    said = [
+    lines = [
         f"{setting.name} = {setting.text} ({setting.source}), running with {own[setting.name].text}"
         if setting.name in own
         else f"{setting.name} = {setting.text} ({setting.source})"
@@ -144,7 +145,7 @@ def setting_differences(
         if setting.name not in own or own[setting.name].value != setting.value
     ]
     names = {setting.name for setting in wanted}
-    return said + [f"{name} is not asked for" for name in own if name not in names]
+    return lines + [f"{name} is not asked for" for name in own if name not in names]
 
 
 def settings_to_document(shown: Sequence[ShownSetting]) -> list[dict[str, Any]]:
@@ -171,7 +172,7 @@ def _values(settings: Settings) -> Iterator[tuple[str, Any, str, str]]:
                 yield name, HIDDEN, HIDDEN, change
             else:
                 shown = list(value) if isinstance(value, tuple) else value  # The form in JSON.
-                yield name, shown, shown_value(row.kind, value), change
+                yield name, shown, value_text(row.kind, value), change
     yield "dispatcher", settings.dispatcher, settings.dispatcher, RESTART
     for group, own in settings.groups.items():
         yield from _of_group(group, own)
@@ -200,4 +201,4 @@ def _of_service(service: Service) -> Iterator[tuple[str, Any, str, str]]:
 def _group_text(group: Group) -> str:
     if group.max_bytes is None:
         return group.name
-    return f"{group.name} below {shown_value(SettingKind.SIZE, group.max_bytes)}"
+    return f"{group.name} below {value_text(FieldKind.SIZE, group.max_bytes)}"

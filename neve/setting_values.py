@@ -5,35 +5,37 @@ unit (`7d`, `256MB`). `neve.gateway.table_settings` checks which values are allo
 are changed.
 """
 
-import difflib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from common.documents import INFINITY, UNITS, FieldKind, FieldRule, kind_of, unknown
 from common.errors import RequestError
 from common.model.fields import known_fields
 from common.model.table import TableSettings
-from common.units import (
-    CHARS_MAX,
-    SIZE_MAX_BYTES,
-    exact_bytes,
-    exact_duration,
-    parse_duration_s,
-    parse_size_bytes,
-    parse_switch,
-)
+from common.units import exact_bytes, exact_duration, shown
 
 NAMES = tuple(known_field.name for known_field in known_fields(TableSettings))
 _DEFAULTS = TableSettings()
-_UNITS = ("_bytes", "_s")
 _ALIASES = {
-    name.removesuffix(unit): name for name in NAMES for unit in _UNITS if name.endswith(unit)
+    name.removesuffix(unit): name for name in NAMES for unit in UNITS if name.endswith(unit)
 }
 SIGNED = frozenset({"maintenance_priority"})
 """Settings that may be negative."""
 OPTIONAL = frozenset({"ttl_s", "manifest_interval_s"})
 """Settings that may be off."""
-_OFF = (None, "", "none", "off")
+
+
+def rule_of(name: str) -> FieldRule:
+    """Return the kind of a setting, by its full name."""
+    kind = kind_of(name, getattr(_DEFAULTS, name))
+    unsigned = kind in (FieldKind.COUNT, FieldKind.NUMBER) and name not in SIGNED
+    return FieldRule(
+        kind=kind,
+        optional=name in OPTIONAL or kind is FieldKind.TEXTS,
+        least=0 if unsigned else -INFINITY,
+    )
 
 
 def known_name(written: str) -> str | None:
@@ -61,30 +63,14 @@ def settings_by_name(
         name = known_name(given)
         if name is None:
             if option_names is not None and given not in option_names:
-                raise _unknown_name(given, option_names)
+                names = [*NAMES, *_ALIASES, *option_names]
+                raise unknown(f"setting {shown(given)}", given.replace("-", "_"), names)
             options[given] = value
         elif name in settings:
             raise RequestError(f"setting {name} is given twice, also as {given!r}; give it once")
         else:
             settings[name] = value
     return settings, options
-
-
-def _unknown_name(written: str, besides: Collection[str]) -> RequestError:
-    """Return the error for an unknown setting, with a suggestion.
-
-    Args:
-        written: The name that the user wrote.
-        besides: Further known names.
-    """
-    name = written.replace("-", "_")
-    close = difflib.get_close_matches(name, [*NAMES, *_ALIASES, *besides], n=1)
-    hint = (
-        f"did you mean {_ALIASES.get(close[0], close[0])!r}?"
-        if close
-        else "known: " + ", ".join([*NAMES, *sorted(besides)])
-    )
-    return RequestError(f"setting {written!r} is unknown; {hint}")
 
 
 def setting_value(name: str, written: Any) -> Any:
@@ -95,17 +81,9 @@ def setting_value(name: str, written: Any) -> Any:
         written: The user's value: a number, a text, or a mapping for options.
 
     Raises:
-        RequestError: The value has another type; the message names the expected type.
+        RequestError: The value has another type, or is negative.
     """
-    default = getattr(_DEFAULTS, name)
-    if name in OPTIONAL and written in _OFF:
-        return None
-    if name.endswith("_bytes"):
-        return parse_size_bytes(_number(written), f"setting {name}")
-    if name.endswith("_s"):
-        return parse_duration_s(_number(written), f"setting {name}")
-    read = _READERS.get(type(default))
-    return _numeric(name, written, type(default)) if read is None else read(name, written)
+    return rule_of(name).read(written, f"setting {name}")
 
 
 def setting_text(name: str, value: Any) -> str:
@@ -117,90 +95,6 @@ def setting_text(name: str, value: Any) -> str:
     if name.endswith("_bytes"):
         return exact_bytes(value)
     return exact_duration(value) if name.endswith("_s") else str(value)
-
-
-def _shown(written: Any) -> str:
-    """Return a shortened value for an error message."""
-    if isinstance(written, int) and abs(written) > SIZE_MAX_BYTES:
-        return "of too many digits"
-    return repr(written)[:CHARS_MAX]
-
-
-def _text(name: str, written: Any) -> str:
-    if not isinstance(written, str):
-        raise RequestError(f"setting {name} {_shown(written)} is not a text")
-    return written
-
-
-def _options(name: str, written: Any) -> dict[str, str]:
-    """Parse options from a mapping, or from text such as `threshold=1GB,codec=zstd`."""
-    if isinstance(written, Mapping):
-        return {str(key): str(value) for key, value in written.items()}
-    wanted = (
-        f"setting {name} {_shown(written)} is no list of options, expected name=value,name=value"
-    )
-    if not isinstance(written, str):
-        raise RequestError(wanted)
-    options: dict[str, str] = {}
-    for part in filter(None, map(str.strip, written.split(","))):
-        key, equals, value = part.partition("=")
-        if not (equals and key.strip()):
-            raise RequestError(wanted)
-        options[key.strip()] = value.strip()
-    return options
-
-
-def _names(name: str, written: Any) -> tuple[str, ...]:
-    """Parse names from a list or from text such as `user,session`; `none` or `off` is empty."""
-    if written in _OFF:
-        return ()
-    parts = [part.strip() for part in written.split(",")] if isinstance(written, str) else written
-    if not isinstance(parts, list | tuple) or not all(isinstance(each, str) for each in parts):
-        raise RequestError(
-            f"setting {name} {_shown(written)} is no list of names, expected name,name"
-        )
-    return tuple(dict.fromkeys(filter(None, parts)))
-
-
-def _number(written: Any) -> Any:
-    """Convert a whole number in text form (from a command line); return other values unchanged."""
-    if isinstance(written, str) and len(written) <= CHARS_MAX and written.strip().isdecimal():
-        return int(written)
-    return written
-
-
-def _numeric(name: str, written: Any, kind: type[int] | type[float]) -> int | float:
-    wanted = "a whole number" if kind is int else "a number"
-    message = f"setting {name} {_shown(written)} is not {wanted}"
-    if isinstance(written, bool) or not isinstance(written, int | float | str):
-        raise RequestError(message)
-    try:
-        value, exact = kind(written), float(written)
-    except (ValueError, OverflowError) as error:
-        raise RequestError(message) from error
-    if value != exact or not abs(value) < float("inf"):
-        raise RequestError(message)
-    if value < 0 and name not in SIGNED:
-        raise RequestError(f"{message} of at least 0")
-    return value
-
-
-def _switch(name: str, written: Any) -> bool:
-    value = parse_switch(written)
-    if value is None:
-        raise RequestError(
-            f"setting {name} {_shown(written)} is not a switch, expected true or false"
-        )
-    return value
-
-
-_READERS: dict[type, Callable[[str, Any], Any]] = {
-    dict: _options,
-    tuple: _names,
-    bool: _switch,
-    str: _text,
-}
-"""Parser by type of the setting's default; all other settings are numbers."""
 
 
 # -------------------------------------------------------------------- Settings of a described table
@@ -233,11 +127,8 @@ def read_settings(
 
 def _option_value(value: object) -> object:
     """Return an option; convert a number in text form."""
-    if not isinstance(value, str):
-        return value
-    for kind in (int, float):
-        try:
-            return kind(value)
-        except ValueError:
-            continue
+    if isinstance(value, str):
+        for kind in (FieldKind.COUNT, FieldKind.NUMBER):
+            with suppress(RequestError):
+                return FieldRule(kind=kind).parse(value, "option")
     return value

@@ -10,10 +10,10 @@ import secrets
 import sys
 from collections.abc import Sequence
 
-from common.clock import SystemClock
 from common.errors import CompactionError
-from common.model.service_paths import SERVICE_FOLDER
+from common.model.location_identity import SERVICE_FOLDER
 from common.parquet.location import open_location, try_location
+from common.runtime import SystemClock
 
 REFUSED = 3
 """Exit code if a step fails; standard error has one sentence with the cause."""

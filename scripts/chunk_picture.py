@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from common.units import parse_size_bytes
-from coordinator.plugins.planners.tiers import moment
+from coordinator.plugins.planners.size_tiered import moment
 from neve.offline import plan_offline
 
 PAGE = Path(__file__).parents[1] / "docs" / "planners" / "time-chunk.md"

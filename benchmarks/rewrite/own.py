@@ -7,13 +7,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from benchmarks.rewrite.datasets import TOMBSTONE, VERSION, Dataset
-from common.ids import RandomIds
 from common.model.file import DataFile
 from common.model.table import Table, TableSettings
 from common.parquet.file_inspection import inspect_file
 from common.parquet.location import open_location
 from common.rows.rules import RowRules
 from common.rows.schema import columns_of
+from common.runtime import RandomIds
 from common.wire import Assignment
 from tests.support.assignments import an_assignment
 

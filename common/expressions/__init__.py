@@ -9,8 +9,7 @@ is pure, and every refusal is a `RequestError` that points at the position.
     grammar            tokens to a tree
     types              value types of expressions; results of parsing
     operators          literals and operators as typed SQL
-    functions          the functions that may be called
-    clauses            a predicate or a list of assignments, checked against a schema
+    clauses            the functions; a predicate or assignments, checked against a schema
     file_pruning       whether a predicate can be true for a row of a file
     request_transform  the effect of a request on rows
 
@@ -18,7 +17,7 @@ From text to SQL:
 
     1. `lexer` splits the text into tokens.
     2. `grammar` builds a tree from them.
-    3. `clauses` looks up names and types every part, with `operators` and `functions`.
+    3. `clauses` looks up names and types every part, with `operators`.
     4. The typed parts form the SQL of an `Expression`.
 """
 

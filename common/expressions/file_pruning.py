@@ -29,7 +29,7 @@ from common.expressions.lexer import DIGITS_MAX, SourceText
 from common.expressions.operators import DATE_ALONE, moment_of
 from common.model.key_values import EPOCH, KeyType, key_type_of
 from common.model.keys import encode_value
-from common.rows.types import type_from_text
+from common.rows.schema import type_from_text
 
 _NULL = b"\x00"
 _LEAST, _ABOVE = b"\x01", b"\x03"

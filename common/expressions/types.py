@@ -12,7 +12,7 @@ from types import MappingProxyType
 import pyarrow as pa
 from pyarrow import types as is_type
 
-from common.rows.types import type_from_text, type_to_text
+from common.rows.schema import type_from_text, type_to_text
 
 # -------------------------------------------------------------------------------------------- Types
 

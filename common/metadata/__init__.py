@@ -1,12 +1,7 @@
-"""The store: changes as values, pure predicates, and the adapter over Redis.
+"""The store: changes as values, their decisions, and the adapter over Redis.
 
-    changes                 every change, as a value
+    changes/                change → watches, reads, decision, effects, mark
     store_values            stored values other than tables, tablets and requests
-    predicates              what is allowed in a tablet
-    request_predicates      what a request may do
-    split_merge_predicates  when tablets may be split and merged
-    recent_adds             an upper bound on the watermark of a tablet
-    mutation/               change → watches, reads, decision, effects, mark
     keys                    names of all keys
     codec/                  all stored values as bytes
     commands                the Redis commands that are used, as values
@@ -21,8 +16,8 @@
 
 How a change is made:
 
-    1. A service builds a change (`changes`) and hands it to `TabletStore.apply`.
-    2. `mutation` turns it into a transaction: keys to watch, reads, a decision.
+    1. A service builds a change and hands it to `TabletStore.apply`.
+    2. The change's function in `changes` makes a transaction: keys to watch, reads, a decision.
     3. `executor` watches, reads, lets the predicates decide, and executes the effects.
     4. After a conflict or a lost answer it looks for the mark, and tries again within bounds.
 """

@@ -9,6 +9,9 @@ from functools import partial
 from typing import TypeVar
 
 from common.errors import BrokenValueError, ConflictError, MetadataError
+from common.metadata.changes.protocol import Seen, bounds_seen, tablet_seen, whole_tablet
+from common.metadata.changes.repair_tablets import true_counts
+from common.metadata.changes.requests import request_has_ended
 from common.metadata.codec import table as codec_table
 from common.metadata.codec import tablet as codec_tablet
 from common.metadata.codec.layout import broken_value_error
@@ -26,14 +29,6 @@ from common.metadata.codec.tablet import (
 from common.metadata.commands import Command, Reply, get, hget, hgetall, members_after
 from common.metadata.keys import TableKeys, TabletKeys
 from common.metadata.keyspace import StreamEntry
-from common.metadata.mutation.needs import (
-    bounds_seen,
-    tablet_seen,
-    whole_tablet,
-)
-from common.metadata.mutation.repair_records import true_counts
-from common.metadata.mutation.requests import request_has_ended
-from common.metadata.mutation.transaction import Seen
 from common.metadata.store_values import (
     UNREADABLE,
     HistoryEntry,

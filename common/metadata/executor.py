@@ -8,18 +8,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from common.backoff import Backoff
 from common.errors import ConflictError, MetadataError, UnavailableError
 from common.metadata.changes import Applied, Confirm, Outcome, Refused, Unknown
-from common.metadata.commands import TIME, Reply, delete, get, set_string
-from common.metadata.keys import FULL
-from common.metadata.keyspace import (
-    Keyspace,
-    KeyspaceSession,
-    LinkLostError,
-    StoreBusyError,
-)
-from common.metadata.mutation.transaction import (
+from common.metadata.changes.protocol import (
     Decision,
     More,
     Needs,
@@ -29,7 +20,16 @@ from common.metadata.mutation.transaction import (
     Unresolved,
     Write,
 )
+from common.metadata.commands import TIME, Reply, delete, get, set_string
+from common.metadata.keys import FULL
+from common.metadata.keyspace import (
+    Keyspace,
+    KeyspaceSession,
+    LinkLostError,
+    StoreBusyError,
+)
 from common.model.outcome import Refusal
+from common.primitives import Backoff
 
 NO_ROOM = "it was full, and changes that let it grow wait until there is room"
 TURN_AFTER_CONFLICTS = 3

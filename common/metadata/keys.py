@@ -14,8 +14,8 @@ neve:{retired}:<digest>                            mark of a deleted file, which
 import re
 from dataclasses import dataclass
 
-from common.digests import CALL_LIFE_S, digest
 from common.model.tablet import TabletId
+from common.primitives import CALL_LIFE_S, digest
 
 TABLES = "neve:tables"
 STORE = "neve:store"

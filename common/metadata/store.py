@@ -20,7 +20,9 @@ from common.metadata.changes import (
     Outcome,
     SelectFiles,
     SubmitRequest,
+    transaction_for,
 )
+from common.metadata.changes.upkeep import FORMAT, found_store
 from common.metadata.codec import table as codec_table
 from common.metadata.codec.layout import stored_name, whole_number
 from common.metadata.codec.table import request_of_member, unpack_request
@@ -64,8 +66,6 @@ from common.metadata.keys import (
     retired_name,
 )
 from common.metadata.keyspace import Keyspace, LinkLostError, StoreBusyError
-from common.metadata.mutation import transaction_for
-from common.metadata.mutation.control import FORMAT, found_store
 from common.metadata.store_values import (
     AcceptedLoss,
     AttemptOutcome,

@@ -6,9 +6,9 @@ for operators who want to know why nothing happens.
 
 import asyncio
 
-from common.clock import Clock
 from common.errors import MetadataError, UnavailableError
 from common.metadata.store import TabletStore
+from common.runtime import Clock
 from common.telemetry import Log
 from common.units import format_duration
 

@@ -12,6 +12,5 @@ In reading order:
     keys               keys as bytes that sort like their values; bounds of keys
     request            a user's request, its ranges, its progress
     group              compaction groups, services, limits on bytes per second
-    service_paths      paths that only the service writes
-    location_identity  whether two locations share files, whatever their URIs
+    location_identity  whether two locations share files; paths that only the service writes
 """

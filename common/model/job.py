@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING
 
-from common.digests import digest
+from common.primitives import digest
 from neve import api
 from neve.api.messages import readable_across_releases
 

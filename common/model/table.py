@@ -29,7 +29,7 @@ class TableState(StrEnum):
 @readable_across_releases
 @dataclass(frozen=True, slots=True)
 class Column(StoredValue):
-    """A column by name; `type` in the text form of `common.rows.types`, such as `int64`."""
+    """A column by name; `type` in the text form of `common.rows.schema`, such as `int64`."""
 
     name: str
     type: str

@@ -195,7 +195,7 @@ class Record:
     settled: tuple[tuple[float, bytes], ...] = ()
     """A few pairs of time and the highest version in the files at that time; see tombstones."""
     recent_adds: tuple[tuple[float, bytes], ...] = ()
-    """Expiry time → lowest version that adds have reached; see `common.metadata.recent_adds`."""
+    """Expiry time → lowest version that adds have reached; see `common.metadata.changes.files`."""
     answered_s: float = 0.0
     """`Table.triggered_at_s` of the last trigger that the tablet has fully answered."""
     statistics: TabletStatistics | None = None

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pyarrow import fs
 
 from common.errors import UnavailableError
-from common.model.service_paths import PUBLISHED_PATH, SERVICE_FOLDER
+from common.model.location_identity import PUBLISHED_PATH, SERVICE_FOLDER
 from common.parquet.location import Location, fault
 from common.parquet.service_files import read_small
 

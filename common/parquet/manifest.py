@@ -23,7 +23,7 @@ from common.errors import RequestError, UnavailableError
 from common.metadata.store_values import AcceptedLoss
 from common.model.fields import as_plain
 from common.model.file import DataFile
-from common.model.service_paths import MANIFEST_FOLDER
+from common.model.location_identity import MANIFEST_FOLDER
 from common.model.table import Table
 from common.model.tablet import Tablet
 from common.parquet.location import Location
@@ -199,7 +199,9 @@ def begun_of(folder: str) -> float | None:
     """Return the begin of a manifest from its folder's name; None: not a manifest."""
     parts = posixpath.basename(folder).split("-", 2)
     return (
-        float(parts[1]) if len(parts) == 3 and parts[0].isdigit() and parts[1].isdigit() else None
+        float(parts[1])
+        if len(parts) == 3 and parts[0].isdecimal() and parts[1].isdecimal()
+        else None
     )
 
 

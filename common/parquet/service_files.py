@@ -14,7 +14,7 @@ from typing import Any
 
 from common.errors import RefusedError, RequestError, UnavailableError
 from common.model.fields import as_plain
-from common.model.service_paths import (
+from common.model.location_identity import (
     COPIED_FOLDER,
     DESCRIPTION_PATH,
     GENERATION_PATH,
@@ -22,6 +22,7 @@ from common.model.service_paths import (
 )
 from common.model.table import Column, Table, TableSettings, TableState
 from common.parquet.location import Location, fault, is_transient
+from common.units import whole_number
 
 # ------------------------------------------------------------------------------ Reading and writing
 
@@ -206,8 +207,8 @@ def written_generation(location: Location) -> int:
     content = read_small(location, GENERATION_PATH, _GENERATION_BYTES_MAX)
     if content is None:
         return 0
-    text = content.decode("ascii", errors="replace").strip()
-    return int(text) if text.isdigit() else UNREADABLE_GENERATION
+    number = whole_number(content.decode("ascii", errors="replace"))
+    return UNREADABLE_GENERATION if number is None else number
 
 
 def write_generation(location: Location, generation: int) -> None:

@@ -11,7 +11,7 @@ from common.model.table import TableSettings
 from common.parquet.file_inspection import FileFacts, open_table_file
 from common.parquet.location import Location, size_of, storage_error
 from common.parquet.row_batches import OpenFile, row_batches
-from common.rows.arrays import storage_values
+from common.rows.conform import storage_values
 from common.rows.merge import concat_rows, sorted_rows, take_rows
 from common.rows.reader_limits import in_microseconds
 from common.rows.row_facts import RowTally

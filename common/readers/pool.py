@@ -19,9 +19,8 @@ from functools import wraps
 from inspect import signature
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
-from common.backoff import Backoff
 from common.errors import RequestError, UnavailableError
-from common.memory_limit import available_bytes, data_bytes
+from common.primitives import Backoff
 from common.readers import messages
 from common.readers.messages import (
     END,
@@ -35,6 +34,7 @@ from common.readers.messages import (
     receive,
     send,
 )
+from common.runtime import available_bytes, data_bytes
 from common.settings import ReaderSettings
 from common.telemetry import Log
 from common.units import format_bytes
@@ -120,7 +120,7 @@ class ForkServer:
                 if control is None:
                     return ReaderEnd("ended with the process that started it", by_others=True)
                 control.sendall(END + ID.pack(reader.id))
-                return _told(_number(control), self._limits.wait_s)
+                return _end_of(_number(control), self._limits.wait_s)
         except (OSError, EOFError):
             self.close()
             return ReaderEnd("ended with the process that started it", by_others=True)
@@ -186,7 +186,7 @@ def _number(control: socket.socket) -> int:
     return number
 
 
-def _told(status: int, wait_s: float) -> ReaderEnd:
+def _end_of(status: int, wait_s: float) -> ReaderEnd:
     if status == ENDED_BY_US:
         return ReaderEnd("did not end by itself")
     if status < 0 or not os.WIFSIGNALED(status):

@@ -1,23 +1,19 @@
 """Rows: which one wins, how keys and rows become bytes, how schemas unite. Values only, no I/O.
 
-    types          the normal form of each column type, and its text
-    schema         schema union, and changes of a table's schema
+    schema         column types, schema union, changes of a table's schema
     reader_limits  columns that an engine cannot read
-    arrays         Arrow arrays as numpy
-    conform        rows of a file in the columns and types of their table
+    conform        rows of a file in the columns and types of their table; Arrow as numpy
     partitions     partitions as text, as keys, and as columns
     key_encoding   key columns as encoded keys
-    row_hash       the canonical hash of a row
     rules          which row of a key wins, and which dead rows may be dropped
-    dead_rows      tombstones, expired rows, and which of them may be dropped
     merge          sorting, merging, merge on read
-    row_facts      statistics of streamed rows
+    row_facts      statistics of streamed rows, and the canonical hash of a row
     stream_size    the decompressed size of an Arrow stream
 
 The steps of a merge:
 
     1. `conform` converts every input to the table's schema.
     2. `key_encoding` and `merge` sort the rows: by key, the winning row first.
-    3. `rules` and `dead_rows` decide which rows stay.
+    3. `rules` decides which rows stay.
     4. `row_facts` collects the metadata of the rows that are written.
 """

@@ -1,14 +1,162 @@
 """Rows of a file in the columns and types of their table."""
 
 from collections.abc import Iterator
+from typing import TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types as is_type
 
 from common.errors import RequestError
-from common.rows.arrays import null_array, storage_values
-from common.rows.schema import require_readable
-from common.rows.types import type_to_text
+from common.model.key_values import DECIMAL_SCALE, NANOS
+from common.rows.schema import require_readable, type_to_text
+
+# ------------------------------------------------------------------------------------------- Arrays
+# Arrow arrays as numpy: the values of each family in its widest form.
+#
+# The functions read buffers without a Python object per value. Values under a null are undefined;
+# callers mask them with `validity`.
+
+
+Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint64]
+Int64s = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+_Number = TypeVar("_Number", bound=np.generic)
+
+BATCH_ROWS = 1 << 16
+"""Rows that are processed at once, which bounds the size of temporary arrays."""
+TICKS_PER_S = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": NANOS}
+"""Ticks per second, by the unit of a timestamp, a time or a duration."""
+_SIGN_BIT, _ALL_BITS = np.uint64(1 << 63), np.uint64((1 << 64) - 1)
+_NAN_BITS = np.uint64(0x7FF8 << 48)
+
+
+def null_array(count: int, arrow: pa.DataType) -> pa.Array:
+    """Return an array of nulls, also for a struct with fields that must not be null.
+
+    `pa.nulls` puts nulls into such fields as well, which Parquet files cannot hold.
+    """
+    if not is_type.is_nested(arrow):
+        return pa.nulls(count, arrow)
+    return pa.array([None], arrow).take(pa.repeat(pa.scalar(0), count))
+
+
+def batches(column: pa.ChunkedArray | pa.Array) -> Iterator[pa.Array]:
+    """Yield a column in arrays of at most `BATCH_ROWS` rows, dictionaries decoded."""
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    for chunk in chunks:
+        for start in range(0, len(chunk), BATCH_ROWS):
+            yield storage_values(chunk.slice(start, BATCH_ROWS))
+
+
+def storage_values(array: pa.Array) -> pa.Array:
+    """Return the values of an extension, dictionary or run-end encoded array."""
+    if isinstance(array, pa.ExtensionArray):
+        return storage_values(array.storage)
+    if is_type.is_dictionary(array.type):
+        return storage_values(array.dictionary_decode())
+    if is_type.is_run_end_encoded(array.type):
+        return storage_values(pc.run_end_decode(array))
+    return array
+
+
+def validity(array: pa.Array) -> Flags:
+    """Return which values are not null."""
+    if array.null_count == 0:
+        return np.ones(len(array), dtype=np.bool_)
+    return numbers(array.is_valid().cast(pa.uint8()), np.uint8).astype(np.bool_)
+
+
+def integers(array: pa.Array) -> Words:
+    """Return bools, integers, dates (days) and times (ns) as 64-bit two's complement."""
+    arrow = array.type
+    if is_type.is_date64(arrow):
+        return (numbers(array, np.int64) // 86_400_000).view(np.uint64)
+    if is_type.is_date32(arrow):
+        return numbers(array, np.int32).astype(np.int64).view(np.uint64)
+    if is_type.is_time(arrow):
+        whole = array.cast(pa.int32() if is_type.is_time32(arrow) else pa.int64()).cast(pa.int64())
+        return (numbers(whole, np.int64) * (NANOS // TICKS_PER_S[arrow.unit])).view(np.uint64)
+    if is_type.is_uint64(arrow):
+        return numbers(array, np.uint64)
+    return numbers(array.cast(pa.int64()), np.int64).view(np.uint64)
+
+
+def double_bits(array: pa.Array) -> Words:
+    """Return the bits of floats as doubles, with a single zero and a single NaN."""
+    values = numbers(array.cast(pa.float64()), np.float64) + 0.0  # turns -0.0 into 0.0
+    bits = values.view(np.uint64)
+    return np.where(np.isnan(values), _NAN_BITS, bits)
+
+
+def ordered_double_bits(array: pa.Array) -> Words:
+    """Return the bits of floats in a form that sorts like the values, NaN last."""
+    bits = double_bits(array)
+    ordered = np.where(bits & _SIGN_BIT, ~bits, bits | _SIGN_BIT)
+    return np.where(bits == _NAN_BITS, _ALL_BITS, ordered)
+
+
+def instants(array: pa.Array) -> tuple[Int64s, Int64s]:
+    """Return timestamps or durations as whole seconds and remaining nanoseconds."""
+    per_second = TICKS_PER_S[array.type.unit]
+    seconds, rest = np.divmod(numbers(array, np.int64), np.int64(per_second))
+    return seconds, rest * (NANOS // per_second)
+
+
+def decimal_words(array: pa.Array) -> Words:
+    """Return decimals in units of 10^-38: four words each, lowest word first.
+
+    Raises:
+        RequestError: A decimal has more than 38 digits before or after the point.
+    """
+    try:
+        wide = array.cast(pa.decimal256(2 * DECIMAL_SCALE, DECIMAL_SCALE))
+    except pa.ArrowInvalid as error:
+        message = f"{array.type} has a value with more than 38 digits on one side of the point"
+        raise RequestError(message) from error
+    start = wide.offset * 4
+    words = np.frombuffer(wide.buffers()[1], dtype=np.uint64, count=start + 4 * len(wide))
+    return words[start:].reshape(-1, 4)
+
+
+def text_bytes(array: pa.Array) -> tuple[Bytes, Int64s]:
+    """Return strings or binaries as one run of bytes and its n + 1 offsets; nulls are empty."""
+    if is_type.is_string_view(array.type):
+        array = array.cast(pa.large_string())
+    wide = array.cast(pa.large_binary())
+    if wide.null_count:
+        wide = wide.fill_null(b"")
+    offsets = np.frombuffer(wide.buffers()[1], dtype=np.int64)[wide.offset :][: len(wide) + 1]
+    if len(offsets) == 0 or wide.buffers()[2] is None:
+        return np.zeros(0, np.uint8), np.zeros(len(wide) + 1, np.int64)
+    run = np.frombuffer(wide.buffers()[2], dtype=np.uint8)[offsets[0] : offsets[-1]]
+    return run, offsets - offsets[0]
+
+
+def big_endian(words: Words) -> Bytes:
+    """Return one row of eight bytes per word, most significant byte first."""
+    return words.astype(">u8").view(np.uint8).reshape(-1, 8)
+
+
+def range_positions(starts: Int64s, lengths: Int64s) -> Int64s:
+    """Return, row by row, the positions `starts[i] … starts[i] + lengths[i] - 1`."""
+    before = np.cumsum(lengths) - lengths
+    total = int(lengths.sum())
+    return np.repeat(starts - before, lengths) + np.arange(total, dtype=np.int64)
+
+
+def numbers(array: pa.Array, kind: type[_Number]) -> npt.NDArray[_Number]:
+    """Return the values buffer of an array that stores its values as this type."""
+    raw = array.buffers()[1]
+    if raw is None or len(array) == 0:
+        return np.zeros(len(array), dtype=kind)
+    return np.frombuffer(raw, dtype=kind, count=array.offset + len(array))[array.offset :]
+
+
+# ------------------------------------------------------------------------------------------ Conform
 
 
 def conform(table: pa.Table, schema: pa.Schema, source: str = "table") -> pa.Table:

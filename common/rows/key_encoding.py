@@ -11,7 +11,7 @@ from pyarrow import types as is_type
 
 from common.errors import RequestError
 from common.model.key_values import KeyType, key_type_of
-from common.rows.arrays import (
+from common.rows.conform import (
     BATCH_ROWS,
     Bytes,
     Flags,
@@ -26,7 +26,7 @@ from common.rows.arrays import (
     text_bytes,
     validity,
 )
-from common.rows.types import type_to_text
+from common.rows.schema import type_to_text
 
 _SIGN_BIT = np.uint64(1 << 63)
 _Ragged = tuple[Bytes, Int64s]

@@ -15,12 +15,18 @@ from common.errors import RequestError
 from common.model.key_values import KeyType
 from common.model.keys import PLUS_INFINITY
 from common.model.outcome import DroppedRows, RowCounts
-from common.rows.arrays import BATCH_ROWS, Flags, Int64s, batches, ordered_double_bits, validity
-from common.rows.conform import conform
-from common.rows.dead_rows import dead_rows, droppable_rows
+from common.rows.conform import (
+    BATCH_ROWS,
+    Flags,
+    Int64s,
+    batches,
+    conform,
+    ordered_double_bits,
+    validity,
+)
 from common.rows.key_encoding import encode_column, encode_keys
-from common.rows.row_hash import row_hash
-from common.rows.rules import DropRule, RowRules
+from common.rows.row_facts import row_hash
+from common.rows.rules import DropRule, RowRules, dead_rows, droppable_rows
 from common.rows.schema import arrow_schema
 
 # -------------------------------------------------------------------------------- The order of rows

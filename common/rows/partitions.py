@@ -27,9 +27,8 @@ from common.model.key_values import (
 )
 from common.model.keys import encode_key
 from common.model.table import Table
-from common.rows.arrays import TICKS_PER_S
-from common.rows.conform import widen
-from common.rows.types import type_to_text
+from common.rows.conform import TICKS_PER_S, widen
+from common.rows.schema import type_to_text
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 FOLDER_BYTES_MAX = 255

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyarrow import types as is_type
 
 from common.model.table import Column
-from common.rows.types import normal_type, type_from_text
+from common.rows.schema import normal_type, type_from_text
 
 SPARK, DUCKDB, POLARS, PYARROW, PANDAS = READERS = (
     "spark",

@@ -5,11 +5,11 @@ A planner is pure: same parameters, same plan; no clock, no I/O, no randomness. 
 start of a service instead of during planning. A planner without them is accepted as it is.
 """
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from common.documents import unknown
 from common.errors import CompactionError, ConfigError
 from common.model.file import DataFile
 from common.model.group import Group
@@ -18,6 +18,7 @@ from common.model.key_values import KeyType
 from common.model.outcome import TabletStatistics
 from common.model.table import TableSettings
 from common.model.tablet import Bounds, TabletId
+from common.units import shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,11 +203,9 @@ def check_options(name: str, planner: Planner, options: Mapping[str, object]) ->
         ConfigError: An option is unknown or refused; the message names planner and option.
     """
     names = getattr(planner, "option_names", None)
-    if names is not None and (unknown := sorted(options.keys() - set(names))):
-        close = difflib.get_close_matches(unknown[0], sorted(names), n=1)
-        listed = ", ".join(sorted(names)) or "none"
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {listed}"
-        raise ConfigError(f"planner {name!r}: option {unknown[0]!r} is unknown; {hint}")
+    if names is not None and (others := sorted(options.keys() - set(names))):
+        refusal = unknown(f"planner {name!r}: option {shown(others[0])}", others[0], names)
+        raise ConfigError(str(refusal))
     check = getattr(planner, "check", None)
     if check is None:
         return

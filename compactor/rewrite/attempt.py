@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
-from common.clock import SystemClock
 from common.errors import AttemptCancelledError, RewriteError
 from common.model.file import DataFile
 from common.model.job import JobAction
 from common.model.outcome import RowCounts, Statistics
-from common.parquet.read_guard import folders_of, place_guards
+from common.parquet.row_batches import folders_of, place_guards
 from common.rows.row_facts import RowFacts, data_file_of
 from common.rows.rules import RowRules
+from common.runtime import SystemClock
 from common.wire import Assignment
 from compactor.core import OnProgress, RewriteProgress, RewriteResult
 from compactor.rewrite.attempt_folder import attempt_folder, read_change_counts, read_marks
@@ -243,7 +243,7 @@ class _ProgressReporter:
         self._stage = _Stage()
         self._steps = 0
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._tell_forever, daemon=True, name="progress")
+        self._thread = threading.Thread(target=self._report_forever, daemon=True, name="progress")
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -281,13 +281,13 @@ class _ProgressReporter:
 
     def _enter(self, stage: _Stage) -> None:
         self._stage = stage
-        self._tell()
+        self._report_progress()
 
-    def _tell_forever(self) -> None:
+    def _report_forever(self) -> None:
         while not self._over.wait(REPORT_INTERVAL_S):
-            self._tell()
+            self._report_progress()
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         """Report the progress, and the bytes moved."""
         stage, usage = self._stage, self._allowance.usage()
         done_bytes, done_rows = read_marks(self._folder)

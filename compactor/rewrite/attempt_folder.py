@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.clock import Clock, SystemClock
 from common.errors import ConfigError
 from common.parquet.location import storage_error
+from common.runtime import Clock, SystemClock
 
 _NAME = re.compile(r"neve-attempt-([0-9]+)-.*")
 _LOCK = "alive"
@@ -109,15 +109,15 @@ class ProgressMark:
         self._clock = clock or SystemClock()
         self._path = Path(folder, f"{name}.mark") if folder else None
         self._bytes = self._rows = 0
-        self._told_s = self._clock.now_s()
+        self._marked_s = self._clock.now_s()
 
     def add(self, size_bytes: int, rows: int) -> None:
         """Add the work since the last call."""
         self._bytes += size_bytes
         self._rows += rows
-        if self._path is None or (now_s := self._clock.now_s()) - self._told_s < MARK_INTERVAL_S:
+        if self._path is None or (now_s := self._clock.now_s()) - self._marked_s < MARK_INTERVAL_S:
             return
-        self._told_s = now_s
+        self._marked_s = now_s
         with suppress(OSError):
             self._path.write_bytes(_MARK.pack(self._bytes, self._rows))
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from common.errors import RequestError
 from common.model.request import OutputSpec
-from common.parquet.footer_checks import (
+from common.parquet.file_inspection import (
     CODECS,
     LEVELS,
     codec_name,
     has_level,
 )
 from common.spi.output import OutputParameters
-from common.units import parse_size_bytes
+from common.units import CHARS_MAX, parse_size_bytes, whole_number
 
 OPTIONS = ("threshold", "codec", "codec_level")
 
@@ -66,10 +66,11 @@ def _parsed(options: Mapping[str, str]) -> _Options:
 def _level(written: str | None, codec: str) -> int | None:
     if written is None:
         return None
-    if not written.isdigit() or not has_level(codec, int(written)):
+    level = whole_number(written)
+    if level is None or not has_level(codec, level):
         low, high = LEVELS.get(codec, (0, 0))
         raise RequestError(
-            f"configurer by-size: codec_level {written!r} is not a level of {codec}, "
+            f"configurer by-size: codec_level {written[:CHARS_MAX]!r} is not a level of {codec}, "
             f"expected {low} to {high}"
         )
-    return int(written)
+    return level

@@ -15,12 +15,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common.clock import SystemClock
 from common.errors import InputError, RequestError
 from common.parquet.file_inspection import open_table_file
 from common.parquet.location import Location, open_location
 from common.rows.partitions import Fill, fill_of_path
 from common.rows.rules import RowRules
+from common.runtime import SystemClock
 
 # --------------------------------------------------------------------------- Stored bytes of
 # columns

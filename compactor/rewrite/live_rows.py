@@ -27,13 +27,11 @@ from common.errors import InputError, RequestError
 from common.model.file import DataFile
 from common.model.outcome import FileStatistics, TabletStatistics
 from common.parquet.location import Location
-from common.rows.arrays import Flags, Int64s
-from common.rows.conform import conform
-from common.rows.dead_rows import dead_rows, may_expire
+from common.rows.conform import Flags, Int64s, conform
 from common.rows.key_encoding import encode_column
 from common.rows.merge import SortedRows, in_range, sorted_rows
 from common.rows.partitions import filled
-from common.rows.rules import RowRules
+from common.rows.rules import RowRules, dead_rows, may_expire
 from common.rows.schema import arrow_schema
 from common.spi.deltas import delta_sets
 from compactor.rewrite.attempt_folder import ProgressMark
@@ -167,7 +165,7 @@ def _count_keyed(
         measured_at_s=0.0,
         rows=sum(file.rows for file in files),
         updated_rows=sum(count.hidden_rows for count in counts),
-        key_quantiles=_told_keys(byte_points),
+        key_quantiles=_key_quantiles(byte_points),
     )
     if comparisons:
         statistics = _with_comparison(statistics, files, comparisons)
@@ -188,7 +186,7 @@ def _live_files(
     )
 
 
-def _told_keys(points: KeyPoints) -> tuple[bytes, ...]:
+def _key_quantiles(points: KeyPoints) -> tuple[bytes, ...]:
     short = (key[:QUANTILE_BYTES_MAX] for key in key_quantiles(points, KEY_PARTS))
     return tuple(dict.fromkeys(short))
 

@@ -5,7 +5,7 @@ writer, as a file in memory. The pages of that file are copied to the output, an
 footer are merged into the output's: the same as stitching, for columns instead of row groups.
 
 Columns are written in schema order, whatever the order in which threads finish: readers that split
-files look for a row group at its first column (`common/parquet/footer_checks.py`).
+files look for a row group at its first column (`common/parquet/file_inspection.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence

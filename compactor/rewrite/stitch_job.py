@@ -17,13 +17,18 @@ from common.model.file import DataFile
 from common.model.outcome import DroppedRows, RowCounts
 from common.parquet.file_inspection import open_table_file
 from common.parquet.location import Location
-from common.rows.dead_rows import CLOCK_MARGIN_S, may_expire
 from common.rows.row_facts import (
     RowFacts,
     facts_of_file,
     unite_facts,
 )
-from common.rows.rules import DropRule, may_hold_older_between, merged_spans
+from common.rows.rules import (
+    CLOCK_MARGIN_S,
+    DropRule,
+    may_expire,
+    may_hold_older_between,
+    merged_spans,
+)
 from common.wire import Assignment
 from compactor.rewrite.attempt_folder import ProgressMark
 from compactor.rewrite.file_io import delete_file, table_location

@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 
 from common.model.outcome import DroppedRows, RowCounts
 from common.rows.merge import MergeResult
-from common.rows.row_hash import row_hash, rows_digest
+from common.rows.row_facts import row_hash, rows_digest
 from common.rows.rules import join_dropped
 
 DIGEST_MODULUS = 1 << 64

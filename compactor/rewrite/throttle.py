@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from common.clock import SystemClock
 from common.errors import AttemptCancelledError
+from common.runtime import SystemClock
 
 NAME = "allowance"
 _CANCELLED = "cancelled while it moved bytes"

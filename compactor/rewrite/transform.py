@@ -23,10 +23,9 @@ from common.errors import (
 )
 from common.model.request import TransformKind
 from common.plugins import load_transform
-from common.rows.arrays import Flags, Int64s, null_array
-from common.rows.conform import conform
+from common.rows.conform import Flags, Int64s, conform, null_array
 from common.rows.partitions import filled
-from common.rows.row_hash import row_hash
+from common.rows.row_facts import row_hash
 from common.rows.rules import RowRules
 from common.spi.transform import DELETED, TransformContext
 from compactor.rewrite.attempt_folder import ChangeCounts

@@ -19,8 +19,7 @@ from common.errors import (
     UnavailableError,
     VerificationError,
 )
-from common.parquet.file_inspection import open_table_file
-from common.parquet.footer_checks import chunk_fault
+from common.parquet.file_inspection import chunk_fault, open_table_file
 from common.parquet.location import Location, size_of, storage_error
 from common.parquet.row_batches import open_parquet_file
 from common.rows.key_encoding import encode_keys

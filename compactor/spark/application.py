@@ -30,10 +30,10 @@ from raydp.spark.ray_cluster_master import (
 from raydp.versions import RAY_LOG4J_CONFIG_FILE_NAME_KEY
 
 import compactor
-from common.clock import SystemClock
 from common.compactor_needs import executor_memory_bytes
 from common.errors import ConfigError
 from common.log_files import TASK_LOGS_VARIABLE
+from common.runtime import SystemClock
 from common.units import parse_size_bytes
 from common.wire import PIN_AMOUNT
 from compactor.rewrite.kernel.concurrency import MERGE_CORES

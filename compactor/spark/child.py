@@ -20,8 +20,8 @@ from functools import partial
 from typing import Any, NoReturn, Protocol
 
 from common import errors
-from common.clock import SystemClock
 from common.parquet.location import storage_error
+from common.runtime import SystemClock
 from common.telemetry import event_log
 from compactor.core import RewriteProgress
 from compactor.rewrite.spark_tasks import SHARED_JOB_GROUP
@@ -179,7 +179,7 @@ class AttemptThreads:
             del self._cancelled[attempt]
             self._granted.pop(attempt, None)
             self._throttles.pop(attempt, None)
-        self._tell(attempt, notice)
+        self._notify(attempt, notice)
 
     def _end_of(self, attempt: str, payload: Any) -> Notice:
         """Run the work and return its outcome."""
@@ -197,7 +197,7 @@ class AttemptThreads:
             return Failed(attempt, "AttemptCancelledError", f"attempt {attempt} was cancelled")
         return Done(attempt, result)
 
-    def _tell(self, attempt: str, notice: Notice) -> None:
+    def _notify(self, attempt: str, notice: Notice) -> None:
         """Send the outcome of an attempt; a result that cannot be sent is a failure."""
         try:
             self._send(notice)

@@ -17,7 +17,6 @@ from typing import Any
 import psutil
 
 from common import errors
-from common.backoff import Backoff
 from common.errors import (
     AttemptCancelledError,
     ConfigError,
@@ -25,6 +24,7 @@ from common.errors import (
     EngineRestartedError,
     RewriteError,
 )
+from common.primitives import Backoff
 from common.wire import Assignment
 from compactor.core import EngineHealth, OnProgress, RewriteResult
 from compactor.spark import driver_protocol

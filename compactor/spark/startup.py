@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from common.garbage_collection import ignore_what_is_loaded
+from common.runtime import ignore_what_is_loaded
 
 PR_SET_PDEATHSIG = 1
 

@@ -77,12 +77,12 @@ class AnswerBeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tell:
+class WriteLog:
     """Log an event with fields; the core itself never logs."""
 
     event: str
     fields: tuple[tuple[str, str | int | float], ...] = ()
 
 
-Action = Reserve | Assign | AnswerNothing | Release | Replan | AnswerBeat | WriteAnalysis | Tell
+Action = Reserve | Assign | AnswerNothing | Release | Replan | AnswerBeat | WriteAnalysis | WriteLog
 """`WriteAnalysis` is the store change itself. It lets scans skip an idle tablet."""

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import assert_never
 
 from common.model.job import PLANNED_ACTIONS, Job, JobAction, Kind, LaneClass, lane_class
+from common.model.location_identity import SERVICE_FOLDER
 from common.model.outcome import AttemptEnd
 from common.model.request import Request, TransformKind
-from common.model.service_paths import SERVICE_FOLDER
 from common.model.table import Table
 from common.model.tablet import Reservation, Tablet, TabletId
 from common.rows.partitions import partition_folder
@@ -67,7 +67,7 @@ def steer(cluster: ClusterState, now_s: float) -> None:
 
 def cluster_facts(cluster: ClusterState) -> ClusterFacts:
     """Return the facts about the cluster that the controller gets."""
-    lines = cluster.backlogs.told(cluster.table_name, done_shares(cluster.attempts), BACKLOGS_MAX)
+    lines = cluster.backlogs.top(cluster.table_name, done_shares(cluster.attempts), BACKLOGS_MAX)
     groups: Counter[str] = Counter()
     for compactor in cluster.compactors.every():
         groups[compactor.group] += 0 if compactor.draining else compactor.slots

@@ -258,7 +258,7 @@ def failure_log(attempt: Attempt, failure: Failure) -> Action:
         ("error", failure.error_class),
         ("cause", failure.cause),
     )
-    return do.Tell(event="attempt failed", fields=fields)
+    return do.WriteLog(event="attempt failed", fields=fields)
 
 
 def pause_log(attempt: Attempt, pause: Pause) -> list[Action]:
@@ -266,7 +266,7 @@ def pause_log(attempt: Attempt, pause: Pause) -> list[Action]:
     if pause.until_s is not None:
         return []
     fields = (("tablet", str(attempt.tablet)), ("job", attempt.job_id), ("reason", pause.reason))
-    return [do.Tell(event="job quarantined", fields=fields)]
+    return [do.WriteLog(event="job quarantined", fields=fields)]
 
 
 def finish_attempt(cluster: ClusterState, attempt: str, end: AttemptEnd) -> list[Action]:
@@ -317,5 +317,5 @@ def release_orphan(
     """Release a reservation that only the store knows, because no compactor lists it."""
     cluster.counters.orphaned += 1
     fields = (("tablet", str(attempt.tablet)), ("attempt", attempt.id))
-    tell = do.Tell(event="reservation orphaned", fields=fields)
-    return [tell, *lose_attempt(cluster, attempt, cause, now_s)]
+    event = do.WriteLog(event="reservation orphaned", fields=fields)
+    return [event, *lose_attempt(cluster, attempt, cause, now_s)]

@@ -13,11 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from common.bounded_map import BoundedMap
-from common.indexes import remove_from_index
 from common.model.job import Job, Kind
 from common.model.outcome import AttemptEnd
 from common.model.tablet import Reservation, TabletId
+from common.primitives import BoundedMap, remove_from_index
 from common.wire import Assignment, AttemptProgress
 
 

@@ -10,7 +10,7 @@ A fresh `Memory` is always safe: the policy only waits as long as after a start.
 from dataclasses import dataclass, replace
 from math import ceil, exp, inf
 
-from common.backoff import Backoff
+from common.primitives import Backoff
 from common.units import format_bytes, format_count
 
 # ------------------------------------------------------------------------------------------- Demand

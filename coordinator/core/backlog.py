@@ -199,7 +199,7 @@ class Backlogs:
         """Forget all tablets of a table."""
         self._tables.pop(table, None)
 
-    def told(
+    def top(
         self,
         name_of: Callable[[str], str],
         progress: Iterable[tuple[TabletId, str, float]],

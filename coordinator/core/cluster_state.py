@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from common.bounded_map import BoundedMap
 from common.model.group import (
     DEFAULT_VOLUME,
     LimitScope,
@@ -18,6 +17,7 @@ from common.model.job import Job, is_urgent
 from common.model.outcome import TabletStatistics
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
+from common.primitives import BoundedMap
 from common.units import format_count, format_duration
 from common.wire import AttemptReport
 from coordinator.core.attempts import (
@@ -228,8 +228,8 @@ class ClusterState:
         if jobs:
             waiting = f"its {jobs} jobs wait" if jobs > 1 else "its job waits"
         if group in self.scaled_groups:
-            told = f"`neve group show {group}` shows the current scaling"
-            return f"group {group} has no compactor yet: {waiting}; {told}" if jobs else None
+            hint = f"`neve group show {group}` shows the current scaling"
+            return f"group {group} has no compactor yet: {waiting}; {hint}" if jobs else None
         return (
             f"group {group} has no compactor: {waiting}; start one with"
             f" groups.{group}.compactors in the settings and a restart of the service"

@@ -49,7 +49,7 @@ def note_sign_of_life(
         if attempt.incarnation != news.incarnation and attempt.state is AttemptState.RUNNING
     ]
     return sign, [
-        _tell_gone(news.name, "it was started again"),
+        _log_gone(news.name, "it was started again"),
         *_lose_with_process(cluster, lost, "its compactor was restarted", now_s),
         *answer_takes_with_nothing(cluster, news.name, except_for=news.incarnation),
     ]
@@ -63,7 +63,7 @@ def lose_silent_compactors(cluster: ClusterState, now_s: float) -> list[Action]:
         cluster.grants.lose(compactor.name)
         silence_s = round(now_s - compactor.heard_s, 1)
         fields = (("compactor", compactor.name), ("silence_s", silence_s))
-        actions.append(do.Tell(event="compactor silent", fields=fields))
+        actions.append(do.WriteLog(event="compactor silent", fields=fields))
         actions += _lose_all(cluster, compactor.name, "its compactor fell silent", now_s)
     return actions
 
@@ -176,12 +176,12 @@ def _compactor_gone(cluster: ClusterState, event: on.CompactorGone, now_s: float
     lost = _lose_all(cluster, event.compactor, event.cause, now_s)
     if dead is None and not lost:
         return []
-    return [_tell_gone(event.compactor, event.cause), *lost]
+    return [_log_gone(event.compactor, event.cause), *lost]
 
 
-def _tell_gone(compactor: str, cause: str) -> do.Tell:
+def _log_gone(compactor: str, cause: str) -> do.WriteLog:
     fields = (("compactor", compactor), ("cause", cause))
-    return do.Tell(event="compactor gone", fields=fields)
+    return do.WriteLog(event="compactor gone", fields=fields)
 
 
 def _lose_all(cluster: ClusterState, compactor: str, cause: str, now_s: float) -> list[Action]:

@@ -7,9 +7,9 @@ on takes.
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from common.bounded_map import BoundedMap
 from common.model.job import Job
 from common.model.tablet import TabletId
+from common.primitives import BoundedMap
 from common.wire import AttemptProgress
 
 # ------------------------------------------------------------------------------- Living compactors

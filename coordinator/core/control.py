@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from math import exp, isfinite
 from typing import Final
 
-from common.bounded_map import BoundedMap
 from common.model.file import DataFile
 from common.model.job import Job, Kind, TabletPlan, TabletPressure
 from common.model.tablet import Tablet, TabletId
+from common.primitives import BoundedMap
 from common.spi.controller import (
     DEFAULT_SHARES,
     SHARES_FULL,
@@ -167,12 +167,12 @@ def _lowered(
     most = max(most, floor)
     kept = (waits.limit_s / waits.latency_s) ** (readings.period_s / REACTION_S)
     rate = floor + (most - floor) * kept
-    told = (
+    reason = (
         f"readers wait {format_duration(waits.latency_s)}, longer than"
         f" {format_duration(waits.limit_s)}: {format_bytes(rate)}/s, never below"
         f" {format_bytes(floor)}/s"
     )
-    return replace(decided, bytes_s=rate, for_readers=True, reasons=(*decided.reasons, told))
+    return replace(decided, bytes_s=rate, for_readers=True, reasons=(*decided.reasons, reason))
 
 
 def _unhindered_bytes_s(decided: ControlDecision, readings: ControlReadings) -> float | None:
@@ -530,8 +530,8 @@ class ControlLoop:
         except Exception as error:  # A plug-in must not stop the coordinator.
             self.failure = f"{type(error).__name__}: {error}"
             self.failures += 1
-            told = f"controller {self.name} failed, the last decision stays: {self.failure}"
-            return replace(self.decision, reasons=(told,))
+            reason = f"controller {self.name} failed, the last decision stays: {self.failure}"
+            return replace(self.decision, reasons=(reason,))
         self.failure = ""
         return wanted
 

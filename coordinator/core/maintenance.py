@@ -15,10 +15,10 @@ from enum import StrEnum
 from math import exp
 from operator import attrgetter
 
-from common.bounded_map import BoundedMap
 from common.model.job import CLASS_WIDTH, Job, JobAction, Kind, PriorityClass, TabletPlan, class_of
 from common.model.table import Table, TableSettings
 from common.model.tablet import Tablet, TabletId
+from common.primitives import BoundedMap
 from common.spi.deltas import DELTA_TAG, MAJOR, MINOR, delta_sets
 from common.spi.planner import COLD, Heat
 from common.units import format_count

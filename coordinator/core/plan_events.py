@@ -41,7 +41,7 @@ def decide(cluster: ClusterState, event: on.PlanEvent, now_s: float) -> list[Act
         case on.FileFatal(tablet=tablet, path=path, cause=cause):
             cluster.retry.note_fatal_file(tablet, path, cause)
             fields = (("tablet", str(tablet)), ("path", path), ("reason", cause))
-            return [do.Tell(event="file quarantined", fields=fields), do.Replan(tablet=tablet)]
+            return [do.WriteLog(event="file quarantined", fields=fields), do.Replan(tablet=tablet)]
         case _:
             assert_never(event)
 
@@ -304,7 +304,7 @@ def _planning_failed(cluster: ClusterState, event: on.PlanningFailed, now_s: flo
     _note_failed_trigger(cluster, event, now_s)
     cluster.replan_timers.set(event.tablet, now_s + cluster.retry.length_s(failures))
     fields = (("tablet", str(event.tablet)), ("cause", event.cause))
-    return [do.Tell(event="planning failed", fields=fields)]
+    return [do.WriteLog(event="planning failed", fields=fields)]
 
 
 def _note_failed_trigger(cluster: ClusterState, event: on.PlanningFailed, now_s: float) -> None:

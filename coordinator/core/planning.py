@@ -41,7 +41,7 @@ from common.spi.planner import (
     Surroundings,
 )
 from common.spi.tracker import TrackerPlugin
-from common.units import format_bytes
+from common.units import format_bytes, whole_number
 from coordinator.core.backlog import measured
 from coordinator.core.requests import AUTOMATIC_PREFIX
 from coordinator.core.scans import earliest_s
@@ -175,8 +175,8 @@ def _problem(jobs: Sequence[PlannedJob], parameters: PlanParameters) -> str | No
 
 def _files_max(parameters: PlanParameters) -> int:
     option = parameters.options.get("max_files")
-    if isinstance(option, str) and option.isdecimal():
-        return int(option)
+    if isinstance(option, str) and (number := whole_number(option)) is not None:
+        return number
     return option if isinstance(option, int) else parameters.settings.max_files
 
 

@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from common.digests import digest
 from common.errors import RequestError
 from common.expressions.file_pruning import ColumnBounds, may_be_true
 from common.metadata.changes import (
@@ -20,7 +19,7 @@ from common.metadata.changes import (
     MoveRequest,
     SelectFiles,
 )
-from common.metadata.request_predicates import cancelled_here, may_hold_range
+from common.metadata.changes.selections import cancelled_here, may_hold_range
 from common.model.file import DataFile
 from common.model.key_values import NANOS, KeyType, key_type_of
 from common.model.keys import encode_value
@@ -36,6 +35,7 @@ from common.model.request import (
 )
 from common.model.table import Table, TableState
 from common.model.tablet import Bounds, Selection, Tablet
+from common.primitives import digest
 from common.rows.partitions import partition_types, partition_values
 from common.spi.planner import RequestFacts
 from common.spi.selector import Chosen

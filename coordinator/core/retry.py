@@ -29,11 +29,10 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from itertools import islice
 
-from common.backoff import Backoff
-from common.bounded_map import BoundedMap
 from common.model.job import Job
 from common.model.outcome import RefusalCode
 from common.model.tablet import TabletId
+from common.primitives import Backoff, BoundedMap
 from coordinator.core.limits import Limits
 
 # ------------------------------------------------------------------------------------------- Pauses

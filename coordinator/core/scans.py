@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
 
-from common.digests import digest
 from common.metadata.store_values import GarbageEntry, Manifest, PinEntry
 from common.model.job import TabletPlan
 from common.model.table import Table, TableState
 from common.model.tablet import Analysis, Record, Tablet
+from common.primitives import digest
 from coordinator.core.requests import must_ask_selector, table_selector
 from coordinator.core.triggers import (
     WATERMARKS_PER_RETENTION,

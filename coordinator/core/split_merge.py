@@ -9,7 +9,7 @@ Protocol for a caller that reads tablets and applies changes. No state is kept b
 any process can take the next step, and a new coordinator continues where the last one stopped.
 
 1. Read a tablet. If it has an `operation`, read all tablets of the operation together:
-   `split_merge_predicates.operation_tablets` returns them; None means that the tablet is the
+   `operation_tablets` returns them; None means that the tablet is the
    left one of a merge, whose right neighbour refers to both.
 2. Apply the result of `next_change` and read again, until it returns a `WaitForTablets`. Continue
    after the next change of one of these tablets, or after some time. Handle a refusal likewise.
@@ -34,8 +34,8 @@ from common.metadata.changes import (
     EndOperation,
     StepOperation,
 )
-from common.metadata.predicates import may_cross
-from common.metadata.split_merge_predicates import may_end, may_step
+from common.metadata.changes.files import may_cross
+from common.metadata.changes.split_merge import may_end, may_step
 from common.model.file import DataFile
 from common.model.group import Group, Service
 from common.model.job import Job, Kind, TabletPlan, cut_priority, job_id
@@ -508,8 +508,8 @@ def _nearest(
 ) -> list[bytes] | None:
     """Return the cuts close enough to a target share, or None; shares ascend with the cuts."""
     at = bisect_left(cuts, aim, key=share)
-    beside = cuts[max(0, at - 1) : at + 1]
-    best = min(abs(share(cut) - aim) for cut in beside)
+    adjacent = cuts[max(0, at - 1) : at + 1]
+    best = min(abs(share(cut) - aim) for cut in adjacent)
     if best > IMBALANCE_MAX * part:
         return None
     reach = min(best + BALANCE_SLACK * part, IMBALANCE_MAX * part)
@@ -517,10 +517,10 @@ def _nearest(
         bisect_left(cuts, aim - reach, key=share),
         bisect_right(cuts, aim + reach, key=share),
     )
-    near = [*cuts[first:last], *beside]
+    near = [*cuts[first:last], *adjacent]
     step = max(1.0, len(near) / CANDIDATES_MAX)
     fewer = [near[int(number * step)] for number in range(int(len(near) / step))]
-    kept = [cut for cut in {*fewer, *beside} if abs(share(cut) - aim) <= reach]
+    kept = [cut for cut in {*fewer, *adjacent} if abs(share(cut) - aim) <= reach]
     return sorted(kept, key=lambda cut: (abs(share(cut) - aim), cut))
 
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from math import isclose
 from typing import Generic, Self, TypeVar
 
-from common.bounded_map import BoundedMap
-from common.indexes import remove_from_index
 from common.model.group import CONTROL_SCOPE, LimitScope, LimitScopeKind, RateGrant, limit_scopes
+from common.primitives import BoundedMap, remove_from_index
 from common.wire import AttemptProgress
 from coordinator.core.limits import Limits
 from neve import api

@@ -18,14 +18,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from operator import attrgetter
 
-from common.bounded_map import BoundedMap
-from common.digests import digest
-from common.metadata import recent_adds
+from common.metadata.changes.files import recent_adds_bound
 from common.model.file import DataFile, total_bytes
 from common.model.key_values import KeyType
 from common.model.keys import encode_value
 from common.model.table import Table, TableSettings, TableState
 from common.model.tablet import Record, TabletId
+from common.primitives import BoundedMap, digest
 from common.rows.rules import RowRules
 from common.units import exact_duration, format_count
 from neve import api
@@ -376,7 +375,7 @@ def droppable_version(table: Table, record: Record, now_s: float) -> bytes | Non
     settled = settled_version(record.settled, now_s, retention_s)
     if settled is None:
         return None
-    limits = [settled, recent_adds.bound(record.recent_adds, now_s)]
+    limits = [settled, recent_adds_bound(record.recent_adds, now_s)]
     limits.append(_version_at(table, now_s - retention_s))
     return min(limit for limit in limits if limit is not None)
 

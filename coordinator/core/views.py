@@ -104,7 +104,7 @@ def table_backlogs(cluster: ClusterState) -> tuple[api.Backlog, ...]:
         for job in queue.unordered():
             if job.request is not None:
                 requested[job.table_name] += job.input_bytes
-    wanted = cluster.backlogs.told(cluster.table_name, done_shares(cluster.attempts), BACKLOGS_MAX)
+    wanted = cluster.backlogs.top(cluster.table_name, done_shares(cluster.attempts), BACKLOGS_MAX)
     lines = [replace(line, requested_bytes=requested.pop(line.table, 0)) for line in wanted]
     lines += [
         api.Backlog(table=name, strategy="", size_bytes=0, tablets=0, requested_bytes=size_bytes)
@@ -366,11 +366,11 @@ def explain_tablet(cluster: ClusterState, tablet: TabletId, now_s: float) -> api
         *_of_plan(last_plan, now_s, busy=bool(queued)),
         *_of_statistics(last_plan),
     ]
-    said = {pause.reason for pause in pauses}
+    given = {pause.reason for pause in pauses}
     return api.Explanation(
         tablet=tablet.text,
         table=cluster.table_name(tablet.table),
-        sentences=tuple(dict.fromkeys(sentence for sentence in sentences if sentence not in said)),
+        sentences=tuple(dict.fromkeys(sentence for sentence in sentences if sentence not in given)),
         left={} if last_plan is None else dict(last_plan.left),
         queued=tuple(job.id for job in queued),
         running=tuple(attempt.id for attempt in cluster.attempts.of_tablet(tablet)),

@@ -10,13 +10,13 @@ import asyncio
 import ray
 
 from common.errors import UnavailableError
-from common.garbage_collection import ignore_what_is_loaded
 from common.metadata.redis import connect
+from common.runtime import ignore_what_is_loaded
 from common.settings import Settings
 from common.wire import PIN_AMOUNT
 from coordinator.ports import PlanTablet
 from coordinator.registry import planner_for
-from coordinator.scan.scan_ranges import (
+from coordinator.scan.full_scan import (
     LocalRangeScans,
     RangeFindings,
     ScanRange,

@@ -5,9 +5,8 @@
 3. `manifests` publishes the manifests that other engines read.
 4. `generations` increments the generation of each table, and detects a store that has lost writes.
 
-    garbage_collector   deletes replaced files
+    garbage_collector   deletes replaced files, and tables whose creator died
     manifests           publishes manifests
     generations         the generation of every table
-    unfinished_tables   removes tables whose creator died
     storage_access      threads with deadlines, and deletion in them; free space
 """

@@ -17,13 +17,12 @@ from functools import partial
 from typing import Any
 
 from common.errors import CompactionError
-from common.ids import IdSource
 from common.metadata.changes import Applied, PublishManifest
 from common.metadata.file_pin import RENEW_S, FilePin
 from common.metadata.store import TabletStore
 from common.metadata.store_values import Manifest
 from common.metadata.table_walk import walk_tiles
-from common.model.service_paths import MANIFEST_FOLDER
+from common.model.location_identity import MANIFEST_FOLDER
 from common.model.table import Table, TableState
 from common.parquet import manifest as manifest_files
 from common.parquet.location import Location, open_location
@@ -33,6 +32,7 @@ from common.parquet.manifest import (
     manifest_header,
 )
 from common.parquet.service_files import generation_fault, owner_of, written_generation
+from common.runtime import IdSource
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
 from coordinator.core.scans import PublishRules, is_publish_due

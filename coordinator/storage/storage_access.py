@@ -7,16 +7,16 @@ from typing import ParamSpec, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from common.bounded_map import BoundedMap
-from common.clock import Clock, SystemClock
 from common.errors import ConfigError, RequestError, RewriteError, UnavailableError
-from common.model.service_paths import MANIFEST_FOLDER
+from common.model.location_identity import MANIFEST_FOLDER
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.parquet.foreign_formats import ForeignMark, foreign_mark
 from common.parquet.location import only_copies, open_location
 from common.parquet.manifest import delete_folder
 from common.parquet.service_files import LocationOwner, read_owner
+from common.primitives import BoundedMap
+from common.runtime import Clock, SystemClock
 from common.storage_threads import StorageThreads
 
 P = ParamSpec("P")

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import RenderableType
 
-from common.clock import SystemClock
 from common.errors import ConfigError
+from common.runtime import SystemClock
 from common.secret_files import SECRET_BYTES_MAX, regular_text
 from common.units import parse_duration_s
 from neve.api import AuditEntry

@@ -7,7 +7,14 @@ import typer
 from rich.console import RenderableType
 
 from common.errors import RequestError
-from common.units import format_bytes, format_count, format_duration, parse_duration_s
+from common.units import (
+    CHARS_MAX,
+    format_bytes,
+    format_count,
+    format_duration,
+    parse_duration_s,
+    whole_number,
+)
 from neve import api
 from neve.cli.render import (
     RIGHT,
@@ -251,9 +258,10 @@ def scale(
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise RequestError(f"{text!r} is not a number of compactors, expected 0, 1, 2 … or auto")
-    return int(text)
+    if (count := whole_number(text)) is None:
+        shown = text[:CHARS_MAX]
+        raise RequestError(f"{shown!r} is not a number of compactors, expected 0, 1, 2 … or auto")
+    return count
 
 
 @verb("group list", Panel.CONTROL, "neve group list")

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import RenderableType
 
-from common.clock import SystemClock
 from common.errors import CompactionError, ConfigError
+from common.runtime import SystemClock
 from common.units import format_count, parse_duration_s
 from neve import api
 from neve.cli import render

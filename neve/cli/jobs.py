@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.console import RenderableType
 
-from common.clock import SystemClock
+from common.runtime import SystemClock
 from common.units import format_bytes, format_duration
 from neve import api
 from neve.cli.render import (

@@ -69,7 +69,7 @@ def serve(
     """
     needs_server()
     # Imported here so that verbs of the client start without loading Ray.
-    from neve.serve.watchdog import Orders, serve_until_told
+    from neve.serve.watchdog import Orders, serve_until_stopped
 
     orders = Orders(
         address=address,
@@ -80,7 +80,7 @@ def serve(
         health_port=health_port,
     )
     chosen = _settings(session, config, settings or [])
-    serve_until_told(chosen, orders, session.step, partial(_tell_answer, session))
+    serve_until_stopped(chosen, orders, session.step, partial(_tell_answer, session))
 
 
 def _tell_answer(session: Session, told: Mapping[str, Any]) -> None:

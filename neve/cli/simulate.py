@@ -14,8 +14,8 @@ import typer
 from rich.console import RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from common.clock import SystemClock
 from common.errors import RequestError
+from common.runtime import SystemClock
 from common.units import format_bytes, format_count, format_duration, parse_duration_s
 from neve.cli.render import RIGHT, grid, lines
 from neve.cli.session import Name, Panel, Session, TerminalConsole, document_text, name_values, verb

@@ -119,8 +119,8 @@ def _parts(
         yield "scheduled", announced, _with_version(_as_announced(week), _version(announced))
         gone = week.filter(week["cancelled"])
         if gone.num_rows:
-            told = begins + timedelta(days=days + 1)
-            yield "cancelled", told, _with_version(gone, _version(told))
+            reported = begins + timedelta(days=days + 1)
+            yield "cancelled", reported, _with_version(gone, _version(reported))
     for number, (start, rows) in enumerate(by_day):
         day = flights.slice(start, rows)
         flown = day.filter(_not(day["cancelled"]))

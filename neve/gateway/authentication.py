@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fastapi.routing import APIRoute
@@ -17,14 +18,16 @@ from starlette.datastructures import QueryParams
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from common.clock import Clock
 from common.errors import CompactionError, UnavailableError
+from common.runtime import Clock
+from common.units import CHARS_MAX
 from neve.api import ARCHIVE, ARROW_STREAM, CALL_HEADER, PROBLEM, AuditEntry
-from neve.gateway.access.audit import BEGUN, TEXT_MAX, Audit, outcome_of, value_text
+from neve.gateway.access.audit import BEGUN, DONE, TEXT_MAX, Audit, outcome_of, value_text
 from neve.gateway.access.callers import (
     OPERATOR,
     AuthorizedCall,
     Caller,
+    begin_call,
     current_call,
     serve_call,
 )
@@ -202,22 +205,27 @@ def parameters_text(scope: Scope, route: APIRoute, path: Mapping[str, Any]) -> s
     return " ".join(words)
 
 
-def is_refused_by_role(route: APIRoute, path: Mapping[str, Any], caller: Caller) -> bool:
-    """Return whether the route rejects a call because of the caller's role, whatever its body.
+def has_right(scope: Scope, caller: Caller) -> bool:
+    """Return whether the head of a call shows that no role is missing.
+
+    If it does not, the route decides: it may need the body, or the name of a table given by its id.
 
     Args:
-        route: Route of the call.
-        path: Path parameters of the call.
+        scope: Scope of the call.
         caller: The caller.
     """
+    matched = matched_route(scope)
+    if matched is None:
+        return True
+    route, path = matched
     right = right_of(route)
     if right is None or right.role is None:
+        return True
+    if right.late:
         return False
-    if right.reach is Reach.SERVICE:
-        return not caller.may(right.role)
-    if right.reach is Reach.TABLE and "table" in path:
-        return not caller.may(right.role, path["table"])
-    return not caller.may_somewhere(right.role)
+    if right.reach is Reach.LISTED:
+        return caller.may_somewhere(right.role)
+    return caller.may(right.role, path["table"] if right.reach is Reach.TABLE else None)
 
 
 def entry_of(scope: Scope, caller: str, now_s: float) -> AuditEntry:
@@ -277,14 +285,12 @@ class AuditedCalls:
         if not is_http or (is_read and not (self._reads and scope["path"].endswith(READ_PATHS))):
             await self._app(scope, receive, send)
             return
-        call, matched = current_call(), matched_route(scope)
+        call = current_call()
         begun = entry_of(scope, call.caller.name, self._audit.now_s())
-        end = self._audit.end_read if is_read else self._audit.end
-        if matched and is_refused_by_role(*matched, call.caller):
-            end = self._audit.refuse_early
-        elif not is_read:
+        call.begin = _no_line if is_read else partial(self._audit.begin, begun)
+        if has_right(scope, call.caller):
             try:
-                await self._audit.begin(begun)
+                await begin_call()
             except UnavailableError as error:
                 await problem_response(error)(scope, receive, send)
                 return
@@ -292,7 +298,17 @@ class AuditedCalls:
         try:
             await self._app(scope, receive, seen)
         finally:
-            end(ended_entry(begun, call, seen.status, seen.error()))
+            entry = ended_entry(begun, call, seen.status, seen.error())
+            if call.begin is not None and entry.outcome != DONE:
+                self._audit.refuse_early(entry)
+            elif is_read:
+                self._audit.end_read(entry)
+            else:
+                self._audit.end(entry)
+
+
+async def _no_line() -> None:
+    """Begin a read, which has no first line."""
 
 
 class _SeenAnswer:
@@ -342,7 +358,7 @@ class BoundedBodies:
         large = any(scope["path"].endswith(end) and kind == wanted for end, wanted in LARGE_BODIES)
         most = self._body_bytes_max if large else min(self._body_bytes_max, _json_bytes_max(scope))
         length = headers.get(b"content-length", b"")
-        if length.isdigit() and int(length) > most:
+        if length.isdigit() and (len(length) > CHARS_MAX or int(length) > most):
             await problem_response(_too_large(most))(scope, receive, send)
             return
         await self._app(scope, _bounded(timed_receive(receive, self._body_wait_s), most), send)

@@ -4,6 +4,7 @@ from math import isfinite
 
 from common.errors import RequestError
 from neve import api
+from neve.gateway.access.callers import begin_call
 from neve.gateway.access.route_rights import READ_ALL, READ_LISTED, route
 from neve.gateway.services import LATENCIES_MAX, Services, bounded_count
 
@@ -25,7 +26,7 @@ class ControlRoutes:
 
     @route(
         "POST /v1/reads",
-        READ_LISTED.noted("readers report how long they have waited"),
+        READ_LISTED.noted("readers report how long they have waited", late=True),
         status_code=202,
     )
     async def reads(self, body: api.ReadReport) -> None:
@@ -41,6 +42,7 @@ class ControlRoutes:
             bounded_count(each.reads, READ_REPORT_MAX, f"reads of table {name[:64]!r}")
             _require_latency(each.latency_s, name)
         found = {name: await services.table(name) for name in body.tables}
+        await begin_call()
         for name, table in found.items():
             told = body.tables[name]
             services.waits.note(services, table.id, told.latency_s, told.reads)

@@ -20,15 +20,15 @@ from math import ceil
 
 from fastapi.responses import StreamingResponse
 
-from common.digests import digest
 from common.errors import CompactionError, RefusedError, RequestError
 from common.metadata.changes import ChangeTable, FinishFilling, ResumeFilling
 from common.metadata.table_walk import walk_tiles
+from common.model.location_identity import APPEND_FOLDER, GUARD_NAME
 from common.model.outcome import RefusalCode
-from common.model.service_paths import APPEND_FOLDER, GUARD_NAME
 from common.model.table import Filling, Table, TableState, filling_text
 from common.parquet.location import open_location
 from common.parquet.service_files import read_copied, write_copied
+from common.primitives import digest
 from common.rows.reader_limits import READERS, has_nanoseconds, unreadable_columns
 from common.rows.schema import arrow_schema
 from common.units import format_bytes, format_count
@@ -42,15 +42,17 @@ from neve.gateway.rows.add import add_files, inspect_incoming
 from neve.gateway.rows.scan import manifest_json, manifest_names
 from neve.gateway.services import LONG_STEP_MAX_S, Services, checked_label
 from neve.gateway.tables import UnreadableError, create_table, new_table
-from neve.import_survey.files import (
+from neve.import_survey import (
     FooterFacts,
     FoundFile,
+    ImportedDirectory,
+    ImportOptions,
     check_import_location,
     list_directory,
     list_former,
     read_import_footer,
+    survey,
 )
-from neve.import_survey.survey import ImportedDirectory, ImportOptions, survey
 from neve.recovery.location_ownership import other_tables, sign_site
 
 # ------------------------------------------------------------------------------------------- Report

@@ -8,7 +8,7 @@ from fastapi import Query
 from common.metadata.store_values import HistoryEntry
 from common.wire import RunningAttempt
 from neve import api
-from neve.gateway.access.callers import open_table, sees_table
+from neve.gateway.access.callers import begin_call, check_table, sees_table
 from neve.gateway.access.route_rights import (
     COMPACT_LISTED,
     READ,
@@ -79,7 +79,7 @@ class JobRoutes:
 
     @route(
         "POST /v1/jobs/{attempt}/cancel",
-        COMPACT_LISTED.noted("on the table of the job"),
+        COMPACT_LISTED.noted("on the table of the job", late=True),
         status_code=202,
     )
     async def cancel(self, attempt: str) -> None:
@@ -95,7 +95,8 @@ class JobRoutes:
             raise UnknownJobError(
                 f"no running job has attempt {attempt[:64]!r} (any more); `neve jobs` lists them"
             )
-        open_table(attempts[found].table_name)
+        check_table(attempts[found].table_name)
+        await begin_call()
         await self._services.coordinator.cancel(attempts[found].attempt)
 
     @route("GET /v1/tables/{table}/history", READ)

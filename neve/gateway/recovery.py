@@ -35,13 +35,6 @@ from neve.recovery.backup import (
     backup,
     restore,
 )
-from neve.recovery.findings import (
-    NOTES,
-    UNDER_WAY,
-    Finding,
-    RepairedFinding,
-)
-from neve.recovery.fsck.repair import RepairOptions, RepairReport, check_and_repair
 from neve.recovery.gc import GcResult, collect_orphans
 from neve.recovery.rebuild.table_rebuild import (
     RebuildOptions,
@@ -49,7 +42,12 @@ from neve.recovery.rebuild.table_rebuild import (
     RebuildResult,
     rebuild,
 )
+from neve.recovery.repair import RepairOptions, RepairReport, check_and_repair
 from neve.recovery.scope import (
+    NOTES,
+    UNDER_WAY,
+    Finding,
+    RepairedFinding,
     ReportProgress,
     TableScope,
     ignore_progress,

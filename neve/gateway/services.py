@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from fastapi import Depends
 from fastapi.security import HTTPBearer
 
-from common.clock import Clock
 from common.errors import (
     RefusedError,
     RequestError,
@@ -29,13 +28,13 @@ from common.errors import (
     UnknownTableError,
     UnknownTabletError,
 )
-from common.ids import IdSource
 from common.metadata.store import TabletStore
 from common.metadata.store_watch import StoreWatch
 from common.model.job import TabletPlan
 from common.model.table import DNS_LABEL, Table, TableSettings, filling_text
 from common.model.tablet import Tablet, TabletId
 from common.parquet.service_files import generation_fault
+from common.runtime import Clock, IdSource
 from common.settings import Settings
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
@@ -265,7 +264,7 @@ class Services:
         gateway = self.settings.gateway
         places = ScanSlots(gateway.scans_max, gateway.scan_bytes_max)
         object.__setattr__(self, "scans", places)
-        object.__setattr__(self, "rows", self.footers.beside(ROW_THREADS))
+        object.__setattr__(self, "rows", self.footers.with_threads(ROW_THREADS))
         object.__setattr__(self, "audit", self._audit())
         object.__setattr__(self, "quotas", self._quotas())
 
@@ -328,14 +327,15 @@ class Services:
             RefusedError: A recovery is filling the table.
             RequestError: The text is not a valid name.
             UnknownTableError: No table that the caller may see has this name.
-            ForbiddenError: The caller lacks the role that the route requires.
+            ForbiddenError: The caller lacks a role that the call requires.
+            UnavailableError: The audit cannot be written.
         """
         # Do not look for a table that the caller may not see: the answer must take as long as
         # for a table that does not exist.
         table = await self.store.table_named(name) if sees_table(name) else None
         if table is None:
             table = await self._table_by_id(name)
-        open_table(table.name)
+        await open_table(table.name)
         if table.filling is not None and not filling:
             raise RefusedError(filling_text(table), "filling")
         return table

@@ -12,7 +12,6 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from common.bounded_map import BoundedMap
 from common.errors import CompactionError, RefusedError, UnavailableError
 from common.model.file import DataFile
 from common.model.table import Table
@@ -37,12 +36,11 @@ from common.parquet.location import (
     open_location,
 )
 from common.parquet.manifest import files_to_merge
-from common.parquet.read_guard import folders_of, place_guards
-from common.parquet.row_batches import OpenFile, decoded_bytes
+from common.parquet.row_batches import OpenFile, decoded_bytes, folders_of, place_guards
 from common.parquet.service_files import LocationOwner, read_owner, written_generation
 from common.parquet.write import TABLE_FOOTER, copy_in_microseconds, write_table
+from common.primitives import BoundedMap
 from common.readers.pool import ReaderDeathError
-from common.rows.dead_rows import may_expire
 from common.rows.key_encoding import encode_keys
 from common.rows.merge import (
     count_visible,
@@ -50,7 +48,7 @@ from common.rows.merge import (
     scan_tables,
     visible_rows,
 )
-from common.rows.rules import RowRules
+from common.rows.rules import RowRules, may_expire
 from common.rows.schema import arrow_schema
 
 # -------------------------------------------------------------------------- Decoded sizes of files

@@ -24,8 +24,7 @@ from common.model.location_identity import (
 )
 from common.model.table import Column, Table
 from common.parquet.file_inspection import open_table_file
-from common.parquet.location import SCHEMES, open_location
-from common.parquet.resolved_locations import ResolvedLocation, resolve_location
+from common.parquet.location import SCHEMES, ResolvedLocation, open_location, resolve_location
 from common.parquet.service_files import LocationOwner, refuse_other_owner
 from common.readers.pool import in_reader
 from common.redaction import redacted

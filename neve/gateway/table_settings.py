@@ -10,7 +10,7 @@ from typing import Any
 from common.errors import RequestError
 from common.model.group import Service
 from common.model.table import DNS_LABEL, TRIGGERS, Table, TableSettings
-from common.parquet.footer_checks import (
+from common.parquet.file_inspection import (
     CODECS,
     LEVELS,
     has_level,
@@ -27,31 +27,31 @@ from common.rows.reader_limits import READERS
 from common.spi.output import OutputConfigurer
 from common.spi.planner import check_options, check_table
 from common.spi.selector import Selector
-from neve.setting_values import setting_value, settings_by_name
+from common.units import shown
+from neve.setting_values import rule_of, settings_by_name
 
-AllowedValues = tuple[Callable[[Any], bool], str]
-_CHECKS: dict[str, AllowedValues] = {
-    "ratio": (lambda value: value >= 1, "at least 1"),
-    "lowest_ratio": (lambda value: value >= 1, "at least 1"),
-    "max_files": (lambda value: value >= 2, "at least 2"),
-    "file_limit": (lambda value: value == 0 or value >= 2, "0 (no limit known) or at least 2"),
-    "target_bytes": (lambda value: value >= 1024, "at least 1 KiB"),
-    "row_group_bytes": (lambda value: 64 * 1024 <= value <= 1024**3, "64 KiB to 1 GiB"),
-    "split_bytes": (lambda value: value == 0 or value >= 1024, "0 (never) or at least 1 KiB"),
-    "ttl_s": (lambda value: value is None or value > 0, "more than 0, or none"),
-    "codec": (lambda value: value in CODECS, "one of " + ", ".join(CODECS)),
-    "weight": (lambda value: 0 < value <= 1000, "more than 0, at most 1000"),
-    "manifest_interval_s": (lambda value: value is None or value >= 1, "at least 1 s, or off"),
-    "hold_expiry_s": (lambda value: value >= 1, "at least 1 s"),
-    "triggers": (lambda value: set(value) <= set(TRIGGERS), "some of " + ", ".join(TRIGGERS)),
-    "maintenance_priority": (lambda value: -5 <= value <= 5, "-5 to 5"),
-    "workload_points": (lambda value: value < 10_000, "0 (off) to 9999"),
-    "analysis_share": (lambda value: 0 < value <= 1, "more than 0, at most 1"),
-    "analysis_columns": (lambda value: len(value) <= 32, "at most 32 columns"),
-    "readers": (lambda value: set(value) <= set(READERS), "some of " + ", ".join(READERS)),
-    "trigger_interval_s": (lambda value: value >= 1, "at least 1 s"),
-    "volume": (lambda value: bool(DNS_LABEL.fullmatch(value)), "a DNS label such as disk-1"),
+_BOUNDS: dict[str, dict[str, Any]] = {
+    "ratio": {"least": 1},
+    "lowest_ratio": {"least": 1},
+    "max_files": {"least": 2},
+    "file_limit": {"least": 2, "zero": True},
+    "target_bytes": {"least": 1024},
+    "row_group_bytes": {"least": 64 * 1024, "most": 1024**3},
+    "split_bytes": {"least": 1024, "zero": True},
+    "ttl_s": {"above": 0},
+    "codec": {"choices": CODECS},
+    "weight": {"above": 0, "most": 1000},
+    "manifest_interval_s": {"least": 1},
+    "hold_expiry_s": {"least": 1},
+    "triggers": {"choices": TRIGGERS},
+    "maintenance_priority": {"least": -5, "most": 5},
+    "workload_points": {"most": 9999},
+    "analysis_share": {"above": 0, "most": 1},
+    "analysis_columns": {"most": 32},
+    "readers": {"choices": tuple(READERS)},
+    "trigger_interval_s": {"least": 1},
 }
+"""Bounds of a setting besides its kind."""
 
 
 def changed_settings(
@@ -202,8 +202,8 @@ def _check_plugin(
 
 
 def _allowed_value(name: str, written: Any) -> Any:
-    value = setting_value(name, written)
-    allowed, wanted = _CHECKS.get(name, (lambda _: True, ""))
-    if not allowed(value):
-        raise RequestError(f"setting {name} {written!r} is not allowed, expected {wanted}")
+    rule = replace(rule_of(name), **_BOUNDS.get(name, {}))
+    value = rule.read(written, f"setting {name}")
+    if name == "volume" and not DNS_LABEL.fullmatch(value):
+        raise RequestError(f"setting volume is {shown(value)}, expected a DNS label such as disk-1")
     return value

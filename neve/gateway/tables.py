@@ -30,9 +30,8 @@ from common.model.keys import PLUS_INFINITY, parse_key, require_short
 from common.model.table import Column, Filling, Table, TableSettings, TableState
 from common.model.tablet import Record, Tablet, TabletId
 from common.parquet.foreign_formats import foreign_mark, foreign_mark_below
-from common.parquet.location import open_location
-from common.parquet.read_guard import remove_guards
-from common.parquet.resolved_locations import ResolvedLocation
+from common.parquet.location import ResolvedLocation, open_location
+from common.parquet.row_batches import remove_guards
 from common.rows.reader_limits import unreadable_columns
 from common.rows.schema import COLUMNS_MAX, arrow_schema, changed_schema, columns_of
 from common.storage_threads import StorageThreads
@@ -83,7 +82,7 @@ async def drop_named(services: Services, name: str, *, delete_files: bool) -> ap
         left = (await services.store.names()).get(name) if sees_table(name) else None
         if left is None or await services.store.table(left) is not None:
             raise
-        open_table(name)
+        await open_table(name)
         require_applied(await services.store.apply(DropTable(table=left, resumed=True)))
         return api.Dropped(table=name)
     return await drop_table(services, found, delete_files=delete_files)

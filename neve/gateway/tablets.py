@@ -11,9 +11,9 @@ from common.errors import (
     RefusedError,
     RequestError,
 )
-from common.metadata import recent_adds
 from common.metadata.changes import AbandonOperation, BeginOperation, LowerWatermark
-from common.metadata.split_merge_predicates import operation_tablets
+from common.metadata.changes.files import recent_adds_bound
+from common.metadata.changes.split_merge import operation_tablets
 from common.metadata.store_values import HistoryEntry
 from common.model.job import analysis_id
 from common.model.key_values import KeyType
@@ -23,7 +23,7 @@ from common.model.table import Table
 from common.model.tablet import OperationKind, Tablet, TabletId
 from common.rows.rules import RowRules
 from coordinator.core.split_merge import WaitForTablets, has_ranges, next_change
-from coordinator.split_merge.key_sampling import choose_split_keys
+from coordinator.split_merge import choose_split_keys
 from neve import api
 from neve.gateway.access.route_rights import (
     ADMIN,
@@ -67,7 +67,7 @@ def _sentences(table: Table, tablet: Tablet, now_s: float) -> list[str]:
             f"its watermark is {_text(table, tablet.purge)}: tombstones up to there were dropped,"
             f" and rows of such versions {takes}"
         )
-    lowest = recent_adds.bound(tablet.record.recent_adds, now_s)
+    lowest = recent_adds_bound(tablet.record.recent_adds, now_s)
     highest = max((file.version_max or b"" for file in tablet.files.values()), default=b"")
     if lowest is not None and highest > lowest:
         said.append(

@@ -15,8 +15,7 @@ caller's process; code that needs Ray runs in a short-lived process (`actors`, `
     actors        gateway, coordinator and compactors
     shutdown      shuts compactors down before the stack is ended
     processes     start, recognise and end processes of a stack
-    supervisor    a process next to the stack that restarts dead parts
-    repairs       which parts the supervisor restarts, and when
+    supervisor    a process next to the stack: which dead parts it restarts, and when
     logs          the log files of its parts
 
 Start: inspect the machine (`machine`) → start Redis, the Ray head and the actors, and save each in

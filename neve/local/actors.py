@@ -126,7 +126,7 @@ def _follow(
     Raises:
         PartError: A part died, or did not start.
     """
-    said: dict[str, str] = {}
+    message: dict[str, str] = {}
     for line in _lines(driver):
         if line is None:
             if (ended := died()) is not None:
@@ -134,14 +134,14 @@ def _follow(
                 raise PartError(ended[0], f"process {ended[1]} ended during the start: {last}")
             continue
         if news := _parse_message(line):
-            said = news
-            if "step" in said:
-                on_progress(said["step"])
+            message = news
+            if "step" in message:
+                on_progress(message["step"])
     driver.wait(timeout=END_WAIT_MAX_S)
-    if "gateway_url" in said:
-        return said["gateway_url"]
-    part = said.get("part", START)
-    raise PartError(part, said.get("error") or f"the start ended: {logs.last_words(START)}")
+    if "gateway_url" in message:
+        return message["gateway_url"]
+    part = message.get("part", START)
+    raise PartError(part, message.get("error") or f"the start ended: {logs.last_words(START)}")
 
 
 def _lines(driver: "subprocess.Popen[str]") -> Iterator[str | None]:
@@ -171,10 +171,10 @@ def _lines(driver: "subprocess.Popen[str]") -> Iterator[str | None]:
 def _parse_message(line: str) -> dict[str, str]:
     """Return the message in a line of the driver; libraries may print other lines."""
     try:
-        said = json.loads(line)
+        message = json.loads(line)
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return message if isinstance(message, dict) else {}
 
 
 def _send_message(**words: str) -> None:
@@ -315,10 +315,10 @@ def _failed_starts(actor: Any) -> tuple[int, str]:
     import ray  # only the driver process may load it
 
     try:
-        told: tuple[int, str] = ray.get(actor.failed_starts.remote(), timeout=LOOK_S)
+        failed: tuple[int, str] = ray.get(actor.failed_starts.remote(), timeout=LOOK_S)
     except (ray.exceptions.RayError, TimeoutError):
         return 0, ""  # The actor itself is still starting.
-    return told
+    return failed
 
 
 def _restarts(actor: Any) -> int:

@@ -82,7 +82,7 @@ class RayHead:
             SlowStartError: Ray did not start in time.
             ConfigError: The start failed for another reason.
         """
-        said_bytes = self.log.stat().st_size if self.log.exists() else 0
+        earlier_bytes = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as output:
             try:
                 code = subprocess.run(
@@ -102,7 +102,7 @@ class RayHead:
                     f"Ray did not start within {START_WAIT_MAX_S:.0f} s: see {self.log}"
                 ) from None
         if code != 0:
-            cause = error_line(self.log.read_bytes()[said_bytes:].decode(errors="replace"))
+            cause = error_line(self.log.read_bytes()[earlier_bytes:].decode(errors="replace"))
             kind = SlowStartError if TOO_SLOW.search(cause) else ConfigError
             raise kind(f"Ray did not start: {cause} (see {self.log})")
         return _main_processes(mark)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import psutil
 
-from common.clock import Clock
 from common.errors import ConfigError, error_line
 from common.metadata.redis.acl import RedisUser, rules
+from common.runtime import Clock
 from neve.local.processes import ProcessRef, spawn
 from neve.local.stack_folder import write_secret
 
@@ -59,11 +59,11 @@ class RedisServer:
         """
         settings = self.folder / "redis.conf"
         write_secret(settings, self._settings())
-        said_bytes = self.log.stat().st_size if self.log.exists() else 0
+        earlier_bytes = self.log.stat().st_size if self.log.exists() else 0
         process = spawn([str(self.program), str(settings)], environ, self.log)
         reference = ProcessRef.of("redis", psutil.Process(process.pid))
         try:
-            self._wait(process, clock, said_bytes)
+            self._wait(process, clock, earlier_bytes)
         finally:
             # The server outlives this process. A return code avoids Python's warning about that.
             process.returncode = 0
@@ -71,13 +71,13 @@ class RedisServer:
 
     def answers(self) -> bool:
         """Return whether the server accepts commands; it does not while it loads its data."""
-        return self._said().endswith(b"+PONG\r\n")
+        return self._answer().endswith(b"+PONG\r\n")
 
     def heard(self) -> bool:
         """Return whether the server answers at all, even if it is still loading its data."""
-        return bool(self._said())
+        return bool(self._answer())
 
-    def _said(self) -> bytes:
+    def _answer(self) -> bytes:
         """Return the server's answer to AUTH and PING; empty if there is none."""
         try:
             with socket.socket(socket.AF_UNIX) as link:
@@ -116,7 +116,7 @@ class RedisServer:
             )
         )
 
-    def _wait(self, process: subprocess.Popen[bytes], clock: Clock, said_bytes: int) -> None:
+    def _wait(self, process: subprocess.Popen[bytes], clock: Clock, earlier_bytes: int) -> None:
         """Wait until the server answers; raise if it exits or takes too long."""
         until_s = clock.now_s() + START_WAIT_MAX_S
         while not self.answers():
@@ -128,17 +128,19 @@ class RedisServer:
                 raise ConfigError(
                     f"Redis did not answer within {START_WAIT_MAX_S:.0f} s: see {self.log}"
                 ) from None
-            raise ConfigError(f"Redis exited at once (code {code}): {self._complaint(said_bytes)}")
+            raise ConfigError(
+                f"Redis exited at once (code {code}): {self._complaint(earlier_bytes)}"
+            )
 
-    def _complaint(self, said_bytes: int) -> str:
-        """Return the server's error; log output before `said_bytes` is of an earlier run."""
-        said = self.log.read_bytes()[said_bytes:].decode(errors="replace")
-        if "handle RDB format version" in said:
+    def _complaint(self, earlier_bytes: int) -> str:
+        """Return the server's error; log output before `earlier_bytes` is of an earlier run."""
+        output = self.log.read_bytes()[earlier_bytes:].decode(errors="replace")
+        if "handle RDB format version" in output:
             return (
                 f"{self.program} cannot read the data in {self.folder}: another server wrote"
                 " it; put that server first in PATH"
             )
-        return f"{error_line(said)} (see {self.log})"
+        return f"{error_line(output)} (see {self.log})"
 
 
 def is_redis(process: psutil.Process) -> bool:

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from common.clock import SystemClock
 from common.errors import ConfigError, RefusedError
+from common.runtime import SystemClock
 from neve.local.actors import PartError
 from neve.local.logs import START, SUPERVISOR, StackLogs
 from neve.local.machine import find_java

@@ -1,10 +1,10 @@
 """Recovery: check, sweep, rebuild, back up and restore tables. The gateway serves these calls.
 
-scope               the common context of all tools: one table, its location, threads
-findings            kinds of damage, with location and repair
+scope               the common context of all tools; kinds of damage
 stored_files        listing of a location; classification by name, footer and partition
 location_ownership  owner of a location; sites where a table may be created
-fsck/               checks of metadata against itself and against storage; repairs
+fsck                checks of metadata against itself and against storage
+repair              repairs as conditional changes, in an order without conflicts
 gc                  files of the service that no metadata refers to
 table_creation      creation of a table; the last step of create, import, restore and rebuild
 rebuild/            reconstruction of metadata from a location

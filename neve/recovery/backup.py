@@ -15,7 +15,6 @@ from typing import IO
 from pyarrow import fs
 
 from common.errors import CompactionError, RefusedError, RequestError, UnavailableError
-from common.ids import IdSource
 from common.metadata.file_pin import FilePin
 from common.metadata.store import TabletStore
 from common.metadata.table_walk import walk_tiles
@@ -29,6 +28,7 @@ from common.parquet.location import (
 )
 from common.parquet.service_files import table_to_plain, write_description
 from common.redaction import redacted
+from common.runtime import IdSource
 from common.storage_threads import StorageThreads
 from common.units import format_count
 from neve.recovery.archive import (

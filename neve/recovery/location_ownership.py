@@ -13,14 +13,13 @@ from common.metadata.changes import (
     Outcome,
     Refused,
 )
-from common.metadata.mutation.tables import location_overlap
+from common.metadata.changes.tables import location_overlap
 from common.metadata.store import TabletStore
 from common.metadata.store_values import NamedTable
 from common.model.location_identity import LocationIdentity, overlap_test
 from common.model.table import Table
 from common.parquet.foreign_formats import foreign_mark, foreign_mark_below
-from common.parquet.location import Location, open_location
-from common.parquet.resolved_locations import ResolvedLocation, resolve_location
+from common.parquet.location import Location, ResolvedLocation, open_location, resolve_location
 from common.parquet.service_files import (
     OWNER_PATH,
     UNREADABLE_GENERATION,
@@ -33,8 +32,7 @@ from common.parquet.service_files import (
     written_generation,
 )
 from common.storage_threads import StorageThreads
-from neve.recovery.findings import Finding, FindingCode
-from neve.recovery.scope import TableScope, identities_now
+from neve.recovery.scope import Finding, FindingCode, TableScope, identities_now
 
 # ----------------------------------------------------------------------- Finding and claiming sites
 
@@ -253,7 +251,7 @@ async def check_location_owner(scope: TableScope) -> list[Finding]:
     """Return a finding unless the location belongs to this store and to this table."""
     ours, found = await scope.store.store_id(), await scope.owner()
     if found is None:
-        whose = f"nobody ({OWNER_PATH} is missing)"
+        whose = f"no table ({OWNER_PATH} is missing)"
     elif found.store != ours:
         whose = f"the store {found.store}"
     elif found.is_another(scope.table.id):
@@ -266,7 +264,7 @@ async def check_location_owner(scope: TableScope) -> list[Finding]:
             code=FindingCode.OWNER,
             path=OWNER_PATH,
             sentence=f"the location belongs to {whose}; this store is {ours}",
-            repair="--adopt writes this store's and table's id into it: only if nobody else "
+            repair="--adopt writes this store's and table's id into it: only if nothing else "
             "works there",
             act=partial(take_over, scope.location, mine, scope.table),
         )

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from common.errors import RequestError, UnavailableError
-from common.model.service_paths import (
+from common.model.location_identity import (
     APPEND_FOLDER,
     SERVICE_FOLDER,
     is_guard,
@@ -156,8 +156,8 @@ def table_of_file(location: Location, path: str) -> str | None:
         UnavailableError: The storage does not answer.
     """
     with open_table_file(location, path) as file:
-        said: bytes | None = (file.metadata.metadata or {}).get(TABLE_FOOTER.encode())
-    return None if said is None else said.decode(errors="replace")
+        table: bytes | None = (file.metadata.metadata or {}).get(TABLE_FOOTER.encode())
+    return None if table is None else table.decode(errors="replace")
 
 
 @in_reader("file {path}")

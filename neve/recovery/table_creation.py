@@ -28,7 +28,7 @@ from common.metadata.changes import (
 from common.metadata.keys import is_table_id
 from common.metadata.store import TabletStore
 from common.model.file import DataFile
-from common.model.service_paths import is_service_path
+from common.model.location_identity import is_service_path
 from common.model.table import Filling, Table, TableState, filling_text
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.parquet.location import (
@@ -36,7 +36,7 @@ from common.parquet.location import (
     existing_files,
     open_location,
 )
-from common.parquet.read_guard import folders_of, place_guards
+from common.parquet.row_batches import folders_of, place_guards
 from common.storage_threads import StorageThreads
 from common.units import format_count
 from neve.recovery.archive import TabletDump

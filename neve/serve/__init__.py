@@ -1,11 +1,9 @@
 """Névé on an existing Ray cluster and Redis: `neve serve`.
 
     preflight        checks before a start; one sentence per problem
-    service_actors   coordinator and gateway: find, start, replace, end
     watch            the condition of each actor, and the remedy
-    watchdog         the loop of `neve serve`: start, watch, stop
+    watchdog         the loop of `neve serve`: start, watch, replace, stop; `/live`, `/ready`
     trial            tests the requirements of `neve serve`, for `neve doctor` and `neve status`
-    probes           `/live` and `/ready`, for monitoring of the watchdog
 
 The actors are detached. They outlive this process, and several such processes may watch the same
 actors. The watchdog is the only part of the command line that imports Ray.

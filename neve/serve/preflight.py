@@ -105,11 +105,11 @@ def joining_problem(address: str, error: BaseException) -> ConfigError:
             " pinned requirements of this release on every node"
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
-    said = lines[0]
-    if said.endswith(":") and len(lines) > 1:  # A headline: the last line holds the reason.
-        said = f"{said} {lines[-1]}"
+    cause = lines[0]
+    if cause.endswith(":") and len(lines) > 1:  # A headline: the last line holds the reason.
+        cause = f"{cause} {lines[-1]}"
     return NotYetError(
-        f"the Ray cluster at {address} cannot be joined: {type(error).__name__}: {said[:300]}"
+        f"the Ray cluster at {address} cannot be joined: {type(error).__name__}: {cause[:300]}"
     )
 
 

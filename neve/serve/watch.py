@@ -35,13 +35,13 @@ class News:
 
     def __init__(self) -> None:
         """Start without sentences."""
-        self._told: frozenset[str] = frozenset()
+        self._reported: frozenset[str] = frozenset()
 
     def of(self, sentences: Iterable[str]) -> tuple[str, ...]:
         """Return the new sentences. A sentence that differs only in numbers is not new."""
         found = {re.sub(r"[\d,.]+", "#", sentence): sentence for sentence in sentences}
-        fresh = tuple(each for key, each in found.items() if key not in self._told)
-        self._told = frozenset(found)
+        fresh = tuple(each for key, each in found.items() if key not in self._reported)
+        self._reported = frozenset(found)
         return fresh
 
 

@@ -5,12 +5,14 @@ is restarted. If the cluster cannot be reached for long, the process exits: its 
 again with a fresh connection.
 """
 
+import json
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import ray
@@ -22,12 +24,23 @@ from ray.core.generated import (
     ray_client_pb2_grpc,
 )
 
-from common.clock import Clock, SystemClock
+import coordinator.actor
+import neve.gateway.actor
 from common.compactor_needs import Offers
 from common.errors import ConfigError, UnavailableError, first_line
+from common.primitives import digest
+from common.runtime import Clock, SystemClock
 from common.settings import Settings
 from common.telemetry import Log, event_log
-from common.wire import NAMESPACE
+from common.wire import (
+    COORDINATOR_NAME,
+    GATEWAY_NAME,
+    NAMESPACE,
+    PIN_AMOUNT,
+    CoordinatorStatus,
+)
+from coordinator.ray_compactors import shut_down_all
+from neve.release import __version__
 from neve.serve.preflight import (
     CLIENT_SCHEME,
     CONNECT_WAIT_S,
@@ -36,9 +49,242 @@ from neve.serve.preflight import (
     joining_problem,
     missing_resources,
 )
-from neve.serve.probes import Health, Probes
-from neve.serve.service_actors import PARTS, ServiceActors
 from neve.serve.watch import News, PartWatch, Remedy, ServeStep, Sight
+
+# ------------------------------------------------------------------------------------------- Probes
+# `/live` and `/ready`: the Kubernetes probes of the `neve serve` process.
+#
+# Plain HTTP of the standard library, in its own threads, so that probes are answered while the
+# watchdog waits.
+
+
+IDLE_MAX_S = 5.0
+"""A client that sends nothing for this time is disconnected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Answer to a probe."""
+
+    well: bool
+    facts: Mapping[str, Any]
+
+
+class Probes:
+    """HTTP server for the probes, until it is closed."""
+
+    def __init__(
+        self, host: str, port: int, *, live: Callable[[], Health], ready: Callable[[], Health]
+    ) -> None:
+        """Start listening.
+
+        Args:
+            host: Address to listen on.
+            port: Port to listen on; 0: any free port.
+            live: Returns whether the process makes progress.
+            ready: Returns whether the watched actors answer.
+
+        Raises:
+            ConfigError: The address cannot be used.
+        """
+        pages = {"/live": live, "/ready": ready}
+        handler = type("ProbeHandler", (_Handler,), {"pages": pages})
+        try:
+            self._server = ThreadingHTTPServer((host, port), handler)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {host}:{port} for probes: {error.strerror}; choose another"
+                " --health-port"
+            ) from error
+        self._server.daemon_threads = True
+        self.port = int(self._server.server_address[1])
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, daemon=True, name="probes"
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the server."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers 200 if healthy, else 503; the JSON body holds the reasons."""
+
+    pages: Mapping[str, Callable[[], Health]] = {}
+    timeout = IDLE_MAX_S
+    server_version = "neve"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Answer a probe."""
+        page = self.pages.get(self.path)
+        if page is None:
+            self._answer(
+                404, {"error": f"path {self.path[:64]!r} does not exist, expected /live or /ready"}
+            )
+            return
+        health = page()
+        self._answer(200 if health.well else 503, health.facts)
+
+    def _answer(self, status: int, facts: Mapping[str, Any]) -> None:
+        body = json.dumps(facts).encode() + b"\n"
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's name
+        """Log nothing, because probes arrive every few seconds."""
+
+
+# ----------------------------------------------------------------------------------- Service actors
+# Coordinator and gateway on a Ray cluster: find, start, replace and end them.
+#
+# Ray must be initialised, as a driver of the cluster or through Ray Client.
+
+
+ANSWER_WAIT_S = 5.0
+NAME_GONE_WAIT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One actor of the service, and the method that checks whether it works."""
+
+    name: str
+    actor: str
+    start: Callable[..., Any]
+    question: str
+
+
+PARTS = {
+    part.name: part
+    for part in (
+        _Part("coordinator", COORDINATOR_NAME, coordinator.actor.start, "ping"),
+        _Part("gateway", GATEWAY_NAME, neve.gateway.actor.start, "address"),
+    )
+}
+"""In start order."""
+
+
+def edition_of(settings: Settings) -> str:
+    """Return a digest that identifies a service's settings and release."""
+    values = asdict(replace(settings, sources={}))
+    return digest([__version__, json.dumps(values, sort_keys=True, default=str)])
+
+
+class ServiceActors:
+    """The two actors that exist once per service."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Keep the settings; start nothing."""
+        self._settings = settings
+        self._edition = edition_of(settings)
+
+    def look(self, part: str) -> Sight:
+        """Return the condition of an actor; wait at most `ANSWER_WAIT_S` for its answer."""
+        actor = self._actor(part)
+        if actor is None:
+            return Sight.GONE
+        if self._ask(actor, PARTS[part].question) is not None:
+            return Sight.ANSWERS
+        return Sight.SILENT if self.is_placeable() else Sight.WAITS
+
+    def is_placeable(self) -> bool:
+        """Return whether a node has the resource that the settings require for the service."""
+        wanted = self._settings.cluster.service_resource
+        return not wanted or bool(ray.cluster_resources().get(wanted))
+
+    def start(self, part: str) -> None:
+        """Start an actor, or find the running one.
+
+        Raises:
+            ConfigError: The gateway does not start.
+        """
+        wanted = self._settings.cluster.service_resource
+        pin = {"resources": {wanted: PIN_AMOUNT}} if wanted else {}
+        PARTS[part].start(self._settings, edition=self._edition, **pin)
+
+    def is_other(self, part: str) -> bool:
+        """Return whether an actor answers and has other settings or another release.
+
+        An actor that does not answer does not count as other; the watchdog handles its silence.
+        """
+        actor = self._actor(part)
+        edition = None if actor is None else self._ask(actor, "edition")
+        return edition is not None and edition != self._edition
+
+    def restart(self, part: str) -> None:
+        """End the process of an actor; Ray restarts it with its previous settings."""
+        actor = self._actor(part)
+        if actor is not None:
+            ray.kill(actor, no_restart=False)
+
+    def end(self, part: str, wait: Callable[[float], object]) -> None:
+        """End an actor permanently; wait until its name is free.
+
+        Args:
+            part: The actor to end.
+            wait: Waits for a number of seconds.
+
+        Raises:
+            ConfigError: The name does not become free.
+        """
+        for _ in range(int(NAME_GONE_WAIT_S / 0.1)):
+            actor = self._actor(part)
+            if actor is None:
+                return
+            ray.kill(actor, no_restart=True)
+            wait(0.1)
+        raise ConfigError(f"{part} does not end: Ray still knows it after {NAME_GONE_WAIT_S:.0f} s")
+
+    def gateway_address(self) -> str:
+        """Return the gateway's address, or an empty text if it does not answer."""
+        actor = self._actor("gateway")
+        reached_at = None if actor is None else self._ask(actor, "reached_at")
+        return "" if reached_at is None else str(reached_at)
+
+    def problems(self) -> tuple[str, ...] | None:
+        """Return the coordinator's problems, one sentence each; None if it does not answer."""
+        actor = self._actor("coordinator")
+        status = None if actor is None else self._ask(actor, "status")
+        if not isinstance(status, CoordinatorStatus):
+            return None
+        scalings = [(each.group, each.scaling) for each in status.groups if each.scaling]
+        return (
+            *status.warnings,
+            *status.store_warnings,
+            *(f"group {group}: {each.blocked}" for group, each in scalings if each.blocked),
+            *(f"group {group}: {each.missing}" for group, each in scalings if each.missing),
+        )
+
+    def drain_compactors(self) -> int:
+        """Let every compactor end its jobs, then end it permanently; return their number."""
+        compactors = shut_down_all()
+        for compactor in compactors:  # One that did not answer has no job or is frozen.
+            ray.kill(compactor, no_restart=True)
+        return len(compactors)
+
+    def _actor(self, part: str) -> Any:
+        try:
+            return ray.get_actor(PARTS[part].actor, namespace=NAMESPACE)
+        except ValueError:
+            return None
+
+    def _ask(self, actor: Any, question: str) -> Any:
+        """Return an actor's answer; None if it did not answer in time."""
+        try:
+            return ray.get(getattr(actor, question).remote(), timeout=ANSWER_WAIT_S)
+        except (ray.exceptions.RayError, TimeoutError):
+            return None
+
+
+# ----------------------------------------------------------------------------------------- Watchdog
+
 
 ROUND_INTERVAL_S = 5.0
 LIVE_MAX_S = 90.0
@@ -177,14 +423,14 @@ class Watchdog:
                 say(ServeStep.REPLACES, f"{part} runs with other settings or another release")
                 self._log("part is replaced", down=part)
                 self._actors.end(part, self._stop.wait)
-        told = ""
+        reported = ""
         while not self._stop.is_set() and not self.ready().well:
             self.round()
             for part in self._started:
                 say(ServeStep.STARTED, part)
             waiting = "; ".join(f"{part}: {why}" for part, why in self._reasons().items())
-            if waiting and waiting != told:
-                say(ServeStep.WAITS, told := waiting)
+            if waiting and waiting != reported:
+                say(ServeStep.WAITS, reported := waiting)
             self._stop.wait(FIRST_ROUND_S)
         return "" if self._stop.is_set() else self._actors.gateway_address()
 
@@ -198,14 +444,14 @@ class Watchdog:
             UnavailableError: The cluster could not be reached for `LOST_MAX_S`.
         """
         while True:
-            self.tell_problems(say)
+            self.report_problems(say)
             if self._stop.wait(ROUND_INTERVAL_S):
                 return
             self.round()
             for part in self._started:
                 say(ServeStep.STARTED, part)
 
-    def tell_problems(self, say: Say) -> None:
+    def report_problems(self, say: Say) -> None:
         """Report the coordinator's new problems, at most once per `PROBLEMS_INTERVAL_S`."""
         now_s = self._clock.now_s()
         if now_s - self._news_s < PROBLEMS_INTERVAL_S:
@@ -333,7 +579,7 @@ class Orders:
     """Port of the probes; None: no probes."""
 
 
-def serve_until_told(
+def serve_until_stopped(
     settings: Settings, orders: Orders, say: Say, answers: Callable[[Mapping[str, Any]], None]
 ) -> None:
     """Start a service on a cluster and watch it until a signal arrives.
@@ -365,7 +611,7 @@ def serve_until_told(
         if url := watchdog.bring_up(say):
             answers({"ray": address, "url": url, "health_port": port})
         if orders.once:
-            watchdog.tell_problems(say)
+            watchdog.report_problems(say)
         else:
             watchdog.watch(say)
         if orders.with_service and stop.is_set():

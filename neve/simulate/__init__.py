@@ -13,12 +13,10 @@ In reading order:
     rows           how many rows a merge leaves, as expected numbers
     disturbances   times of user requests, attempt failures and compactor losses
     tablet         the files of a tablet, and the result of a commit
-    cluster        compactors, slots, volumes, scaling
+    cluster        compactors, slots, volumes, scaling; the steps of requests
     control        the controller, and the jobs that it admits
-    requests       the steps of a request in its tablet, as in the service
     world          the events, and the resulting decisions
     figures        samples, wait times and totals; backlog and live bytes
-    charts         lines over time as SVG
     side_by_side   runs each variant in its own process
-    report         JSON, CSV, pictures, and a self-contained HTML page
+    report         JSON, CSV, lines over time, and a self-contained HTML page
 """

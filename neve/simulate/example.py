@@ -44,12 +44,12 @@ at = "6h"
 for = "1h"
 times = 6                  # as many files as usual; default 2
 
-# [table.requests]         # nobody asks for anything if this section is missing
+# [table.requests]         # no requests if this section is missing
 # every = "1h"             # mean time between two requests for a whole tablet
 # boost = 0                # added to the priority of their jobs
 
 [cluster]
-job_overhead = "0.5s"      # what each job takes beside its bytes
+job_overhead = "0.5s"      # what each job takes in addition to its bytes
 # volumes = { default = "400MB" }   # bytes per second of all jobs on a volume; default: no limit
 
 [[cluster.group]]

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from common.documents import FieldKind, FieldRule, unknown
 from common.errors import RequestError
-from common.units import parse_duration_s, parse_size_bytes
-from neve.offline import a_count, a_list, a_number, a_switch, a_text, an_object, unknown_field
+from neve.offline import a_list, an_object
 
 
 class Section:
@@ -43,39 +43,31 @@ class Section:
 
     def number(self, name: str, default: float, *, least: float, most: float) -> float:
         """Return a number within bounds."""
-        value = self.raw(name)
-        read = default if value is None else a_number(value, self.place(name))
-        return self._within(name, read, least, most)
+        return float(self._read(FieldKind.NUMBER, name, default, least=least, most=most))
 
     def count(self, name: str, default: int, *, least: int, most: int) -> int:
         """Return a whole number within bounds."""
-        value = self.raw(name)
-        read = default if value is None else a_count(value, self.place(name))
-        return int(self._within(name, read, least, most))
+        return int(self._read(FieldKind.COUNT, name, default, least=least, most=most))
 
     def size_bytes(self, name: str, default: int, *, least: int, most: int) -> int:
         """Return a size such as `32MB` within bounds."""
-        value = self.raw(name)
-        read = default if value is None else parse_size_bytes(value, self.place(name))
-        return int(self._within(name, read, least, most))
+        return int(self._read(FieldKind.SIZE, name, default, least=least, most=most))
 
     def duration_s(self, name: str, default: float, *, least: float, most: float) -> float:
         """Return a duration such as `5m` within bounds, in seconds."""
-        value = self.raw(name)
-        read = default if value is None else parse_duration_s(value, self.place(name))
-        return self._within(name, read, least, most)
+        return float(self._read(FieldKind.DURATION, name, default, least=least, most=most))
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Return a text, which is required if there is no default."""
-        value = self.raw(name)
-        if value is None and default is not None:
-            return default
-        return a_text(value, self.place(name))
+        """Return a text that is not empty, which is required if there is no default."""
+        return str(self._read(FieldKind.TEXT, name, default, least=1))
 
     def switch(self, name: str, *, default: bool) -> bool:
         """Return a Boolean value."""
-        value = self.raw(name)
-        return default if value is None else a_switch(value, self.place(name))
+        return bool(self._read(FieldKind.FLAG, name, default))
+
+    def _read(self, kind: FieldKind, name: str, default: Any, **bounds: float) -> Any:
+        value, rule = self.raw(name), FieldRule(kind=kind, **bounds)  # type: ignore[arg-type]  # bounds only
+        return rule.read(default if value is None else value, self.place(name))
 
     def table(self, name: str) -> dict[str, Any]:
         """Return a table with arbitrary keys; empty if it is missing."""
@@ -101,14 +93,7 @@ class Section:
             RequestError: A key is unknown; the message suggests a known key.
         """
         for name in self._left:
-            raise unknown_field(f"{self.place(name)}: key {name!r}", name, self._known)
-
-    def _within(self, name: str, value: float, least: float, most: float) -> float:
-        if least <= value <= most:
-            return value
-        raise RequestError(
-            f"{self.place(name)} is {value:,.12g}, expected {least:,.12g} to {most:,.12g}"
-        )
+            raise unknown(f"{self.place(name)}: key {name!r}", name, self._known)
 
 
 def checked_total(what: str, value: float, most: int, advice: str) -> None:

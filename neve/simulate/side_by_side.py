@@ -127,9 +127,9 @@ class _Processes:
 def _begun(at: int, specification: Specification) -> _Worker:
     """Start the process that simulates a variant."""
     spawn = multiprocessing.get_context("spawn")
-    reports, tell = spawn.Pipe(duplex=False)
+    reports, sender = spawn.Pipe(duplex=False)
     name = specification.variant or f"{at + 1}"
-    process = spawn.Process(target=_simulate, args=(tell, specification), name=name, daemon=True)
+    process = spawn.Process(target=_simulate, args=(sender, specification), name=name, daemon=True)
     # The process inherits the blocked SIGINT and ignores Ctrl-C; this process gets it afterwards.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -140,18 +140,18 @@ def _begun(at: int, specification: Specification) -> _Worker:
         ) from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    tell.close()
+    sender.close()
     return _Worker(at, name, process, reports)
 
 
-def _simulate(tell: Connection, specification: Specification) -> None:
+def _simulate(sender: Connection, specification: Specification) -> None:
     """Simulate a variant in its own process and report to the parent."""
     # The parent process may have ended.
     with suppress(BrokenPipeError):
         try:
-            tell.send(World(specification).run(tell.send))
+            sender.send(World(specification).run(sender.send))
         except CompactionError as error:
-            tell.send(error)
+            sender.send(error)
 
 
 def _death(worker: _Worker) -> ConfigError:

@@ -31,11 +31,10 @@ from coordinator.core.queue import Backfill, Capacity, JobQueue, JobQueues
 from coordinator.core.queue_index import FairShare
 from coordinator.core.retry import Deferrals, Failure, Retry
 from neve.simulate.arrivals import Flush, flushes
-from neve.simulate.cluster import Lane, SimulatedAttempt, SimulatedGroup, Volume
+from neve.simulate.cluster import Lane, Requests, SimulatedAttempt, SimulatedGroup, Volume
 from neve.simulate.control import SimulatedControl, is_capped
 from neve.simulate.disturbances import Failures, RequestRule, submissions
 from neve.simulate.figures import Outcome, Sample, TabletMeasures
-from neve.simulate.requests import Requests
 from neve.simulate.specification import Specification, TableRule
 from neve.simulate.tablet import SimulatedTable, SimulatedTablet
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common.ids import call_id
+from common.runtime import call_id
 from neve.client import Client
 from neve.client.errors import UnavailableError
 from tests.chaos.batches import Kind, by_tablet, drawn, rows_of

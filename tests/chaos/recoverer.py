@@ -16,7 +16,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common.ids import call_id
+from common.runtime import call_id
 from neve.client import Client
 from neve.client.errors import NeveError, UnavailableError
 from tests.chaos.load import PAUSE_S, answered

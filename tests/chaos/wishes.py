@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from common.ids import call_id
+from common.runtime import call_id
 from neve.client import Client
 from neve.client.errors import CallerError, RefusedError
 from neve.client.requests import Request

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from common.clock import SystemClock
 from common.metadata.redis.keyspace import RedisKeyspace
+from common.runtime import SystemClock
 from tests.support.flaky import FlakyKeyspace
 from tests.support.memory_store import MemoryKeyspace
 from tests.support.predictable import ManualClock

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from common.digests import CALL_LIFE_S
-from common.ids import call_id
 from common.metadata.changes import AddFiles, ChangeTable
 from common.metadata.codec.tablet import OPERATION
 from common.metadata.commands import delete, set_string
@@ -19,6 +17,8 @@ from common.model.tablet import (
     OperationStep,
     TabletId,
 )
+from common.primitives import CALL_LIFE_S
+from common.runtime import call_id
 from tests.support.predictable import ManualClock
 from tests.support.store_harness import MIDDLE, Harness, applied, commit, file, refused, reserve
 

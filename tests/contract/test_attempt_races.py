@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from common.ids import call_id
 from common.metadata.changes import (
     AddFiles,
     DropHold,
@@ -17,6 +16,7 @@ from common.model.job import Kind
 from common.model.request import RequestState
 from common.model.table import TableSettings
 from common.model.tablet import TabletId
+from common.runtime import call_id
 from tests.contract.test_attempts import dropping
 from tests.contract.test_request_races import between
 from tests.support.requests import cancel, move, select, submitted, tablet_of, wait

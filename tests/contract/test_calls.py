@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from common.ids import call_id
 from common.metadata.changes import (
     AddFiles,
     DiscardFiles,
@@ -18,6 +17,7 @@ from common.metadata.keys import TableKeys
 from common.metadata.store_values import CallKind
 from common.model.request import Request
 from common.model.tablet import PLUS_INFINITY, TabletId
+from common.runtime import call_id
 from tests.support.flaky import Fault, Point
 from tests.support.store_harness import MIDDLE, Harness, applied, commit, file, refused, reserve
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
-from common.clock import SystemClock
 from common.errors import ConfigError
 from common.metadata.commands import get, set_string
 from common.metadata.redis import connect
@@ -20,6 +18,7 @@ from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.redis.nodes import TAGGED_SLOTS, tag_of_slot
 from common.metadata.redis.streams import BLOCKED_MAX
 from common.model.tablet import TabletId
+from common.runtime import SystemClock
 from common.settings import StoreSettings
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_cluster import PRIMARIES, RedisCluster
@@ -121,18 +120,18 @@ async def test_what_other_nodes_have_is_read_after_the_watch(
     assert places[0] != places[1], "the two lie on different nodes"
     assert isinstance(spread.keyspace, RedisKeyspace)
     pool = await spread.keyspace._nodes.node_of(slot_of(elsewhere))
-    lend = pool._lend
+    lend = pool.lend
 
     @asynccontextmanager
-    async def written_first(*given: Any) -> AsyncIterator[Link]:
+    async def written_first(**given: bool) -> AsyncIterator[Link]:
         """Have somebody write what is watched right before the other node is asked."""
         await spread.write(set_string(key, 2, 60.0))
-        async with lend(*given) as link:
+        async with lend(**given) as link:
             yield link
 
     async with spread.keyspace.session() as session:
         with monkeypatch.context() as patch:
-            patch.setattr(pool, "_lend", written_first)
+            patch.setattr(pool, "lend", written_first)
             await session.look((key,), (get(elsewhere),))
         assert not await session.execute((set_string(key, 3, 60.0),))
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from common.errors import MetadataError
-from common.ids import call_id
 from common.metadata.changes import (
     AcceptGeneration,
     AddFiles,
@@ -30,7 +29,8 @@ from common.metadata.keys import TABLES, TableKeys
 from common.model.request import Request
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
-from coordinator.storage.unfinished_tables import UnfinishedTables
+from common.runtime import call_id
+from coordinator.storage.garbage_collector import UnfinishedTables
 from coordinator.table_faults import TableFaults
 from tests.support.flaky import Fault, Point
 from tests.support.store_harness import MIDDLE, Harness, applied, file, refused, reserve

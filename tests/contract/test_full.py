@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from common.clock import SystemClock
 from common.errors import ConfigError, UnavailableError
-from common.ids import call_id
 from common.metadata.changes import AddFiles, DropTable, ForgetGarbage, StampGarbage
 from common.metadata.commands import Command, Reply, get
 from common.metadata.keys import FULL, RESERVE
@@ -20,6 +18,7 @@ from common.metadata.redis.address import parse_address
 from common.metadata.redis.connection import ReplyError, link_class, text_of
 from common.metadata.redis.keyspace import RedisKeyspace, translate_errors
 from common.model.tablet import TabletId
+from common.runtime import SystemClock, call_id
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import executable, running
 from tests.support.store_harness import (

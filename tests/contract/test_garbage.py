@@ -11,8 +11,8 @@ from common.metadata.changes import (
     StampGarbage,
     UnpinFiles,
 )
+from common.metadata.changes.protocol import into_garbage
 from common.metadata.keys import TableKeys
-from common.metadata.mutation.effects import into_garbage
 from tests.support.store_harness import Harness, applied, commit, refused, reserve
 
 pytestmark = pytest.mark.anyio

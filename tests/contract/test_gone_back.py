@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from common.ids import call_id
 from common.metadata.changes import (
     AcceptGeneration,
     AddFiles,
@@ -28,6 +27,7 @@ from common.metadata.keys import TableKeys, TabletKeys
 from common.metadata.store_values import AcceptedLoss
 from common.model.request import Request, RequestState
 from common.model.tablet import OperationKind, TabletId
+from common.runtime import call_id
 from tests.support.requests import move, submitted, wait
 from tests.support.store_harness import (
     MIDDLE,

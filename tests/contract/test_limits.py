@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from common.errors import MetadataError
-from common.metadata.changes import SetLimit
+from common.metadata.changes import SetLimit, upkeep
 from common.metadata.commands import delete, hset
 from common.metadata.keys import LIMITS
-from common.metadata.mutation import control
 from common.model.group import LimitScope
 from tests.support.store_harness import Harness, applied, refused
 
@@ -31,7 +30,7 @@ async def test_a_limit_is_set_changed_and_taken_back(harness: Harness) -> None:
 async def test_no_more_limits_than_are_looked_at(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "LIMITS_MAX", 1)
+    monkeypatch.setattr(upkeep, "LIMITS_MAX", 1)
     await harness.write(delete(LIMITS))
     applied(await harness.apply(SetLimit(scope=GROUP, bytes_s=1 << 20)))
     refused(await harness.apply(SetLimit(scope=VOLUME, bytes_s=1 << 20)), "limits")

@@ -18,8 +18,8 @@ from coordinator.core.scans import (
     spans_between,
 )
 from coordinator.registry import planner_for
-from coordinator.scan import scan_ranges
-from coordinator.scan.scan_ranges import (
+from coordinator.scan import full_scan
+from coordinator.scan.full_scan import (
     LocalRangeScans,
     RangeFindings,
     ScanRange,
@@ -104,8 +104,8 @@ async def test_an_answer_is_bounded_and_the_rest_goes_on(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = await filled(harness, t1=5, t20=5, t39=5)
-    monkeypatch.setattr(scan_ranges, "RESULT_BYTES_MAX", 1)
-    monkeypatch.setattr(scan_ranges, "PAGE_TABLETS", 10)
+    monkeypatch.setattr(full_scan, "RESULT_BYTES_MAX", 1)
+    monkeypatch.setattr(full_scan, "PAGE_TABLETS", 10)
     answers: list[list[bytes]] = []
     rest: TabletSpan | None = TabletSpan()
     while rest is not None:

@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from common.errors import ConflictError, MetadataError
-from common.ids import call_id
 from common.metadata.changes import AddFiles, BumpGeneration, DropTable
 from common.metadata.codec.layout import pack
 from common.metadata.codec.tablet import BOUNDS
@@ -18,6 +17,7 @@ from common.metadata.keys import CHANGES_MAX, TABLES, TableKeys, TabletKeys
 from common.metadata.keyspace import KeyspaceSession
 from common.metadata.store_values import UNREADABLE, UnreadableTablet
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
+from common.runtime import call_id
 from tests.support.flaky import Fault, FlakyKeyspace, FlakySession, Point
 from tests.support.patience import PATIENCE_S
 from tests.support.requests import select, submitted

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from common.clock import SystemClock
 from common.errors import ConfigError, MetadataError, UnavailableError
-from common.ids import call_id
 from common.metadata.changes import AddFiles, Unknown
 from common.metadata.commands import get, hgetall
 from common.metadata.keys import TableKeys
@@ -18,6 +16,7 @@ from common.metadata.keyspace import LinkLostError
 from common.metadata.redis import connect
 from common.metadata.redis.address import parse_address
 from common.metadata.redis.keyspace import RedisKeyspace
+from common.runtime import SystemClock, call_id
 from common.settings import StoreSettings
 from tests.support.redis_proxy import Cut, RedisProxy, proxy_to
 from tests.support.redis_server import RedisServer, executable, free_port, running

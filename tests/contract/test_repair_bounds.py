@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from common.ids import call_id
 from common.metadata.changes import (
     AddFiles,
     DropDuplicate,
@@ -19,6 +18,7 @@ from common.metadata.codec.tablet import BOUNDS, FILE
 from common.metadata.commands import delete, hset, set_string
 from common.metadata.keys import TabletKeys
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
+from common.runtime import call_id
 from tests.contract.test_operations import layout, note, split
 from tests.contract.test_repairs import files_of, select
 from tests.contract.test_request_races import between

@@ -22,6 +22,7 @@ from common.metadata.changes import (
     RescueFile,
     RestoreFiles,
 )
+from common.metadata.changes.protocol import into_garbage
 from common.metadata.codec.tablet import (
     FILE,
     FILES,
@@ -31,7 +32,6 @@ from common.metadata.codec.tablet import (
 )
 from common.metadata.commands import delete, hset, sadd, set_string
 from common.metadata.keys import TableKeys, TabletKeys
-from common.metadata.mutation.effects import into_garbage
 from common.metadata.store_values import RawTablet
 from common.model.table import TableState
 from common.model.tablet import PLUS_INFINITY, Selection, TabletId

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from common.ids import call_id
 from common.metadata.changes import (
     AddFiles,
     Applied,
@@ -18,11 +17,12 @@ from common.metadata.changes import (
     Refused,
     ReserveFiles,
     SubmitRequest,
+    transaction_for,
 )
-from common.metadata.mutation import transaction_for
 from common.model.file import DataFile
 from common.model.request import KeyRange, Request, RequestState
 from common.model.tablet import PLUS_INFINITY, TabletId
+from common.runtime import call_id
 from tests.contract.test_operations import (
     CLOSE,
     DRAIN,

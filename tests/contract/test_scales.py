@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from common.errors import MetadataError
-from common.metadata.changes import SetScale
+from common.metadata.changes import SetScale, upkeep
 from common.metadata.commands import delete, hset
 from common.metadata.keys import SCALES
-from common.metadata.mutation import control
 from tests.support.store_harness import Harness, applied, refused
 
 
@@ -28,7 +27,7 @@ async def test_a_number_is_set_changed_and_taken_back(harness: Harness) -> None:
 async def test_the_groups_that_are_set_are_bounded(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "SCALES_MAX", 1)
+    monkeypatch.setattr(upkeep, "SCALES_MAX", 1)
     await harness.write(delete(SCALES))
     applied(await harness.apply(SetScale(group="small", count=1)))
     refused(await harness.apply(SetScale(group="large", count=1)), "limits")

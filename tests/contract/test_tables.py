@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -19,13 +20,13 @@ from common.metadata.changes import (
     PublishManifest,
     WriteAnalysis,
 )
+from common.metadata.changes.tables import TABLETS_AT_ONCE
+from common.metadata.changes.upkeep import MANIFESTS_MAX
 from common.metadata.codec.layout import pack
 from common.metadata.commands import hset
 from common.metadata.keys import STORE, TABLES, TableKeys
-from common.metadata.mutation.control import MANIFESTS_MAX
 from common.metadata.store_values import Manifest
-from common.model.location_identity import LocationIdentity, identity_of_uri
-from common.model.service_paths import DELETED_WITH_TABLE
+from common.model.location_identity import DELETED_WITH_TABLE, LocationIdentity, identity_of_uri
 from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import PLUS_INFINITY, Analysis, Bounds, TabletId
 from tests.support.flaky import Fault, Point
@@ -145,6 +146,62 @@ async def test_a_name_taken_while_a_table_is_made(harness: Harness, look: int) -
     winner, loser = (fast, slow) if look == 2 else (slow, fast)
     assert await harness.store.tables() == [winner]
     assert await harness.keys(loser.id) == []
+
+
+ENDS = tuple(number.to_bytes(2, "big") for number in range(1, 3 * TABLETS_AT_ONCE))
+
+
+@pytest.mark.parametrize("fault", [Fault.NONE, Fault.LOST, Fault.APPLIED, Fault.LATE])
+@pytest.mark.parametrize("splits", [TABLETS_AT_ONCE - 1, TABLETS_AT_ONCE, len(ENDS)])
+async def test_no_transaction_creates_many_tablets(
+    harness: Harness, splits: int, fault: Fault
+) -> None:
+    """Every write is tried twice if its connection fails, and a late one arrives after all."""
+    store, keyspace = harness.flaky()
+    await store.store_id()
+    table = harness.new_table()
+    counts, writes = [0], 0
+
+    async def script(point: Point) -> Fault:
+        nonlocal writes
+        if point is not Point.EXEC:
+            return Fault.NONE
+        counts.append(len(await harness.store.tablet_ids(table.id, count=10_000)))
+        writes += 1
+        return fault if writes % 2 else Fault.NONE
+
+    keyspace.script = script
+    applied(await store.apply(CreateTable(table=table, splits=ENDS[:splits])))
+    assert not any(await keyspace.deliver())
+    ids = await harness.store.tablet_ids(table.id, count=10_000)
+    assert [tablet.end for tablet in ids] == [*ENDS[:splits], PLUS_INFINITY]
+    bounds = [tablet.bounds for tablet in await harness.store.tablets(ids) if tablet]
+    starts = [None, *ENDS[:splits]]
+    assert bounds == [Bounds(*each) for each in zip(starts, [id_.end for id_ in ids], strict=True)]
+    grown = [after - before for before, after in pairwise([*counts, len(ids)])]
+    assert max(grown) <= TABLETS_AT_ONCE, grown
+    assert sum(bool(count) for count in grown) == -(-len(ids) // TABLETS_AT_ONCE)
+
+
+@pytest.mark.parametrize("writes", [1, 2, 3, 4])
+async def test_a_table_that_is_dropped_between_its_tablets_leaves_nothing(
+    harness: Harness, writes: int
+) -> None:
+    store, keyspace = harness.flaky()
+    await store.store_id()
+    table, seen = harness.new_table(), 0
+
+    async def script(point: Point) -> Fault:
+        nonlocal seen
+        seen += point is Point.EXEC
+        if point is Point.EXEC and seen == writes + 1:
+            applied(await harness.apply(DropTable(table=table.id, unfinished=True)))
+        return Fault.NONE
+
+    keyspace.script = script
+    refused(await store.apply(CreateTable(table=table, splits=ENDS)), "table")
+    assert await harness.keys(table.id) == []
+    assert await harness.store.names() == {}
 
 
 async def test_settings_are_versioned(harness: Harness) -> None:

@@ -13,10 +13,10 @@ from urllib.parse import urlencode
 
 import pytest
 
-from common.clock import SystemClock
 from common.errors import ConfigError
 from common.metadata.redis.address import parse_address
 from common.metadata.redis.keyspace import RedisKeyspace
+from common.runtime import SystemClock
 from common.settings import StoreSettings
 from neve.serve.preflight import require_store
 from tests.support.certificates import Authority

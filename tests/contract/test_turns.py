@@ -9,8 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from common.clock import SystemClock
-from common.ids import call_id
 from common.metadata.changes import AddFiles
 from common.metadata.commands import get, set_string
 from common.metadata.executor import RetryLimits
@@ -18,6 +16,7 @@ from common.metadata.keys import TableKeys
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import TabletStore
 from common.model.tablet import TabletId
+from common.runtime import SystemClock, call_id
 from tests.support.flaky import Fault, FlakyKeyspace, Point
 from tests.support.redis_server import RedisServer
 from tests.support.store_harness import Harness, applied, commit, file, reserve

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from common.errors import ConflictError, UnavailableError
-from common.ids import call_id
 from common.metadata.changes import (
     AddFiles,
     Applied,
@@ -23,6 +22,7 @@ from common.metadata.commands import hset
 from common.metadata.keys import TabletKeys
 from common.model.outcome import AttemptEnd
 from common.model.tablet import PLUS_INFINITY, TabletId
+from common.runtime import call_id
 from tests.support.flaky import Fault, Point, Script
 from tests.support.store_harness import (
     MIDDLE,

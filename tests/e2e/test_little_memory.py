@@ -15,7 +15,7 @@ from tests.support.installed_stack import InstalledStack
 from tests.support.readers import check_table
 from tests.support.stack import SETTINGS, Service
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 RUNS, ROWS, WIDTH = 9, 50_000, 48
 FAILURES = 5
@@ -71,7 +71,6 @@ def test_a_job_that_outgrows_its_task_is_done_in_smaller_steps(service: Service)
     check_table(client, "wide", open_location((service.folder / "wide").as_uri()))
 
 
-@pytest.mark.long
 def test_a_job_that_fits_in_no_way_is_quarantined_and_says_what_to_do(service: Service) -> None:
     """Rows that are larger than what a task may have beside what it always needs."""
     client = service.client

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 import pyarrow as pa
 import pytest
 
-from common.ids import call_id
+from common.runtime import call_id
 from neve.client.errors import UnavailableError
 from tests.support.ledger import LedgerTable, bag_rows
 from tests.support.patience import SERVICE_S
@@ -63,7 +63,11 @@ def killed(server: RedisServer) -> Iterator[None]:
     server.start()
 
 
-@pytest.mark.parametrize("lose", [killed, RedisServer.frozen], ids=["killed", "frozen"])
+@pytest.mark.parametrize(
+    "lose",
+    [killed, pytest.param(RedisServer.frozen, marks=pytest.mark.long)],
+    ids=["killed", "frozen"],
+)
 def test_appends_and_compactions_go_on_without_their_primary(
     group: RedisGroup, service: Service, lose: Loss
 ) -> None:

@@ -113,7 +113,7 @@ def refusal(environ: dict[str, str]) -> str:
     return " ".join(ended.stderr.split())
 
 
-@pytest.mark.parametrize("by_client", [False, True])
+@pytest.mark.parametrize("by_client", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_head_that_starts_later_is_joined(
     redis: RedisServer, tmp_path_factory: pytest.TempPathFactory, *, by_client: bool
 ) -> None:

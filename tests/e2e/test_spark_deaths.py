@@ -2,7 +2,7 @@
 
 Whatever happens to them, the job is committed in the end, readers see exactly the rows of the
 ledger, and the compactor's slot is free again. `make test` plays some cases, those of them
-that once left a job hanging; `make deaths` plays all.
+that once left a job hanging, `make long` the rest of those; `make deaths` plays all.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ pytestmark = [pytest.mark.slow]
 STALL_S = 20.0
 """Short enough to be waited for; on a busy machine a task may take some seconds to begin."""
 SOME = [
-    Case(Part.JVM, How.KILL, Phase.PREPARING),
     Case(Part.JVM, How.FREEZE, Phase.REWRITING),
     Case(Part.DRIVER, How.FREEZE, Phase.VERIFYING),
     Case(Part.STARTER, How.KILL, Phase.COMMITTING),
-    Case(Part.EXECUTOR, How.KILL, Phase.WAITING),
+    pytest.param(Case(Part.JVM, How.KILL, Phase.PREPARING), marks=pytest.mark.long),
+    pytest.param(Case(Part.EXECUTOR, How.KILL, Phase.WAITING), marks=pytest.mark.long),
 ]
 CASES = EVERY if os.environ.get("NEVE_DEATHS") == "all" else SOME
 

@@ -129,6 +129,7 @@ def check_memory_asked_for(chosen: DriverSettings, taken_bytes: float) -> None:
     assert executor_bytes(chosen) == (1024 + 256 + 2 * 768) * 1024**2
 
 
+@pytest.mark.long
 def test_two_engines_side_by_side_and_one_driver_dies(stack: LocalStack) -> None:
     async def main() -> None:
         one, two = (SparkEngine(settings(stack, f"compactor-{n}")) for n in (1, 2))

@@ -70,7 +70,7 @@ def test_redis_dies_again_and_again(service: Service) -> None:
     table.check_rows()
 
 
-@pytest.mark.parametrize("role", ["raylet", "gcs_server"])
+@pytest.mark.parametrize("role", ["raylet", pytest.param("gcs_server", marks=pytest.mark.long)])
 def test_a_part_of_rays_head_dies(service: Service, role: str, spark_settings: Path) -> None:
     """Then Redis dies, and no compactor starts: neither delays the other parts, nor Ray twice."""
     table = table_of(service)

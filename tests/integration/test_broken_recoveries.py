@@ -276,7 +276,7 @@ async def test_each_file_that_was_found_is_used_or_has_a_reason(ground: Ground) 
     await drop(ground, table.name)
     done = await rebuilt(ground, table, user_files=False, dry_run=True)
     assert done.left["user.parquet"] == "it is a file of users, which the call leaves out"
-    assert done.lost["_neve/append/odd"] == "nothing tells whether its rows are in the table"
+    assert done.lost["_neve/append/odd"] == "it is unknown whether its rows are in the table"
     assert "2 files that were found and not used, each for its reason" in done.not_recovered
     used = {each.path for each in done.files}
     assert used | done.left.keys() | done.lost.keys() == {

@@ -13,14 +13,14 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from common.model.service_paths import GUARD_NAME, GUARDS_FOLDER
+from common.model.location_identity import GUARD_NAME, GUARDS_FOLDER
 from common.model.table import Table
 from common.parquet.location import open_location
-from common.parquet.read_guard import folders_of, place_guards, remove_guards
+from common.parquet.row_batches import folders_of, place_guards, remove_guards
 from compactor.rewrite.attempt import rewrite
 from neve.client import Client
 from neve.client.errors import NeveError
-from neve.import_survey.files import list_directory
+from neve.import_survey import list_directory
 from neve.recovery.stored_files import FileOrigin, file_origin
 from tests.support.gateway import serving
 from tests.support.spark_session import local_session
@@ -210,10 +210,10 @@ def test_a_table_that_is_made_anew_where_files_were_kept_has_its_guards(
 
 def test_the_note_of_a_guard_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer that dies between the two leaves no guard that a drop does not find."""
-    from common.parquet import read_guard
+    from common.parquet import row_batches
 
     written: list[str] = []
-    write = read_guard.write_small
+    write = row_batches.write_small
 
     def dying(location: object, path: str, content: bytes) -> None:
         if path.endswith(GUARD_NAME):
@@ -223,7 +223,7 @@ def test_the_note_of_a_guard_comes_first(tmp_path: Path, monkeypatch: pytest.Mon
 
     location = open_location((tmp_path / "t").as_uri())
     with monkeypatch.context() as patched:
-        patched.setattr(read_guard, "write_small", dying)
+        patched.setattr(row_batches, "write_small", dying)
         with pytest.raises(OSError, match="dies"):
             place_guards(location, {"day=0"})
     assert written == [f"{GUARDS_FOLDER}/day=0/noted"]

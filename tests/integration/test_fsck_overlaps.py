@@ -21,12 +21,12 @@ from common.model.tablet import (
     OperationStep,
     TabletId,
 )
-from neve.recovery.findings import FindingCode
-from neve.recovery.fsck.repair import (
+from neve.recovery.repair import (
     RepairOptions,
     RepairReport,
     check_and_repair,
 )
+from neve.recovery.scope import FindingCode
 from tests.support.recovery import Ground, ground_on, key, rows
 from tests.support.redis_server import RedisServer
 from tests.support.store_harness import applied

@@ -15,14 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.clock import SystemClock
-from common.ids import RandomIds
 from common.metadata.changes import ForgetGarbage
 from common.metadata.executor import RetryLimits
 from common.metadata.redis import connect
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import TabletStore
 from common.model.table import Table
+from common.runtime import RandomIds, SystemClock
 from common.settings import StoreSettings
 from common.storage_threads import StorageThreads
 from coordinator.core.scans import GarbageRules

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from common.clock import SystemClock
-from common.ids import RandomIds
 from common.metadata.changes import (
     Applied,
     DropTable,
@@ -23,24 +21,25 @@ from common.metadata.changes import (
 )
 from common.model.outcome import AttemptEnd
 from common.model.table import Table
+from common.runtime import RandomIds, SystemClock
 from coordinator.context import ShellContext
 from coordinator.core.scans import GarbageRules
 from coordinator.storage.garbage_collector import GarbageCollector
 from coordinator.storage.generations import Generations
 from coordinator.storage.manifests import ManifestPublisher
 from coordinator.storage.storage_access import ArrowStorage
-from neve.recovery.findings import FindingCode
-from neve.recovery.fsck.repair import (
-    RepairOptions,
-    RepairReport,
-    check_and_repair,
-)
 from neve.recovery.gc import collect_orphans
 from neve.recovery.rebuild.table_rebuild import (
     RebuildOptions,
     RebuildPorts,
     rebuild,
 )
+from neve.recovery.repair import (
+    RepairOptions,
+    RepairReport,
+    check_and_repair,
+)
+from neve.recovery.scope import FindingCode
 from neve.recovery.stored_files import COMMIT_DELAY_MAX_S
 from tests.support.recovery import Ground, Moment, go_back, moment, rows
 from tests.support.store_harness import applied

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import neve.read
-from common.ids import RandomIds
 from common.parquet import location as object_store
 from common.parquet.foreign_formats import foreign_mark
 from common.parquet.location import open_location
+from common.runtime import RandomIds
 from coordinator.storage.manifests import ManifestPublisher
 from coordinator.storage.storage_access import ArrowStorage
 from neve.client.errors import CallerError, NotFoundError, RefusedError

@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.clock import SystemClock
-from common.ids import RandomIds
 from common.metadata.redis import connect
+from common.runtime import RandomIds, SystemClock
 from common.settings import StoreSettings
 from coordinator.storage.manifests import ManifestPublisher
 from neve.api import ImportProgress

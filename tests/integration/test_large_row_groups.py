@@ -21,7 +21,7 @@ from compactor.rewrite.kernel.reader import Reader
 from compactor.rewrite.kernel.winners import RowLayout
 from compactor.rewrite.memory import TASK_ENVIRON
 from compactor.rewrite.plan.inputs import FooterQuery, estimate_decoded_bytes, read_footers
-from neve.recovery.fsck.file_checks import FileCheck, check_file
+from neve.recovery.fsck import FileCheck, check_file
 from tests.support.peak_memory import peak_bytes
 from tests.support.run_apart import run_apart
 from tests.support.tables_on_disk import keyed_table

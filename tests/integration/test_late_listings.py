@@ -16,8 +16,6 @@ from common.model.outcome import RowCounts
 from common.model.table import Table, TableState
 from common.parquet.location import Location
 from neve.recovery import table_creation
-from neve.recovery.findings import FindingCode
-from neve.recovery.fsck.repair import RepairOptions, check_and_repair
 from neve.recovery.gc import collect_orphans, find_orphans
 from neve.recovery.rebuild.table_rebuild import (
     RebuildOptions,
@@ -25,6 +23,8 @@ from neve.recovery.rebuild.table_rebuild import (
     RebuildResult,
     rebuild,
 )
+from neve.recovery.repair import RepairOptions, check_and_repair
+from neve.recovery.scope import FindingCode
 from neve.recovery.stored_files import list_location
 from tests.integration.test_rebuild_manifest import SETTINGS, publish
 from tests.integration.test_recovery_gc import emptied

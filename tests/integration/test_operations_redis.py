@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from common.clock import SystemClock
 from common.metadata.changes import Applied
 from common.metadata.redis import connect
 from common.model.tablet import PLUS_INFINITY
+from common.runtime import SystemClock
 from common.settings import CoordinatorSettings, Settings, StoreSettings
 from tests.support.operation_shell import Land, finish, key
 from tests.support.patience import PATIENCE_S

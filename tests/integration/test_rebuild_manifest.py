@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from common.ids import call_id
 from common.metadata.changes import AddFiles, BeginOperation, EndOperation, StepOperation
 from common.metadata.commands import hset, set_string
 from common.metadata.keys import TabletKeys
-from common.model.service_paths import DESCRIPTION_PATH, MANIFEST_FOLDER
+from common.model.location_identity import DESCRIPTION_PATH, MANIFEST_FOLDER
 from common.model.table import Table, TableSettings, TableState
 from common.model.tablet import OperationKind, OperationStep, TabletId
 from common.parquet.manifest import POINTER_PATH, manifest_folders
+from common.runtime import call_id
 from coordinator.storage.manifests import ManifestPublisher
 from neve.recovery.rebuild.table_rebuild import (
     RebuildOptions,

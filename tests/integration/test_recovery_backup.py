@@ -11,7 +11,7 @@ from common.errors import RefusedError, RequestError
 from common.metadata.changes import DropTable
 from common.metadata.commands import hset, set_string
 from common.metadata.keys import TabletKeys
-from common.model.service_paths import GENERATION_PATH
+from common.model.location_identity import GENERATION_PATH
 from common.model.table import Table, TableState
 from neve.recovery.archive import TabletDump, read_archive
 from neve.recovery.backup import (
@@ -21,8 +21,8 @@ from neve.recovery.backup import (
     backup,
     restore,
 )
-from neve.recovery.fsck.repair import RepairOptions, check_and_repair
 from neve.recovery.gc import collect_orphans
+from neve.recovery.repair import RepairOptions, check_and_repair
 from tests.support.recovery import Ground
 from tests.support.store_harness import applied
 

@@ -9,27 +9,27 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from common.ids import call_id
 from common.metadata.changes import AddFiles
+from common.metadata.changes.protocol import into_garbage
 from common.metadata.codec.table import PIN
 from common.metadata.codec.tablet import BOUNDS, FILE, SELECTION
 from common.metadata.commands import delete, hset, sadd, set_string
 from common.metadata.keys import TableKeys, TabletKeys
-from common.metadata.mutation.effects import into_garbage
 from common.metadata.store_values import PinEntry
-from common.model.service_paths import GENERATION_PATH
+from common.model.location_identity import GENERATION_PATH
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, Bounds, Selection, TabletId
 from common.parquet.file_inspection import inspect_file
 from common.parquet.service_files import OWNER_PATH, written_generation
 from common.rows.rules import RowRules
+from common.runtime import call_id
 from neve.gateway.recovery import fsck_view
-from neve.recovery.findings import FindingCode
-from neve.recovery.fsck.repair import (
+from neve.recovery.repair import (
     RepairOptions,
     RepairReport,
     check_and_repair,
 )
+from neve.recovery.scope import FindingCode
 from tests.support.misordered import last_first, told_otherwise, write_misordered
 from tests.support.recovery import Ground, key, rows
 from tests.support.store_harness import applied

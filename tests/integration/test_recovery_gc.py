@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.errors import RefusedError
-from common.ids import call_id
 from common.metadata.changes import AddFiles
+from common.model.location_identity import GENERATION_PATH
 from common.model.outcome import RowCounts
-from common.model.service_paths import GENERATION_PATH
-from neve.recovery.findings import FindingCode
+from common.runtime import call_id
 from neve.recovery.gc import collect_orphans, find_orphans
+from neve.recovery.scope import FindingCode
 from tests.support.recovery import Ground, rows
 from tests.support.store_harness import applied, refused
 

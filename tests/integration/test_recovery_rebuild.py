@@ -9,11 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.errors import RefusedError, RequestError
+from common.model.location_identity import DESCRIPTION_PATH
 from common.model.outcome import AttemptEnd
-from common.model.service_paths import DESCRIPTION_PATH
 from common.model.table import Table, TableState
 from common.parquet.service_files import OWNER_PATH
-from neve.recovery.fsck.repair import RepairOptions, check_and_repair
 from neve.recovery.rebuild import table_rebuild as rebuilding
 from neve.recovery.rebuild.evidence import facts_of
 from neve.recovery.rebuild.table_rebuild import (
@@ -22,6 +21,7 @@ from neve.recovery.rebuild.table_rebuild import (
     RebuildResult,
     rebuild,
 )
+from neve.recovery.repair import RepairOptions, check_and_repair
 from tests.support.recovery import Ground, key, rows
 from tests.support.store_harness import applied, release
 
@@ -133,7 +133,9 @@ async def test_a_location_from_which_files_keep_going_is_not_rebuilt(
         return await facts_of(*values, **named)
 
     monkeypatch.setattr(rebuilding, "facts_of", meanwhile)
-    with pytest.raises(RefusedError, match=r"go while they are looked at, the last was 4\.parquet"):
+    with pytest.raises(
+        RefusedError, match=r"disappear while they are read, the last was 4\.parquet"
+    ):
         await rebuilt(ground, table)
     assert await ground.store.names() == {}
 

@@ -18,7 +18,7 @@ import pytest
 from typer.testing import Result
 
 from common.metadata.redis import connect
-from common.model.service_paths import GUARD_NAME
+from common.model.location_identity import GUARD_NAME
 from common.settings import StoreSettings
 from neve import new_call_id
 from neve.client import Client

@@ -11,15 +11,14 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from common.clock import SystemClock
 from common.errors import ConfigError, ConflictError, UnavailableError
-from common.ids import RandomIds
 from common.metadata.changes import Applied, Change, CreateTable, DropTable, Outcome, Refused
 from common.metadata.keys import RESERVE, TableKeys
 from common.metadata.redis import RedisStore, connect
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import TabletStore
 from common.model.tablet import TabletId
+from common.runtime import RandomIds, SystemClock
 from common.settings import StoreSettings
 from neve.serve.preflight import require_store
 from tests.integration.test_redis_fail_over import Adder, files_of

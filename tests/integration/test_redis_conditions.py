@@ -13,7 +13,6 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 
 import pytest
 
-from common.clock import SystemClock
 from common.errors import MetadataError, UnavailableError
 from common.metadata.changes import Change, Outcome
 from common.metadata.executor import RetryLimits
@@ -22,6 +21,7 @@ from common.metadata.redis.connection import link_class
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import TabletStore
 from common.model.tablet import TabletId
+from common.runtime import SystemClock
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer, free_port, running
 from tests.support.store_harness import Harness, applied, commit, reserve

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from common.clock import SystemClock
 from common.errors import UnavailableError
-from common.ids import call_id
 from common.metadata.changes import AddFiles, Applied
 from common.metadata.keyspace import LinkLostError, StoreBusyError
 from common.metadata.redis import RedisStore, connect
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import TabletStore
 from common.model.tablet import TabletId
+from common.runtime import SystemClock, call_id
 from common.settings import StoreSettings
 from coordinator.storage.generations import Generations
 from tests.support.patience import PATIENCE_S, SERVICE_S

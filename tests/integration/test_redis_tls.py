@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from common.clock import SystemClock
 from common.errors import ConfigError, MetadataError, UnavailableError
-from common.ids import call_id
 from common.metadata.changes import AddFiles, Applied
 from common.metadata.redis import connect
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import TabletStore
 from common.model.tablet import TabletId
+from common.runtime import SystemClock, call_id
 from common.settings import StoreSettings
 from neve.serve.preflight import require_store
 from tests.support.kubernetes.certificates import create_certificates

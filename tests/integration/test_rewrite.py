@@ -18,7 +18,7 @@ from common.errors import AttemptCancelledError, InputError, RewriteError, Verif
 from common.model.keys import encode_key, encode_value
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, Bounds
-from common.rows.row_hash import row_hash
+from common.rows.row_facts import row_hash
 from common.rows.rules import DropRule, RowRules
 from common.wire import Assignment, OutsideFile
 from compactor.core import RewriteProgress, RewriteResult

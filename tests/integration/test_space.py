@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from common.clock import SystemClock
-from common.ids import call_id
 from common.metadata.changes import (
     AddFiles,
     Applied,
@@ -21,6 +19,7 @@ from common.metadata.changes import (
 from common.model.job import Kind
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, TabletId
+from common.runtime import SystemClock, call_id
 from common.wire import Assignment
 from compactor.rewrite.general_merge import rewrite_bag
 from compactor.rewrite.merge.tasks import merge_small_job

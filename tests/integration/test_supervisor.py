@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import redis
 
-from common.clock import SystemClock
+from common.runtime import SystemClock
 from neve.local.options import StackOptions
 from neve.local.processes import (
     ProcessRef,

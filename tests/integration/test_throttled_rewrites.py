@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.clock import SystemClock
 from common.errors import AttemptCancelledError
 from common.model.table import Table
+from common.runtime import SystemClock
 from common.wire import Assignment
 from compactor.core import RewriteProgress, RewriteResult
 from compactor.rewrite import choose

@@ -19,7 +19,7 @@ from common.model.keys import encode_key, encode_value
 from common.model.request import KeyRange, OutputSpec, Request, TransformKind, TransformSpec
 from common.model.table import Table
 from common.parquet.location import Location
-from common.rows.row_hash import row_hash
+from common.rows.row_facts import row_hash
 from common.rows.rules import DropRule, RowRules
 from compactor.core import RewriteResult
 from compactor.rewrite import choose, general_merge, spark_tasks, transform

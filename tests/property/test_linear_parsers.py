@@ -10,16 +10,18 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
+from functools import partial
 
 import pyarrow as pa
 import pytest
 
+from common.documents import FieldKind, FieldRule
 from common.errors import CompactionError, RequestError
 from common.expressions.clauses import parse_predicate
 from common.model.key_values import KeyType, decimal_units
 from common.model.keys import parse_key
 from common.model.table import Column
-from common.rows.types import type_from_text
+from common.rows.schema import type_from_text
 from common.units import parse_duration_s, parse_size_bytes
 from neve.api.column_types import ALIASES, simple_types
 
@@ -39,6 +41,10 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "key of a timestamp": lambda text: parse_key(text, [KeyType.TIMESTAMP]),
     "key of a binary": lambda text: parse_key(text, [KeyType.BINARY]),
     "expression": lambda text: parse_predicate(text, COLUMNS),
+    **{
+        f"field: {kind}": partial(FieldRule(kind=kind, most=1).read, where="field")
+        for kind in FieldKind
+    },
 }
 PIECES = [
     " ", "\t\n", "0", "9", ".", "1.", "-", "(", "[", "[[1],", "<", "list<", "struct<a: ",

@@ -12,7 +12,7 @@ import pytest
 from common.model.key_values import KeyType
 from common.model.keys import encode_key
 from common.rows.key_encoding import encode_keys
-from common.rows.row_hash import row_hash
+from common.rows.row_facts import row_hash
 from tests.property import rows_reference as reference
 
 Draw = Callable[[random.Random], object]

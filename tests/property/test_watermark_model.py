@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from common.metadata.recent_adds import with_add
+from common.metadata.changes.files import with_recent_add
 from common.model.key_values import KeyType
 from common.model.keys import encode_value
 from common.model.table import Column, Table, TableSettings
@@ -89,7 +89,9 @@ def marked(table: Table, state: State) -> State:
 
 
 def added(table: Table, state: State, number: int, **more: Any) -> State:
-    notes = with_add(state.record.recent_adds, state.now, [version(table, number)], RETENTION)
+    notes = with_recent_add(
+        state.record.recent_adds, state.now, [version(table, number)], RETENTION
+    )
     return replace(state, record=replace(state.record, recent_adds=notes), **more)
 
 

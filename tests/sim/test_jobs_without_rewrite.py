@@ -15,7 +15,6 @@ from itertools import pairwise
 
 import pytest
 
-from common.ids import call_id
 from common.metadata.changes import AddFiles, Applied, CommitAttempt, RetagFiles
 from common.metadata.store_values import HistoryEntry
 from common.model.file import DataFile
@@ -23,6 +22,7 @@ from common.model.job import JobAction
 from common.model.outcome import RowCounts
 from common.model.table import Column, Table, TableSettings
 from common.model.tablet import PLUS_INFINITY, Tablet
+from common.runtime import call_id
 from common.wire import Assignment
 from tests.support.fast_and_slow import first_fast
 from tests.support.mortal import COMPACTOR, COORDINATOR, MortalCluster

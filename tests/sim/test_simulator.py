@@ -134,7 +134,7 @@ def foretold(real: RealHour) -> Outcome:
     return outcome
 
 
-@pytest.mark.parametrize("seed", first_fast(1, [1, 2]))
+@pytest.mark.parametrize("seed", first_fast(1, [1, 2], slow=1))
 def test_an_hour_of_the_service_is_foretold(seed: int) -> None:
     """Within 2 %: chance decides when jobs end, so plans differ."""
     real = live(seed)

@@ -20,7 +20,6 @@ import psutil
 import pyarrow as pa
 import ray
 
-from common.ids import RandomIds, call_id
 from common.metadata.changes import (
     AddFiles,
     Applied,
@@ -35,6 +34,7 @@ from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.parquet.location import open_location
 from common.parquet.service_files import claim_location
+from common.runtime import RandomIds, call_id
 from common.settings import CompactorSettings, Settings, StoreSettings
 from common.wire import (
     NAMESPACE,

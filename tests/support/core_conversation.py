@@ -356,7 +356,7 @@ def _other_line(action: do.Action) -> str:
             )
         case WriteAnalysis(tablet=where, analysis=analysis, version=version):
             return f"note {where.end.decode()} {analysis.value} of version {version}"
-        case do.Tell(event=event, fields=fields):
+        case do.WriteLog(event=event, fields=fields):
             return f"tell {event}: {', '.join(f'{name}={value}' for name, value in fields)}"
         case _:
             raise AssertionError(action)

@@ -1,6 +1,6 @@
 """Many examples of one property: the first few in every run, the others where there is time.
 
-`make check` leaves out what is slow. `make test` runs all of them.
+`make check` leaves out what is slow, `make test` what is long.
 """
 
 from __future__ import annotations
@@ -10,7 +10,13 @@ from collections.abc import Sequence
 import pytest
 
 
-def first_fast(count: int, every: Sequence[object]) -> list[object]:
-    """Return examples for `parametrize`: the first `count` as they are, the others as slow ones."""
-    slow = (pytest.param(each, marks=pytest.mark.slow) for each in every[count:])
-    return [*every[:count], *slow]
+def first_fast(count: int, every: Sequence[object], slow: int | None = None) -> list[object]:
+    """Return examples for `parametrize`: the first `count` as they are, the others as slow ones.
+
+    Those after the first `slow` are for `make long`.
+    """
+    marks = [pytest.mark.slow], [pytest.mark.slow, pytest.mark.long]
+    return [
+        value if at < count else pytest.param(value, marks=marks[slow is not None and at >= slow])
+        for at, value in enumerate(every)
+    ]

@@ -9,14 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from common.clock import SystemClock
 from common.errors import UnavailableError
-from common.ids import RandomIds
 from common.metadata.store import TabletStore
 from common.metadata.store_watch import StoreWatch
 from common.model.job import Job, Kind, TabletPlan, job_id
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
+from common.runtime import RandomIds, SystemClock
 from common.settings import Settings
 from common.storage_threads import StorageThreads
 from common.telemetry import Log

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common.model.service_paths import SERVICE_FOLDER
+from common.model.location_identity import SERVICE_FOLDER
 from common.parquet.location import open_location
 from neve.api import Added
 from neve.client import Client

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from common.model.service_paths import is_guard
+from common.model.location_identity import is_guard
 
 
 def files_below(folder: Path) -> Iterator[Path]:

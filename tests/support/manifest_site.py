@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common.ids import call_id
 from common.metadata.changes import (
     AddFiles,
     Applied,
@@ -30,6 +29,7 @@ from common.parquet.location import open_location
 from common.parquet.service_files import claim_location
 from common.rows.partitions import partition_of_path
 from common.rows.rules import RowRules
+from common.runtime import call_id
 from coordinator.storage.manifests import ManifestPublisher
 from tests.support.memory_store import MemoryStore
 from tests.support.predictable import CountedIds, ManualClock

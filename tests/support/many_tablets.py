@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from common.ids import RandomIds
 from common.metadata.changes import Applied, CreateTable
 from common.metadata.codec.layout import pack
 from common.metadata.codec.tablet import BOUNDS, FILE
@@ -19,6 +18,7 @@ from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.model.table import Column, Table
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
+from common.runtime import RandomIds
 
 FILES = 10
 KEY_BYTES = 8

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
-from common.ids import call_id
 from common.metadata.changes import (
     AddFiles,
     Applied,
@@ -25,6 +24,7 @@ from common.model.file import DataFile
 from common.model.outcome import AttemptEnd, RowCounts
 from common.model.table import TableSettings
 from common.model.tablet import OperationKind, Tablet, TabletId
+from common.runtime import call_id
 from common.wire import Assignment
 from tests.support.patience import PATIENCE_S
 from tests.support.request_shell import TABLE, Cluster, Shell

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from py4j.protocol import Py4JError
 
 from common.parquet.location import open_location
-from common.rows.types import normal_type
+from common.rows.schema import normal_type
 from compactor.rewrite.outputs import RowGroupWriter
 from compactor.rewrite.parquet_bytes.relocation import StitchPiece
 from compactor.rewrite.parquet_bytes.stitch import stitch

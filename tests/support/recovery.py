@@ -11,8 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from common.clock import SystemClock
-from common.ids import RandomIds, call_id
 from common.metadata.changes import (
     AddFiles,
     CommitAttempt,
@@ -30,6 +28,7 @@ from common.parquet.location import Location, open_location
 from common.parquet.service_files import claim_location, write_description
 from common.rows.rules import RowRules
 from common.rows.schema import columns_of
+from common.runtime import RandomIds, SystemClock, call_id
 from common.storage_threads import StorageThreads
 from common.wire import Assignment
 from compactor.rewrite.attempt import _outputs

@@ -8,15 +8,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from common.ids import call_id
 from common.metadata.changes import (
     AddFiles,
     Applied,
+    Change,
     CommitAttempt,
     CreateTable,
     MoveRequest,
     Outcome,
-    RequestChange,
     SubmitRequest,
 )
 from common.metadata.store import TabletStore
@@ -25,6 +24,7 @@ from common.model.outcome import AttemptEnd, RowCounts
 from common.model.request import Request, RequestProgressInTablet, RequestState
 from common.model.table import Column, Table
 from common.model.tablet import PLUS_INFINITY, Tablet, TabletId
+from common.runtime import call_id
 from common.settings import Settings
 from common.wire import (
     Assignment,
@@ -69,7 +69,7 @@ class Cluster:
         """Return the store as a coordinator reaches it."""
         return self.store
 
-    async def apply(self, change: RequestChange) -> None:
+    async def apply(self, change: Change) -> None:
         outcome: Outcome = await self.store.apply(change)
         assert isinstance(outcome, Applied), outcome
 

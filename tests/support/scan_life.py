@@ -15,20 +15,19 @@ from contextlib import suppress
 import psutil
 import ray
 
-from common.ids import call_id
 from common.metadata.changes import AddFiles, Applied
 from common.metadata.redis import connect
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.model.tablet import Analysis, TabletId
+from common.runtime import call_id
 from common.settings import Settings, StoreSettings
 from common.wire import NAMESPACE
 from coordinator.registry import planner_for
 from coordinator.scan import full_scan
-from coordinator.scan.full_scan import FullScan
+from coordinator.scan.full_scan import FullScan, LocalRangeScans
 from coordinator.scan.ray_ranges import RayRangeScans
-from coordinator.scan.scan_ranges import LocalRangeScans
 from coordinator.scan.scanner import Scanner
 from neve.local.processes import processes_of_stack
 from tests.support.many_tablets import Many, key_of, many_tablets

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 
-from common.ids import call_id
 from common.metadata.changes import AddFiles, Applied
 from common.model.file import DataFile
 from common.model.group import Service
@@ -14,6 +13,7 @@ from common.model.key_values import KeyType
 from common.model.keys import encode_key
 from common.model.table import TableSettings
 from common.model.tablet import PLUS_INFINITY, Tablet
+from common.runtime import call_id
 from common.wire import Assignment
 from tests.support.mortal import MortalCluster
 from tests.support.patience import PATIENCE_S

@@ -9,7 +9,7 @@ from typing import Any
 
 from common.metadata.changes import CreateTable
 from common.metadata.store import TabletStore
-from common.model.service_paths import APPEND_FOLDER
+from common.model.location_identity import APPEND_FOLDER
 from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import TabletId
 from common.settings import CompactorSettings

@@ -18,9 +18,12 @@ from common.wire import Assignment, AttemptReport, Heartbeat, HeartbeatReply, Ta
 from coordinator.context import ShellContext
 from coordinator.core import events as on
 from coordinator.core.scans import GarbageRules
-from coordinator.storage.garbage_collector import GarbageCollector, collect_forever
+from coordinator.storage.garbage_collector import (
+    GarbageCollector,
+    UnfinishedTables,
+    collect_forever,
+)
 from coordinator.storage.generations import Generations
-from coordinator.storage.unfinished_tables import UnfinishedTables
 from coordinator.store_watch import take_lead, until_replaced
 from coordinator.table_faults import TableFaults
 from coordinator.wiring import CoordinatorParts, assemble

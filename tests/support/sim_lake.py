@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from common.model.service_paths import append_try_of
+from common.model.location_identity import append_try_of
 from common.model.table import Table
 from common.parquet import location as at_once
 from common.parquet import location as locations
@@ -34,11 +34,11 @@ from common.settings import GatewaySettings, Settings
 from coordinator.storage import generations
 from neve import api
 from neve.gateway.rows import add
-from neve.recovery.findings import NOTES
-from neve.recovery.fsck.repair import RepairOptions as Repairs
 from neve.recovery.rebuild import live_files
 from neve.recovery.rebuild.evidence import read_published_manifest
 from neve.recovery.rebuild.table_rebuild import RebuildOptions
+from neve.recovery.repair import RepairOptions as Repairs
+from neve.recovery.scope import NOTES
 from neve.recovery.stored_files import FileOrigin, file_origin, read_output_footer
 from tests.support.memory_store import MemoryKeyspace
 from tests.support.sim_chaos import Chaos

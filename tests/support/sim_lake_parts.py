@@ -26,17 +26,17 @@ from coordinator.wiring import storage_loops
 from neve import api
 from neve.gateway.table_files import StoredFiles, TableFiles
 from neve.gateway.tables import GatewayAdmission, create_table, drop_named
-from neve.recovery.fsck.repair import (
-    RepairOptions,
-    RepairReport,
-    check_and_repair,
-)
 from neve.recovery.gc import GcResult, collect_orphans
 from neve.recovery.rebuild.table_rebuild import (
     RebuildOptions,
     RebuildPorts,
     RebuildResult,
     rebuild,
+)
+from neve.recovery.repair import (
+    RepairOptions,
+    RepairReport,
+    check_and_repair,
 )
 from neve.recovery.scope import TableScope
 from tests.support.sim_compactor import SimEngine, Traits

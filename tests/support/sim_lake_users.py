@@ -15,9 +15,9 @@ from common.errors import ConflictError, RefusedError, RequestError, Unavailable
 from common.metadata.store import TabletStore
 from common.model.table import Table
 from common.parquet.location import open_location
-from neve.recovery.findings import FindingCode
-from neve.recovery.fsck.repair import RepairOptions
 from neve.recovery.rebuild.evidence import PublishedManifest, read_published_manifest
+from neve.recovery.repair import RepairOptions
+from neve.recovery.scope import FindingCode
 from tests.support.sim_callers import GatewayLink, body_of
 from tests.support.sim_clients import SimClient, call_id_of
 from tests.support.sim_compactor import Network

@@ -36,10 +36,10 @@ from common.parquet import location as locations
 from coordinator.storage import garbage_collector
 from neve import api
 from neve.gateway.rows import add
-from neve.recovery.findings import NOTES, FindingCode
-from neve.recovery.fsck.repair import RepairOptions
 from neve.recovery.rebuild import live_files
 from neve.recovery.rebuild.table_rebuild import RebuildOptions
+from neve.recovery.repair import RepairOptions
+from neve.recovery.scope import NOTES, FindingCode
 from tests.support.sim_callers import body_of
 from tests.support.sim_clients import call_id_of
 from tests.support.sim_options import draw_options

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from common.metadata.changes.selections import may_hold_range
 from common.metadata.codec.table import unpack_name
 from common.metadata.commands import Command
 from common.metadata.keys import TABLES
-from common.metadata.request_predicates import may_hold_range
 from common.model.job import Kind
 from common.model.request import Request, RequestState, TransformKind
 from common.model.table import Table, TableState

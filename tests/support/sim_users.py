@@ -22,7 +22,7 @@ from common.metadata.changes import (
     StepOperation,
     SubmitRequest,
 )
-from common.metadata.split_merge_predicates import operation_tablets
+from common.metadata.changes.split_merge import operation_tablets
 from common.metadata.store import TabletStore
 from common.model.request import (
     KeyRange,

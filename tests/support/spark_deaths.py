@@ -17,7 +17,7 @@ from functools import partial
 import psutil
 import redis
 
-from common.model.service_paths import SERVICE_FOLDER
+from common.model.location_identity import SERVICE_FOLDER
 from neve.api import Job
 from tests.support.ledger import LedgerTable, bag_rows
 from tests.support.living_folder import files_below

@@ -244,8 +244,14 @@ class Service:
 
     def describe(self, table: LedgerTable | None = None) -> str:
         """Return all that helps to understand a failure."""
-        parts = {"status": self.client.status, "jobs": self.client.jobs, "queue": self.client.queue}
-        asked: list[tuple[str, Callable[[], object]]] = list(parts.items())
+        client = self.client
+        asked: list[tuple[str, Callable[[], object]]] = [
+            ("status", client.status),
+            ("compactors", client.compactors),
+            ("limits", client.limits),
+            ("jobs", client.jobs),
+            ("queue", client.queue),
+        ]
         if table is not None:
             name = table.name
             asked += [

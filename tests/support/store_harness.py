@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from common.clock import Clock
-from common.ids import RandomIds, call_id
 from common.metadata.changes import (
     AddFiles,
     Applied,
@@ -28,6 +26,7 @@ from common.model.job import Kind
 from common.model.outcome import AttemptEnd, RowCounts
 from common.model.table import Column, Filling, Table, TableState
 from common.model.tablet import PLUS_INFINITY, TabletId
+from common.runtime import Clock, RandomIds, call_id
 from tests.support.flaky import FlakyKeyspace
 from tests.support.predictable import CountedIds, ManualClock
 

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from common.config import SECTIONS, setting_rows
+from common.config import SECTIONS
 from common.model.fields import known_fields
 from common.model.table import PLANNER_SETTINGS, TableSettings
-from common.setting_rules import SettingKind
-from common.settings import GroupSettings
 from coordinator.plugins.planners.bin_pack import BinPackPlanner
 from coordinator.plugins.planners.budgeted import BudgetedPlanner
 from coordinator.plugins.planners.ratio import RatioPlanner
@@ -65,23 +63,6 @@ def test_every_setting_is_read_by_the_part_that_it_is_for(section: str) -> None:
     assert not unread, f"nothing in {', '.join(READERS[section])} reads {section}.{sorted(unread)}"
 
 
-def test_every_setting_of_a_group_reaches_its_compactors() -> None:
-    words = {
-        "compactors": {"min": 1, "max": 1},
-        "urgent_slots": 1,
-        **dict.fromkeys(("slots", "executors", "cores"), 3),
-        **dict.fromkeys(("memory", "driver_memory", "task_memory"), "1234m"),
-        "task_memory_max": "2345m",
-        **dict.fromkeys(("resource", "executor_resource"), "neve_group"),
-    }
-    assert words.keys() == {entry.name for entry in fields(GroupSettings)}
-    usual = SECTIONS["compactor"]()
-    for name, value in words.items():
-        # Those say how many there are, where, and what the coordinator hands out.
-        if name not in ("compactors", "resource", "urgent_slots"):
-            assert GroupSettings(**{name: value}).applied_to(usual) != usual, name  # type: ignore[arg-type]  # by name
-
-
 def test_a_setting_of_a_table_is_read_or_known_to_be_for_planners() -> None:
     elsewhere = [
         path
@@ -101,11 +82,3 @@ def test_a_planner_reads_the_settings_that_it_declares_and_no_others(
     own = ROOT / (planner.__module__.replace(".", "/") + ".py")
     names = {entry.name for entry in known_fields(TableSettings)}
     assert reads([own]) & names == planner.setting_names
-
-
-def test_a_setting_is_a_duration_if_its_name_says_seconds() -> None:
-    durations = {
-        f"{row.section}.{row.name}" for row in setting_rows() if row.kind is SettingKind.DURATION
-    }
-
-    assert all(name.endswith("_s") for name in durations), durations

@@ -10,7 +10,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("common", "coordinator", "compactor", "neve")
 CODE = (*PACKAGES, "tests", "benchmarks", "scripts")
-TEXT = (*CODE, "docs", "k8s", "requirements", ".ci")
 LEAVINGS = {"__pycache__", ".hypothesis", "spark-warehouse", "build", "dist"}
 
 
@@ -22,17 +21,16 @@ def name_of(path: Path) -> str:
 @cache
 def python_files(*folders: str) -> tuple[Path, ...]:
     """Return the Python files below `folders`, all of them without one."""
-    return tuple(path for path in _below(folders or CODE) if path.suffix == ".py")
+    return tuple(path for path in files_below(folders or CODE) if path.suffix == ".py")
 
 
-def text_files() -> Iterator[tuple[Path, str]]:
-    """Yield every text file of the repository with its text."""
-    top = (path for path in sorted(ROOT.iterdir()) if path.is_file() and path.name != ".git")
-    for path in (*top, *_below(TEXT)):
-        try:
-            yield path, path.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            continue  # a picture or a Parquet file
+def files_below(folders: tuple[str, ...]) -> Iterator[Path]:
+    """Yield the files below some folders, without what builds and tests leave there."""
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*")):
+            parts = set(path.relative_to(ROOT).parts)
+            if path.is_file() and not parts & LEAVINGS and path.suffix != ".pyc":
+                yield path
 
 
 @cache
@@ -45,11 +43,3 @@ def tree_of(path: Path) -> ast.Module:
 def nodes_of(path: Path) -> tuple[ast.AST, ...]:
     """Return every node of a Python file; several tests look at them all."""
     return tuple(ast.walk(tree_of(path)))
-
-
-def _below(folders: tuple[str, ...]) -> Iterator[Path]:
-    for folder in folders:
-        for path in sorted((ROOT / folder).rglob("*")):
-            parts = set(path.relative_to(ROOT).parts)
-            if path.is_file() and not parts & LEAVINGS and path.suffix != ".pyc":
-                yield path

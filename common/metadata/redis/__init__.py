@@ -14,10 +14,10 @@ In reading order:
 import asyncio
 import secrets
 
-from common.ids import RandomIds
 from common.metadata.executor import RetryLimits
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import TabletStore
+from common.runtime import RandomIds
 from common.secret_files import secret_of
 from common.settings import StoreSettings
 

@@ -10,12 +10,13 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from common.errors import BrokenValueError, MetadataError, UnknownOutcomeError
 from common.metadata.commands import TIME, Command, Reply, get, hgetall
 from common.metadata.executor import time_s
-from common.metadata.keys import FULL, RESERVE, TABLES, TableKeys
+from common.metadata.keys import FULL, TABLES, TableKeys
 from common.metadata.keyspace import KeyspaceSession, LinkLostError, StoreBusyError, StreamEntry
 from common.metadata.redis.acl import explained, missing_rights
 from common.metadata.redis.address import parse_url_of_store
@@ -26,7 +27,13 @@ from common.metadata.redis.connection import (
     ReplyError,
     text_of,
 )
-from common.metadata.redis.memory_reserve import MemoryReserve, ids_of_names
+from common.metadata.redis.memory_reserve import (
+    give_back,
+    health_of,
+    ids_of_names,
+    keep_reserve,
+    questions,
+)
 from common.metadata.redis.nodes import Node, Nodes, nodes_of
 from common.metadata.redis.streams import StreamReads
 from common.metadata.store_values import StoreHealth
@@ -171,7 +178,7 @@ class RedisSession:
         link = self._links.get(node)
         if link is None:
             self.at = self.at or node
-            lent = node.lend_extra() if self._links else node.lend()
+            lent = node.lend(extra=bool(self._links))
             link = self._links[node] = await self._stack.enter_async_context(lent)
         return link
 
@@ -277,18 +284,21 @@ class RedisKeyspace:
 
     async def _health_of(self, node: Node) -> tuple[StoreHealth, float]:
         """Return what a node reports of itself, and its time."""
-        (now,) = await self._send(node, [TIME])
-        health = await self._reserve_of(node).health()
+        now, info, full = await self._send(node, [TIME, *questions(node.tags[0])])
+        health = health_of(info, full, self._wait_replicas)
         unused = () if self._wait_replicas else ("wait",)
         if self._nodes.only is not None:
             unused = (*unused, "cluster|slots")
-        async with self._at(node), node.lend_extra() as link:
+        async with self._at(node), node.lend(extra=True) as link:
             lacks = await missing_rights(link, self._timeout_s, unused=unused)
         return replace(health, lacks=lacks), 0.0 if isinstance(now, ReplyError) else time_s(now)
 
     async def keep_reserve(self) -> None:
         """Set memory aside in each node, or give up what is no longer wanted."""
-        await _all(self._reserve_of(node).keep() for node in await self._nodes.every())
+        await _all(
+            keep_reserve(partial(self._send, node), node.tags, self._reserve_bytes)
+            for node in await self._nodes.every()
+        )
 
     async def close(self) -> None:
         """Close all connections that are not in use."""
@@ -346,32 +356,15 @@ class RedisKeyspace:
     async def _make_room(self, node: Node, error: StoreBusyError) -> None:
         """Give the memory that is set aside back if a node is full."""
         if str(error).startswith(NO_MEMORY):
-            await self._reserve_of(node).give_back()
-
-    def _reserve_of(self, node: Node) -> MemoryReserve:
-        """Return the memory set aside in a node."""
-
-        async def send(commands: list[Command]) -> list[Reply]:
-            return await self._send(node, commands)
-
-        async def table_ids() -> list[str]:
             slot_of, node_of = self._nodes.slot_of, self._nodes.node_of
             (names,) = await self._send(await node_of(slot_of(TABLES)), [hgetall(TABLES)])
             ids = ids_of_names(names)
-            return [id_ for id_ in ids if await node_of(slot_of(TableKeys(id_).table)) is node]
-
-        return MemoryReserve(
-            send,
-            table_ids,
-            size_max_bytes=self._reserve_bytes,
-            replicas_wanted=self._wait_replicas,
-            reserves=[RESERVE + tag for tag in node.tags],
-            fulls=[FULL + tag for tag in node.tags],
-        )
+            here = [id_ for id_ in ids if await node_of(slot_of(TableKeys(id_).table)) is node]
+            await give_back(partial(self._send, node), node.tags[0], here)
 
     async def _send(self, node: Node, commands: list[Command]) -> list[Reply]:
         """Send single commands without a permit, for which callers that need room may wait."""
-        async with self._at(node), node.lend_extra(fresh=True) as link:
+        async with self._at(node), node.lend(extra=True, fresh=True) as link:
             return await link.exchange(commands, self._timeout_s)
 
     @asynccontextmanager

@@ -9,7 +9,7 @@ A pool asks for the primary again with each new connection, so a fail-over needs
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from functools import cache, partial
 from itertools import count
 from typing import Any
@@ -82,23 +82,15 @@ class Node:
         self._permits = asyncio.Semaphore(connections_max)
         self._primary: tuple[str, int] | None = None
 
-    def lend(self) -> AbstractAsyncContextManager[Link]:
-        """Lend a link for a read or a change."""
-        return self._lend(self._permits)
-
-    def lend_extra(self, *, fresh: bool = False) -> AbstractAsyncContextManager[Link]:
-        """Lend a link to a caller that may not wait for others, or that waits long itself.
+    @asynccontextmanager
+    async def lend(self, *, extra: bool = False, fresh: bool = False) -> AsyncIterator[Link]:
+        """Lend a link for a read or a change.
 
         Args:
+            extra: To a caller that may not wait for others, or that waits long itself.
             fresh: Connect anew, which finds out where the primary is.
         """
-        return self._lend(nullcontext(), fresh)
-
-    @asynccontextmanager
-    async def _lend(
-        self, permit: AbstractAsyncContextManager[None], fresh: bool = False
-    ) -> AsyncIterator[Link]:
-        async with permit:
+        async with nullcontext() if extra else self._permits:
             link: Link = self._pool.get_available_connection()  # type: ignore[no-untyped-call]  # redis-py's own
             try:
                 if fresh or not await link.is_clean():

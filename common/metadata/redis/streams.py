@@ -91,7 +91,7 @@ class StreamReads:
 
     async def _read(self, node: Node, commands: Sequence[Command], block_s: float) -> _Entries:
         try:
-            async with node.lend_extra() as link:
+            async with node.lend(extra=True) as link:
                 replies = await link.exchange(commands, block_s + self._timeout_s)
                 return _joined(map(self._entries, replies))
         except LinkLostError as error:

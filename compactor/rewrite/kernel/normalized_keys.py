@@ -22,7 +22,7 @@ from common.model.keys import (
     encode_key,
     encode_value,
 )
-from common.rows.arrays import Bytes, Flags, Int64s, Words, ordered_double_bits, text_bytes
+from common.rows.conform import Bytes, Flags, Int64s, Words, ordered_double_bits, text_bytes
 from common.rows.key_encoding import encode_column
 
 TEXT_WORDS = 8

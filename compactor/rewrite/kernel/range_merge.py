@@ -18,11 +18,10 @@ import pyarrow as pa
 from common.errors import InputError
 from common.model.key_values import KeyType
 from common.model.outcome import DroppedRows, RowCounts
-from common.rows.arrays import Flags, Int64s, Words, ordered_double_bits
-from common.rows.dead_rows import dead_rows, droppable_rows
+from common.rows.conform import Flags, Int64s, Words, ordered_double_bits
 from common.rows.merge import sortable_series
-from common.rows.row_hash import row_hash
-from common.rows.rules import DropRule, join_dropped
+from common.rows.row_facts import row_hash
+from common.rows.rules import DropRule, dead_rows, droppable_rows, join_dropped
 from compactor.rewrite.attempt_folder import ProgressMark
 from compactor.rewrite.kernel.concurrency import MemoryInUse, ordered_map
 from compactor.rewrite.kernel.normalized_keys import (

@@ -20,8 +20,7 @@ from common.errors import InputError, RequestError, VerificationError
 from common.model.key_values import KeyType
 from common.parquet.file_inspection import open_table_file
 from common.parquet.location import Location, storage_error
-from common.rows.arrays import null_array
-from common.rows.conform import conform
+from common.rows.conform import conform, null_array
 from common.rows.key_encoding import encode_column, encode_keys
 from common.rows.partitions import Fill, filled
 from common.rows.row_facts import (
@@ -30,7 +29,7 @@ from common.rows.row_facts import (
     unite_facts,
 )
 from common.rows.rules import RowRules
-from common.rows.types import normal_type
+from common.rows.schema import normal_type
 from compactor.rewrite.file_io import leaf_columns, opened_input, stored_bytes
 from compactor.rewrite.kernel.concurrency import ordered_map
 from compactor.rewrite.kernel.normalized_keys import RowGroup, is_sorted, row_groups_of

@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 from pyarrow import types as is_type
 
-from common.rows.arrays import Flags, Int64s, Words
+from common.rows.conform import Flags, Int64s, Words
 from common.rows.rules import RowRules
 from compactor.rewrite.kernel.normalized_keys import (
     KeyWords,

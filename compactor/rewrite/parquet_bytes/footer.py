@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import NamedTuple, TypeAlias, Union
 
 from common.errors import NotStitchableError
-from common.parquet.footer_checks import RowGroupPlaces, layout_fault
+from common.parquet.file_inspection import RowGroupPlaces, layout_fault
 
 # ------------------------------------------------------------------------------------------- Thrift
 # Thrift's compact protocol, as far as Parquet's footers and page headers use it.

@@ -26,13 +26,11 @@ from common.errors import (
 )
 from common.model.file import DataFile
 from common.model.request import OutputSpec
-from common.parquet.file_inspection import open_table_file
-from common.parquet.footer_checks import codec_name, has_level
+from common.parquet.file_inspection import codec_name, has_level, open_table_file
 from common.parquet.location import Location, size_of
 from common.plugins import load_configurer
-from common.rows.dead_rows import may_expire
 from common.rows.row_facts import RowFacts, facts_of_file
-from common.rows.rules import RowRules
+from common.rows.rules import RowRules, may_expire
 from common.spi.output import OutputParameters
 from common.wire import Assignment
 from compactor.rewrite.file_io import opened_input

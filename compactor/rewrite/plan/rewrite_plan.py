@@ -22,13 +22,12 @@ from common.expressions.request_transform import (
 )
 from common.model.request import KeyRange
 from common.model.table import Table
-from common.parquet.footer_checks import codec_name
-from common.rows.arrays import Flags
+from common.parquet.file_inspection import codec_name
+from common.rows.conform import Flags
 from common.rows.key_encoding import encode_keys
 from common.rows.row_facts import RowFacts
 from common.rows.rules import DropRule, RowRules
-from common.rows.schema import arrow_schema, columns_of, unite_schemas
-from common.rows.types import normal_field
+from common.rows.schema import arrow_schema, columns_of, normal_field, unite_schemas
 from common.wire import Assignment
 from compactor.rewrite.file_io import table_location
 from compactor.rewrite.kernel.normalized_keys import RowGroup

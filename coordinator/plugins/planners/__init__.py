@@ -7,15 +7,13 @@ A planner plans one tablet at a time:
     budgeted      spends a fixed byte budget where it reduces overlap most
     delta         merges updates with each other, and into their base when there are enough
     log_segment   copies the live records of a range of segments, and frees whole segments
-    size_tiered   merges files of about the same size
+    size_tiered   merges files of about the same size; buckets and picks of all tiers
     time_window   merges the files of each time window into one, and drops expired files
     time_chunk    merges the files of each hour, day or week, and cuts files at its end
     leveled       keeps files in levels without overlap within a level
 
     packing         bins, gain and cost; shared by planners with a target size
     segments        ranges of segments with cost and benefit; pauses and periods
-    tiers           buckets and picks; shared by planners with tiers
     key_cuts        keys that divide outputs into parts of similar size
-    chunks          timelines, scores and tasks; used by time_chunk
-    chunk_policies  which chunks may be compacted, and in which order
+    chunks          timelines, scores, tasks, and the order of chunks; used by time_chunk
 """

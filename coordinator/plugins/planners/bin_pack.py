@@ -253,20 +253,20 @@ def _pack_bin(work: _Work, files: Bin, *, crowded: bool) -> None:
         crowded: Whether the tablet has more small files than its limit; no bin waits then.
     """
     options, count, size_bytes = work.options, len(files), total_bytes(files)
-    said = f"{format_count(count, 'small file')} of {format_bytes(size_bytes)}"
+    summary = f"{format_count(count, 'small file')} of {format_bytes(size_bytes)}"
     if count < 2:
         low = format_bytes(int(options.lower_bytes))
         work.leave(files, f"is below {low}, and no other small file fits into a bin with it")
     elif size_bytes >= options.lower_bytes:
-        _merge(work, files, f"a full bin of {said}")
+        _merge(work, files, f"a full bin of {summary}")
     elif crowded:
-        _merge(work, files, f"more small files than file_limit {options.file_limit}: {said}")
+        _merge(work, files, f"more small files than file_limit {options.file_limit}: {summary}")
     elif growing := _growing(files, options):
         _merge(work, growing, f"min_input_files {options.min_input_files}: bin")
         rest = [file for file in files if file not in growing]
         work.leave(rest, f"is left for a later merge with the output of {len(growing)} smaller")
     else:
-        _wait(work, files, said)
+        _wait(work, files, summary)
 
 
 def _growing(files: Bin, options: BinPackOptions) -> Bin:
@@ -280,11 +280,11 @@ def _growing(files: Bin, options: BinPackOptions) -> Bin:
     return ordered[:found]
 
 
-def _wait(work: _Work, files: Bin, said: str) -> None:
+def _wait(work: _Work, files: Bin, summary: str) -> None:
     """Merge a bin that has waited long enough; otherwise request a plan for that time."""
     options = work.options
     coming = work.running.paths & {file.path for file in files}
-    few = f"is one of {said}, which "
+    few = f"is one of {summary}, which "
     few += (
         f"are fewer than min_input_files {options.min_input_files}"
         if len(files) < options.enough_files
@@ -298,7 +298,7 @@ def _wait(work: _Work, files: Bin, said: str) -> None:
     # The wait starts with the second file, when a merge becomes possible.
     second_s = sorted(file.added_at_s for file in files)[1]
     if work.parameters.now_s >= second_s + wait_s:
-        _merge(work, files, f"waited for {format_duration(wait_s)}: {said}")
+        _merge(work, files, f"waited for {format_duration(wait_s)}: {summary}")
         return
     work.ask_again(second_s + wait_s)
     work.leave(files, f"{few}; two are enough after {format_duration(wait_s)}")

@@ -206,7 +206,7 @@ class _Search:
             self.best = Choice(names, quality, stage)
 
 
-TOLD_MAX = 500
+DETAILED_MAX = 500
 """With more files, a quality too low for a job may be inexact, which saves time."""
 
 
@@ -215,7 +215,7 @@ def best_choice(
 ) -> Choice:
     """Return the best set within the budget; without names if no set exceeds `min_quality`.
 
-    With at most `TOLD_MAX` files, the quality is that of the best set in either case.
+    With at most `DETAILED_MAX` files, the quality is that of the best set in either case.
 
     Args:
         sets: Files of one tablet.
@@ -238,7 +238,7 @@ def best_choice(
         budget=budget,
         best=Choice(),
         value_max=_value_max(items, budget),
-        quality_min=least if len(sets) > TOLD_MAX else 0.0,
+        quality_min=least if len(sets) > DETAILED_MAX else 0.0,
         starts=np.array([item.row_set.start for item in items]),
         ends=np.array([item.row_set.end for item in items]),
         densities=densities,
@@ -462,8 +462,8 @@ def _best_plan(parameters: PlanParameters, options: BudgetedOptions) -> Plan:
     }
     if not choice.names:
         return Plan(left=left)
-    said = f"quality {choice.quality:.6g}, {choice.stage}: reduces {height} by that"
-    return Plan(jobs=(_job(parameters, options, choice.names, said),), left=left)
+    reason = f"quality {choice.quality:.6g}, {choice.stage}: reduces {height} by that"
+    return Plan(jobs=(_job(parameters, options, choice.names, reason),), left=left)
 
 
 def _request_plan(parameters: PlanParameters, options: BudgetedOptions) -> Plan:

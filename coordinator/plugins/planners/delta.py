@@ -35,7 +35,7 @@ from common.spi.planner import PlanParameters
 from common.units import format_bytes, format_count
 from coordinator.plugins.planners.key_cuts import cut_keys
 from coordinator.plugins.planners.packing import capacity_bytes, small_bytes_below
-from coordinator.plugins.planners.tiers import (
+from coordinator.plugins.planners.size_tiered import (
     PlanDraft,
     TierOptions,
     bring_to_one,

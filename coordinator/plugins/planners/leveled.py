@@ -36,10 +36,10 @@ from common.model.job import JobAction, Kind, Plan
 from common.model.table import TableSettings
 from common.spi.options import of_table, option, option_names, read_options, settings_of
 from common.spi.planner import PlanParameters
-from common.units import format_bytes, format_count
+from common.units import format_bytes, format_count, whole_number
 from coordinator.plugins.planners.key_cuts import cut_keys
 from coordinator.plugins.planners.packing import capacity_bytes, forced_merges
-from coordinator.plugins.planners.tiers import (
+from coordinator.plugins.planners.size_tiered import (
     PlanDraft,
     TierOptions,
     by_size,
@@ -171,8 +171,7 @@ class Level:
 
 def level_of(file: DataFile) -> int:
     """Return the level in a file's tag; a file without the tag is in level 0."""
-    said = dict(file.tags).get(LEVEL_TAG, "")
-    return min(int(said), LEVEL_MAX) if said.isdecimal() else 0
+    return min(whole_number(dict(file.tags).get(LEVEL_TAG, "")) or 0, LEVEL_MAX)
 
 
 def levels_of(files: Iterable[DataFile]) -> list[Level]:
@@ -422,8 +421,8 @@ def _push(work: _Work, push: _Push, level: int, why: str) -> None:
         work.move(push.files, level + 1, what)
         return
     onto = format_bytes(total_bytes(push.overlapped))
-    beside = format_count(len(push.overlapped), "file")
-    reason = f"{why}: {count} of {size} to level {level + 1}, onto {beside} of {onto} there"
+    overlapped = format_count(len(push.overlapped), "file")
+    reason = f"{why}: {count} of {size} to level {level + 1}, onto {overlapped} of {onto} there"
     work.rewrite(push.inputs, level + 1, reason, work.cuts(push.inputs))
 
 

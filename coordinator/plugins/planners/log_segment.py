@@ -34,7 +34,7 @@ from common.model.table import TableSettings
 from common.rows.rules import may_hold_older_between, may_share_keys
 from common.spi.options import of_table, option, option_names, read_options, settings_of
 from common.spi.planner import PlanParameters
-from common.units import format_bytes, format_count, format_duration
+from common.units import format_bytes, format_count, format_duration, whole_number
 from coordinator.plugins.planners.packing import capacity_bytes
 from coordinator.plugins.planners.segments import (
     SegmentRange,
@@ -45,7 +45,7 @@ from coordinator.plugins.planners.segments import (
     segments_needed,
     usable_bytes,
 )
-from coordinator.plugins.planners.tiers import PlanDraft, bring_to_one, is_under_way, moment
+from coordinator.plugins.planners.size_tiered import PlanDraft, bring_to_one, is_under_way, moment
 
 # ------------------------------------------------------------------------------------------ Options
 
@@ -203,8 +203,8 @@ def _with_first_size(
 
     Ambry reads the size only when a store is created.
     """
-    sizes = (dict(file.tags).get(SIZE, "") for file in files.values())
-    first = min((int(size) for size in sizes if size.isdecimal() and int(size) > 0), default=None)
+    sizes = (whole_number(dict(file.tags).get(SIZE, "")) for file in files.values())
+    first = min(filter(None, sizes), default=None)
     if first is None or first - options.header_bytes - options.largest_record_bytes < 1:
         return options
     return replace(options, segment_bytes=first)
@@ -517,9 +517,9 @@ class _Log:
             chosen = run[found.first : found.last + 1]
             added, problem = self._hiding(chosen)
             if problem or not self._fits([*chosen, *added]):
-                said = problem or "with the files that may hide their rows, there are too many"
+                reason = problem or "with the files that may hide their rows, there are too many"
                 for segment in chosen:
-                    self._leave(segment, f"{self._facts(segment)}; {said}")
+                    self._leave(segment, f"{self._facts(segment)}; {reason}")
                 continue
             cost = found.cost + sum(segment.size_bytes for segment in added)
             used = sum(segment.used for segment in [*chosen, *added])

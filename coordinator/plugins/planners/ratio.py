@@ -176,7 +176,7 @@ class _PlannedSets:
     sets: list[Sequence[SizedFile]] = field(default_factory=list)
     why: str = ""
     waiting: set[str] = field(default_factory=set)
-    beside: str = ""
+    remark: str = ""
     """Additional reason for files in no set."""
 
 
@@ -279,11 +279,11 @@ def _relieve(
     count = len(parameters.files)
     if not 0 < rule.file_limit < count:
         return
-    found.beside = (
+    found.remark = (
         f"; the tablet has {format_count(count, 'file')}, over its limit of {rule.file_limit}, "
     )
     if parameters.running or count != len(files):
-        found.beside += "and a lower ratio is tried when no file is in use"
+        found.remark += "and a lower ratio is tried when no file is in use"
         return
     usable = files_within(files, cap_bytes)
     chosen, ratio = best_of_any_ratio(usable, rule.max_files, rule.lowest_ratio)
@@ -292,7 +292,7 @@ def _relieve(
         found.why = (
             f"{format_count(count, 'file')}, limit {rule.file_limit}: ratio lowered to {ratio:.3g}"
         )
-    found.beside += f"and the best set has ratio {ratio:.3g}, lowest_ratio is {rule.lowest_ratio:g}"
+    found.remark += f"and the best set has ratio {ratio:.3g}, lowest_ratio is {rule.lowest_ratio:g}"
 
 
 def _job(
@@ -324,7 +324,7 @@ def _left(
 ) -> dict[str, str]:
     """Return a reason for every candidate that is in no job."""
     left = dict.fromkeys(
-        [path for _, _, path in files], _nothing(parameters.kind, rule) + found.beside
+        [path for _, _, path in files], _nothing(parameters.kind, rule) + found.remark
     )
     if cap_bytes is not None and len(usable := files_within(files, cap_bytes)) < len(files):
         cap = format_bytes(cap_bytes)

@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from common.digests import digest
 from common.model.tablet import TabletId
+from common.primitives import digest
 
 # ------------------------------------------------------------------------------------------- Ranges
 

@@ -38,39 +38,37 @@ from common.model.table import TableSettings
 from common.spi.options import of_table, option, option_names, read_options, settings_of
 from common.spi.planner import PlanParameters
 from common.units import exact_duration, format_bytes, format_count
-from coordinator.plugins.planners.chunk_policies import (
+from coordinator.plugins.planners.chunks import (
     FULL,
     MINOR,
-    Extent,
-    Interval,
-    Thresholds,
-    eligibility,
-    fixed_place,
-    fragmentation_index,
-    merge_intervals,
-    overlapped,
-    read_intervals,
-    skip_interval,
-)
-from coordinator.plugins.planners.chunks import (
     RULES,
     ChunkState,
     Contents,
+    Extent,
+    Interval,
     Rule,
     Score,
     Segment,
     Task,
     TaskLimits,
+    Thresholds,
     TimeChunk,
     chunk_numbers,
     depend_on_neighbours,
     depend_on_previous,
+    eligibility,
+    fixed_place,
+    fragmentation_index,
     in_order,
+    merge_intervals,
     occupied_chunks,
+    overlapped,
+    read_intervals,
     score,
+    skip_interval,
     tasks_of,
 )
-from coordinator.plugins.planners.tiers import is_result, moment
+from coordinator.plugins.planners.size_tiered import is_result, moment
 
 # ------------------------------------------------------------------------------------------ Options
 
@@ -471,12 +469,12 @@ def _extent(segments: Iterable[Segment], work: _Work) -> Extent:
 def _why_left(work: _Work, chunk: TimeChunk) -> str:
     count = format_count(len(chunk.segments), "file")
     target = format_bytes(work.options.target_bytes)
-    said = f"its chunk from {moment(chunk.start)} has {count}"
+    summary = f"its chunk from {moment(chunk.start)} has {count}"
     if chunk.state is ChunkState.NO_OPINION:
-        return f"{said} of at most {target}, and one that spans chunks: no neighbour needs it"
+        return f"{summary} of at most {target}, and one that spans chunks: no neighbour needs it"
     if chunk.state is ChunkState.STABLE:
-        return f"{said} of at most {target}, and no smaller number would do"
-    return f"{said}, and waits for others of its chunk"
+        return f"{summary} of at most {target}, and no smaller number would do"
+    return f"{summary}, and waits for others of its chunk"
 
 
 # ----------------------------------------------------------------------------------- Tasks in steps
@@ -726,12 +724,12 @@ def _job(work: _Work, at: int, depends_on: tuple[int, ...], dirty: int, points: 
 
 
 def _reason(work: _Work, unit: _Unit, files: Sequence[DataFile]) -> str:
-    said = f"{format_count(len(files), 'file')} of {format_bytes(total_bytes(files))}"
+    summary = f"{format_count(len(files), 'file')} of {format_bytes(total_bytes(files))}"
     if unit.end_s > unit.start_s:
-        said = f"{work.chunk_text(unit.start_s, unit.end_s)}: {said}"
+        summary = f"{work.chunk_text(unit.start_s, unit.end_s)}: {summary}"
     if unit.priority:
-        said += f", priority {unit.priority:.2f}"
-    return f"{said} ({unit.why})" if unit.why else said
+        summary += f", priority {unit.priority:.2f}"
+    return f"{summary} ({unit.why})" if unit.why else summary
 
 
 def _drops(work: _Work, expired: Sequence[DataFile], dirty: int, points: int) -> list[PlannedJob]:

@@ -29,13 +29,12 @@ from common.errors import ConfigError
 from common.model.file import DataFile
 from common.model.job import JobAction, Kind, Plan
 from common.model.table import TableSettings
-from common.rows.dead_rows import CLOCK_MARGIN_S
-from common.rows.rules import may_hold_older_between
+from common.rows.rules import CLOCK_MARGIN_S, may_hold_older_between
 from common.spi.options import option, option_names, read_options, settings_of
 from common.spi.planner import PlanParameters
 from common.units import exact_duration, format_bytes, format_count
 from coordinator.plugins.planners.packing import forced_merges, patient_wait_s
-from coordinator.plugins.planners.tiers import (
+from coordinator.plugins.planners.size_tiered import (
     RETENTION_SLACK,
     PlanDraft,
     Tags,

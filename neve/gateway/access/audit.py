@@ -26,10 +26,10 @@ from itertools import islice, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
-from common.bounded_map import BoundedMap
-from common.clock import Clock
 from common.errors import UnavailableError
+from common.primitives import BoundedMap
 from common.redaction import redacted
+from common.runtime import Clock
 from common.telemetry import Log
 from neve.api import AuditEntry
 
@@ -52,6 +52,9 @@ EARLY_CALLERS_MAX = 1000
 
 BEGUN = "begun"
 """Outcome of a call that is in progress, or that ended with its gateway's process."""
+DONE = "done"
+REFUSED, READS = "refused", "reads"
+"""Kinds of lines in addition to changes, whose kind is empty; the first is an outcome as well."""
 
 
 def line_of(entry: AuditEntry) -> bytes:
@@ -127,7 +130,7 @@ def outcome_of(status: int | None, error: str) -> str:
     """
     if status is None or status >= 500 or (status < 400 and error):
         return "failed"
-    return "refused" if status >= 400 else "done"
+    return REFUSED if status >= 400 else DONE
 
 
 def folded(lines: Iterable[bytes], count: int, chosen: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -255,8 +258,6 @@ class AuditCounts:
 
 NoteLines = Callable[[Sequence[bytes], str], Awaitable[None]]
 """Appends lines to the stream of a kind; raises UnavailableError."""
-REFUSED, READS = "refused", "reads"
-"""Kinds of lines in addition to changes, whose kind is empty."""
 
 
 @dataclass(slots=True)
@@ -294,6 +295,8 @@ class Audit:
         self._hurry = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
         self._fault = ""
+        self._begun_in_stream: set[str] = set()
+        """Ids of running calls whose first line is in the stream, because no file took it."""
         self._early: BoundedMap[str, _EarlyRefusals] = BoundedMap(EARLY_CALLERS_MAX)
         self.counts = AuditCounts()
 
@@ -316,12 +319,18 @@ class Audit:
             self._fails("stream", str(error))
             raise UnavailableError(
                 "the audit cannot be written, so nothing is changed until it can: its file and the"
-                " store both fail (the log of the gateway tells why)"
+                " store both fail (the log of the gateway has the reason)"
             ) from error
+        self._begun_in_stream.add(entry.id)
 
     def end(self, entry: AuditEntry) -> None:
-        """Queue the outcome of an admitted call; until it is written, its outcome is `begun`."""
-        self._keep(entry, "", REFUSED if entry.outcome == REFUSED else "")
+        """Queue the outcome of an admitted call; until it is written, its outcome is `begun`.
+
+        An outcome goes to the stream that has the first line, so that no first line outlasts it.
+        """
+        begun_there = entry.id in self._begun_in_stream
+        self._begun_in_stream.discard(entry.id)
+        self._keep(entry, "", REFUSED if entry.outcome == REFUSED and not begun_there else "")
 
     def end_read(self, entry: AuditEntry) -> None:
         """Queue the entry of a read, which has no first line."""

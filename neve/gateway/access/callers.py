@@ -5,7 +5,7 @@ gets the same answer as for a table that does not exist, so that table names do 
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import StrEnum
@@ -133,8 +133,14 @@ class AuthorizedCall:
     """The call in progress; its route fills in the details."""
 
     caller: Caller
+    begin: Callable[[], Awaitable[None]] | None = None
+    """Writes the first line of the audit; None: it is written, or the call has none."""
+    begins_at_table: bool = False
+    """Whether the look-up of its table is the last check of its rights."""
     role: Role | None = None
     """Role that the route requires; None: no route was chosen so far, or the route is public."""
+    further_role: Role | None = None
+    """Role that its body requires in addition."""
     table: str = ""
     """Name of the call's table, as soon as it is known."""
     call: str = ""
@@ -185,13 +191,38 @@ def require_role(role: Role, table: str | None) -> None:
         )
 
 
-def open_table(name: str) -> None:
-    """Record the table of the current call, and check the role that the route requires.
+def check_table(name: str) -> None:
+    """Record the table of the current call, and check the roles that the call requires.
 
     Raises:
-        ForbiddenError: The caller sees the table, but lacks the role that the route requires.
+        ForbiddenError: The caller sees the table, but lacks a role that the call requires.
     """
     call = current_call()
     call.table = name
-    if call.role is not None:
-        require_role(call.role, name)
+    for role in (call.role, call.further_role):
+        if role is not None:
+            require_role(role, name)
+
+
+async def open_table(name: str) -> None:
+    """Check the rights on the table of the current call, which begins then if it has no other.
+
+    Raises:
+        ForbiddenError: The caller sees the table, but lacks a role that the call requires.
+        UnavailableError: The audit cannot be written.
+    """
+    check_table(name)
+    if current_call().begins_at_table:
+        await begin_call()
+
+
+async def begin_call() -> None:
+    """Write the first line of the current call into the audit, unless it is written.
+
+    Raises:
+        UnavailableError: The audit cannot be written, so the call must not be made.
+    """
+    call = current_call()
+    if call.begin is not None:
+        await call.begin()
+        call.begin = None

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from common.bounded_map import BoundedMap
-from common.clock import Clock
+from common.primitives import BoundedMap
+from common.runtime import Clock
 from neve.gateway.problems import QuotaError
 
 CALLERS_MAX = 10_000

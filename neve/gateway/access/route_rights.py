@@ -42,10 +42,15 @@ class RouteRight:
     reach: Reach
     note: str = ""
     """Remark for the documentation."""
+    late: bool = False
+    """Whether the right depends on the body or on a job, so that the path alone does not decide.
 
-    def noted(self, note: str) -> "RouteRight":
-        """Return this right with a remark."""
-        return replace(self, note=note)
+    The handler then begins the call in the audit, once it knows that the caller has the right.
+    """
+
+    def noted(self, note: str, *, late: bool = False) -> "RouteRight":
+        """Return this right with a remark; `late`: see there."""
+        return replace(self, note=note, late=late)
 
 
 OPEN = RouteRight(None, Reach.NOBODY)
@@ -145,7 +150,7 @@ class GuardedRoute:
     def _check(self, call: AuthorizedCall) -> None:
         role, reach = self._right.role, self._right.reach
         assert role is not None
-        call.role = role
+        call.role, call.begins_at_table = role, reach is Reach.TABLE
         if reach is Reach.SERVICE:
             require_role(role, None)
         elif not call.caller.may_somewhere(role):

@@ -23,9 +23,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from common.clock import Clock
 from common.errors import ConfigError, RefusedError, RequestError
 from common.model.table import DNS_LABEL
+from common.runtime import Clock
 from common.telemetry import Log
 from neve.api.files import open_regular
 from neve.gateway.access.callers import Caller, parse_grants

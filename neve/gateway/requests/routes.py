@@ -25,7 +25,7 @@ from common.rows.schema import arrow_schema
 from common.spi.selector import SelectorParameters
 from coordinator.core.requests import matching_files, shown_files
 from neve import api
-from neve.gateway.access.callers import Role, require_role
+from neve.gateway.access.callers import Role, current_call
 from neve.gateway.access.route_rights import COMPACT, READ, route
 from neve.gateway.key_views import key_text, key_types
 from neve.gateway.requests.lifecycle import (
@@ -201,7 +201,7 @@ class RequestRoutes:
 
     @route(
         "POST /v1/tables/{table}/compactions",
-        COMPACT.noted("`write` as well if it changes or deletes rows"),
+        COMPACT.noted("`write` as well if it changes or deletes rows", late=True),
         status_code=202,
     )
     async def submit(
@@ -213,9 +213,9 @@ class RequestRoutes:
         the range. It does not say how many rows a transform would change.
         """
         services = self._services
-        found = await services.table(table)
         if any(each is not None for each in (body.delete_where, body.set, body.transform)):
-            require_role(Role.WRITE, found.name)
+            current_call().further_role = Role.WRITE
+        found = await services.table(table)
         if body.dry_run:
             now_s = await services.store.now_s()
             response.status_code = 200

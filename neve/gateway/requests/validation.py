@@ -21,7 +21,7 @@ from common.model.request import (
     TransformSpec,
 )
 from common.model.table import Table
-from common.parquet.footer_checks import (
+from common.parquet.file_inspection import (
     CODECS,
     LEVELS,
     codec_name,

@@ -14,21 +14,20 @@ import pyarrow as pa
 
 from common.errors import CompactionError, RefusedError, RequestError, UnknownTableError
 from common.metadata.changes import AddFiles, Applied, Outcome, Refused
-from common.metadata.mutation.call_marks import files_digest, names_digest
+from common.metadata.changes.files import files_digest, names_digest
 from common.metadata.store_values import CallKind, CallMark
 from common.model.file import DataFile
 from common.model.key_values import KeyType
 from common.model.keys import encode_value, format_key
+from common.model.location_identity import SERVICE_FOLDER, is_service_path
 from common.model.outcome import RefusalCode
-from common.model.service_paths import SERVICE_FOLDER, is_service_path
 from common.model.table import Table
 from common.model.tablet import OperationKind, TabletId
 from common.parquet.file_inspection import FileFacts
 from common.parquet.location import open_location
 from common.rows.partitions import Partition, partition_of_path
 from common.rows.rules import RowRules
-from common.rows.schema import schema_id_of
-from common.rows.types import normal_type, type_to_text
+from common.rows.schema import normal_type, schema_id_of, type_to_text
 from neve import api
 from neve.gateway.key_views import file_view, key_text, key_types
 from neve.gateway.problems import ChangeRefusedError, require_applied

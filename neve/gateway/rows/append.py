@@ -14,13 +14,12 @@ import pyarrow.compute as pc
 
 from common.errors import RequestError
 from common.metadata.store_values import CallKind, CallMark
-from common.model.service_paths import APPEND_FOLDER, append_file_names
+from common.model.location_identity import APPEND_FOLDER, append_file_names
 from common.model.table import Table
 from common.rows.conform import conform, refuse_nulls
 from common.rows.key_encoding import encode_column, encode_keys
 from common.rows.partitions import Partition, partition_of, partition_types
-from common.rows.row_facts import RowTally
-from common.rows.row_hash import row_hash, rows_digest
+from common.rows.row_facts import RowTally, row_hash, rows_digest
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from common.rows.stream_size import stream_memory_bytes

@@ -10,14 +10,14 @@ from typing import Annotated
 
 from fastapi import Header
 
-from common.digests import call_time_s, digest
 from common.errors import ConflictError, RefusedError, RequestError, UnavailableError
-from common.ids import call_id
 from common.metadata.changes import AddFiles, Applied
-from common.metadata.mutation.call_marks import refused_call, refused_other_content
+from common.metadata.changes.files import refused_call, refused_other_content
 from common.metadata.store_values import CallKind, CallMark
 from common.model.outcome import RefusalCode
 from common.model.table import Table
+from common.primitives import call_time_s, digest
+from common.runtime import call_id
 from neve import api
 from neve.gateway.access.callers import current_call
 from neve.gateway.problems import CallIdError, ChangeRefusedError

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from common.errors import RequestError, UnavailableError
 from common.metadata.store_values import AcceptedLoss
 from common.model.file import DataFile
-from common.model.service_paths import DESCRIPTION_PATH, is_service_path
+from common.model.location_identity import DESCRIPTION_PATH, is_service_path
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.parquet.file_inspection import inspect_file, open_table_file
@@ -278,7 +278,7 @@ async def described_table(
         return replace(evidence.described, location=location.uri)
     if not given:
         raise RequestError(
-            f"{DESCRIPTION_PATH} of {location.uri} is missing, so nothing tells the table's key: "
+            f"{DESCRIPTION_PATH} of {location.uri} is missing, so the table's key is unknown: "
             "give key and version column, or say that it is append-only"
         )
     paths = [*evidence.footers, *evidence.added]

@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from common.digests import call_time_s
 from common.errors import RequestError
-from common.model.service_paths import AppendTry, append_try_of
+from common.model.location_identity import AppendTry, append_try_of
 from common.model.tablet import TabletId
+from common.primitives import call_time_s
 from neve.recovery.rebuild.evidence import Evidence, PublishedManifest
 from neve.recovery.scope import Steps
 from neve.recovery.stored_files import (
@@ -202,7 +202,7 @@ class _Tracer:
     def _contested(self, gone: set[str]) -> dict[str, str]:
         """Return missing inputs that no accepted attempt replaced, path → reason."""
         return {
-            path: "it is not in storage, and which of its replacements counts cannot be told: "
+            path: "it is not in storage, and which of its replacements counts is unknown: "
             + ", ".join(sorted(outputs.found[0] for outputs in self._shared.get(path, [first])))
             for path, first in self._steps.over(self._readers.items())
             if path not in gone and path not in self._stored
@@ -488,7 +488,7 @@ def _with_all_files(found: Lineage, evidence: Evidence) -> Lineage:
     left = dict.fromkeys(users, "it is a file of users, which the call leaves out")
     left |= dict.fromkeys(unfinished, "its append was broken off before the file was whole")
     others = {*service}.difference(unfinished)
-    lost = dict.fromkeys(sorted(others), "nothing tells whether its rows are in the table")
+    lost = dict.fromkeys(sorted(others), "it is unknown whether its rows are in the table")
     return replace(found, left=dict(found.left) | left, lost=dict(found.lost) | lost)
 
 
@@ -560,8 +560,8 @@ def known_ends(evidence: Evidence, files: Collection[str], steps: Steps) -> set[
         steps: Ends the work when its caller has left.
     """
     named: Mapping[str, str] = {} if evidence.published is None else evidence.published.files
-    told = {named[path] for path in files if path in named}
+    tablets = {named[path] for path in files if path in named}
     for path, footer in steps.over(evidence.footers.items()):
         if evidence.published is None or (path in files and path not in named):
-            told.add(footer.tablet)
-    return {TabletId.parse("", each).end for each in told}
+            tablets.add(footer.tablet)
+    return {TabletId.parse("", each).end for each in tablets}

@@ -17,12 +17,10 @@ from functools import partial
 from itertools import accumulate
 
 from common.errors import RefusedError
-from common.garbage_collection import growth_ignored
-from common.ids import IdSource
 from common.metadata.keys import CALL_SKEW_S
 from common.metadata.store import TabletStore
 from common.model.file import DataFile
-from common.model.service_paths import is_service_path
+from common.model.location_identity import is_service_path
 from common.model.table import Table, TableState
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 from common.parquet.location import (
@@ -31,6 +29,7 @@ from common.parquet.location import (
     open_location,
 )
 from common.rows.partitions import Partition
+from common.runtime import IdSource, growth_ignored
 from common.storage_threads import StorageThreads
 from common.units import format_count
 from neve.recovery.archive import TabletDump
@@ -217,10 +216,10 @@ async def _read_location(
         gone = min({*unread} - there.keys(), default="")
         if not gone:
             return LocationState(evidence=evidence, table=table, lineage=lineage, files=files)
-        on_progress(f"{gone} has gone meanwhile: looking once more")
+        on_progress(f"{gone} has disappeared: reading the list again")
     raise RefusedError(
-        f"files of {place.uri} go while they are looked at, the last was {gone}: wait until "
-        "whoever works there is done, and try again"
+        f"files of {place.uri} disappear while they are read, the last was {gone}: wait until "
+        "no other process deletes files there, and try again"
     )
 
 
@@ -403,7 +402,7 @@ def _not_recovered(evidence: Evidence, table: Table, unused: int) -> Iterable[st
         yield f"tablets that {held}: their keys belong to the next tablet"
     if any(not is_service_path(path) for path in evidence.added):
         if published is None:
-            yield "whether files of users had been added: those that nobody replaced count as added"
+            yield "whether files of users had been added: those that no job replaced count as added"
         else:
             yield (
                 f"whether files of users had been added since {published.name}: those written "

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import redis
 
-from common.ids import call_id
+from common.runtime import call_id
 from tests.support.ledger import LedgerTable, bag_rows, keyed_rows
 from tests.support.shell import Shell
 from tests.support.stack import QUARANTINE_FAILURES, SLOW, Service

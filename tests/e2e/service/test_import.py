@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from common.model.service_paths import is_guard
+from common.model.location_identity import is_guard
 from neve.api import ImportReport
 from tests.support.living_folder import files_below
 from tests.support.stack import Service

@@ -98,7 +98,7 @@ def states(tablet: TimedTablet, target_bytes: int) -> set[ChunkState]:
     return {chunk.state for chunk in occupied_chunks(segments, HOUR, target_bytes)}
 
 
-@pytest.mark.parametrize("seed", first_fast(40, range(500)))
+@pytest.mark.parametrize("seed", first_fast(40, range(500), slow=100))
 def test_after_a_cycle_nothing_is_left_to_do(seed: int) -> None:
     """The notes' promise: every chunk is ideal. Nothing else is asked of the limits here."""
     chance = random.Random(seed)
@@ -114,7 +114,7 @@ def test_after_a_cycle_nothing_is_left_to_do(seed: int) -> None:
     }
 
 
-@pytest.mark.parametrize("seed", first_fast(40, range(200)))
+@pytest.mark.parametrize("seed", first_fast(40, range(200), slow=100))
 def test_it_rests_whatever_outputs_weigh_and_however_little_a_job_may_have(seed: int) -> None:
     chance = random.Random(seed)
     hours = chance.choice([3, 12, 300])
@@ -125,7 +125,7 @@ def test_it_rests_whatever_outputs_weigh_and_however_little_a_job_may_have(seed:
     assert sorted_rows(tablet) == rows
 
 
-@pytest.mark.parametrize("seed", first_fast(20, range(200)))
+@pytest.mark.parametrize("seed", first_fast(20, range(200), slow=100))
 def test_a_request_rewrites_everything_and_rests(seed: int) -> None:
     chance = random.Random(seed)
     tablet = drawn(chance, chance.choice([uniform, uneven(chance)]), 12)
@@ -144,7 +144,7 @@ def test_a_request_rewrites_everything_and_rests(seed: int) -> None:
     }
 
 
-@pytest.mark.parametrize("seed", first_fast(40, range(500)))
+@pytest.mark.parametrize("seed", first_fast(40, range(500), slow=100))
 def test_after_a_crash_no_finished_chunk_is_planned(seed: int) -> None:
     """Jobs run until a crash; then the plan has chunks of the first plan that are not done."""
     chance = random.Random(seed)

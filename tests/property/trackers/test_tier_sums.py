@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.plugins.trackers.size_tiered import TierSums
+from coordinator.plugins.trackers import TierSums
 
 SIZES = st.integers(1, 10**13)
 

@@ -1,6 +1,7 @@
 """A driver whose actors need a resource each: `python -m tests.support.kubernetes.plain_actors`.
 
-It reads one JSON list a line and answers each with a line; `PlainActors` is the other end.
+Once it has joined the cluster it prints a line. Then it reads one JSON list a line and answers each
+with a line; `PlainActors` is the other end.
 
     ["start", "neve_group_small", ["a", "b"]]  → null, at once: actors may be pending
     ["ask", ["a", "b"]]                        → {"a": "neve-small-worker-…", "b": …}
@@ -15,11 +16,12 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
-from tests.support.kubernetes.cluster import KubeRayCluster
+from tests.support.kubernetes.cluster import PAUSE_S, KubeRayCluster
 from tests.support.patience import SERVICE_S
 
 
@@ -32,17 +34,27 @@ class PlainActors:
     @classmethod
     @contextmanager
     def run_in(cls, cluster: KubeRayCluster) -> Iterator[Self]:
-        """Run the driver for the length of a block."""
-        with cluster.popen(
-            [sys.executable, "-m", "tests.support.kubernetes.plain_actors"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        ) as driver:
-            try:
-                yield cls(driver)
-                driver.communicate(timeout=SERVICE_S)
-            finally:
-                driver.kill()
+        """Run the driver for the length of a block, once one has joined the cluster.
+
+        Ray gives up on a head that is slow to start its parts, sometimes by ending the process.
+        """
+        end_s = time.monotonic() + SERVICE_S
+        while True:
+            cluster.wait_for(cluster.head_listens, "a head for the driver")
+            with cluster.popen(
+                [sys.executable, "-m", "tests.support.kubernetes.plain_actors"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            ) as driver:
+                try:
+                    if driver.stdout and driver.stdout.readline():
+                        yield cls(driver)
+                        driver.communicate(timeout=SERVICE_S)
+                        return
+                finally:
+                    driver.kill()
+            assert time.monotonic() < end_s, f"no driver joins the cluster\n{cluster.describe()}"
+            time.sleep(PAUSE_S)
 
     def start(self, resource: str, names: Sequence[str]) -> None:
         """Create actors that need one of a resource each; does not wait for them."""
@@ -94,6 +106,7 @@ def main() -> None:
             ray.kill(ray.get_actor(name))
 
     ray.init(address="auto", namespace="plain", log_to_driver=False, logging_level="ERROR")
+    print(json.dumps("joined"), file=answers, flush=True)
     calls: dict[str, Callable[..., Any]] = {"start": start, "ask": ask, "kill": kill}
     for line in sys.stdin:
         call, *arguments = json.loads(line)

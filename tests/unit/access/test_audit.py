@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from common.clock import SystemClock
 from common.errors import UnavailableError
+from common.runtime import SystemClock
 from neve import api
 from neve.api import Column
 from neve.cli.access import render_audit
@@ -33,7 +33,7 @@ from neve.gateway.access.audit import (
 )
 from neve.gateway.access.tokens import TokenFile
 from tests.support.flaky import Fault, FlakyKeyspace, Point
-from tests.support.gateway import TOKEN, Gateway, serving
+from tests.support.gateway import RUNNING, TOKEN, Gateway, serving
 from tests.support.memory_store import MemoryKeyspace, MemoryStore
 from tests.support.patience import PATIENCE_S
 from tests.support.predictable import ManualClock
@@ -41,6 +41,7 @@ from tests.support.predictable import ManualClock
 FULL = Path("/dev/full")
 """A device that is always full."""
 ENTRY = api.AuditEntry(outcome="begun", id="aud-1", at_s=1.0, caller="ci", action="POST /v1/tables")
+READ = {"latency_s": 0.1, "reads": 1}
 COLUMNS = [Column(name="x", type="int64")]
 
 
@@ -158,6 +159,20 @@ def test_without_a_file_that_works_the_stream_has_both(path: Path | None) -> Non
     assert [json.loads(line)["outcome"] for line in where.stream.lines] == ["begun", "done"]
     assert where.audit.counts.failures == (0 if path is None else 2)
     assert [event for event, _ in where.log] == ([] if path is None else ["audit not written"])
+
+
+@pytest.mark.parametrize("path", [None, FULL])
+def test_a_begun_line_in_the_stream_is_ended_there(path: Path | None) -> None:
+    where = site(path)
+
+    async def refused_and_next() -> None:
+        for name in ("aud-1", "aud-2"):
+            await where.audit.begin(replace(ENTRY, id=name))
+        where.audit.end(replace(ENTRY, id="aud-2", outcome="refused"))
+        await where.audit.close()
+
+    asyncio.run(refused_and_next())
+    assert where.stream.kinds == ["", "", ""]
 
 
 @pytest.mark.parametrize("path", [None, FULL])
@@ -441,6 +456,62 @@ def test_a_token_of_other_tables_leaves_no_begun_call(tmp_path: Path) -> None:
     assert {each["caller"] for each in lines_of(path)} == {"gateway.token"}
     (line,) = lines_of(tmp_path / "audit-refused.jsonl")
     assert line["outcome"] == "refused"
+
+
+LATE_REFUSALS = [
+    ("/v1/tables/events/compactions", {"delete_where": "x = 1"}, 403),
+    (f"/v1/jobs/{RUNNING.attempt}/cancel", None, 403),
+    ("/v1/jobs/att-none/cancel", None, 404),
+    ("/v1/reads", {"tables": {"events": {"latency_s": 0.1, "reads": 1}, "hidden": {}}}, 422),
+    ("/v1/reads", {"tables": dict.fromkeys(["events", "hidden"], READ)}, 404),
+]
+"""Path and body of calls whose right the path alone does not decide, and the status."""
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+@pytest.mark.parametrize(("path", "body", "status"), LATE_REFUSALS)
+def test_a_call_that_its_body_refuses_leaves_no_begun_call(
+    path: str, body: object, status: int, has_file: bool, tmp_path: Path
+) -> None:
+    grants = ["read:events", "compact:other-*" if "jobs" in path else "compact:events"]
+    tokens = TokenFile(tmp_path / "tokens.json")
+    _, token = tokens.create("narrow", grants, now_s=0.0, life_s=None)
+    file = tmp_path / "audit.jsonl"
+    access = {"tokens_file": str(tokens.path), "audit_file": str(file) if has_file else ""}
+    with serving(access=access) as gateway, gateway.client() as admin:
+        for name in ("events", "hidden"):
+            create(gateway, tmp_path, name)
+        headers = {"Authorization": f"Bearer {token}"}
+        with httpx.Client(base_url=gateway.url, headers=headers) as narrow:
+            for _ in range(EARLY_BURST + 20):
+                answer = narrow.post(path, json=body)
+                assert answer.status_code == status, answer.text
+        first_entries(admin, EARLY_BURST + 2)
+        store = gateway.services.store
+        changes = gateway.ask(store.audit(1_000))
+        refused = gateway.ask(store.audit(1_000, "refused"))
+    assert b"narrow" not in b"".join(changes)
+    assert EARLY_BURST <= len(refused) < EARLY_BURST + 20
+    assert {json.loads(line)["outcome"] for line in refused} == {"refused"}
+    if has_file:
+        assert {each["caller"] for each in lines_of(file)} == {"gateway.token"}
+
+
+def test_a_table_that_is_named_by_its_id_is_noted_before_it_is_changed(tmp_path: Path) -> None:
+    """The path does not show that the caller may change it."""
+    tokens = TokenFile(tmp_path / "tokens.json")
+    _, token = tokens.create("narrow", ["compact:events"], now_s=0.0, life_s=None)
+    file = tmp_path / "audit.jsonl"
+    access = {"tokens_file": str(tokens.path), "audit_file": str(file)}
+    with serving(access=access) as gateway:
+        create(gateway, tmp_path)
+        with gateway.client() as admin:
+            id_ = admin.describe("events").id
+        with gateway.client(token) as narrow:
+            assert narrow.pause(id_).state == "paused"
+    noted = [each["outcome"] for each in lines_of(file) if each["caller"] == "narrow"]
+    assert noted == ["begun", "done"]
+    assert not (tmp_path / "audit-refused.jsonl").exists()
 
 
 def test_refused_calls_push_out_no_change(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from neve.gateway.access.callers import (
     Caller,
     Role,
     TableGrant,
+    check_table,
     current_call,
-    open_table,
     parse_grants,
     require_role,
     serve_call,
@@ -105,10 +105,10 @@ def test_a_refusal_says_who_what_and_where() -> None:
 def test_the_table_of_a_call_is_compared_with_the_role_of_its_route() -> None:
     serve_call(AuthorizedCall(caller("read", "write:events"), role=Role.WRITE))
     try:
-        open_table("events")
+        check_table("events")
         assert current_call().table == "events"
         with pytest.raises(ForbiddenError):
-            open_table("users")
+            check_table("users")
     finally:
         serve_call(None)
 

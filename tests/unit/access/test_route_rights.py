@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -143,6 +144,34 @@ def test_a_route_refuses_every_role_that_may_not(name: str, door: Door) -> None:
 def test_a_route_wants_a_token(name: str, door: Door) -> None:
     assert door.answer(name, None).status_code == 401
     assert door.answer(name, "neve_wrong").status_code == 401
+
+
+def test_every_change_is_noted_before_it_is_made(tmp_path: Path) -> None:
+    """Whatever a route checks first: an outcome without a first line could be lost."""
+    file = tmp_path / "audit.jsonl"
+    with (
+        serving(access={"audit_file": str(file)}) as gateway,
+        gateway.client() as client,
+        httpx.Client(base_url=gateway.url) as http,
+    ):
+        (tmp_path / "users").mkdir()
+        schema = [Column(name="x", type="int64")]
+        client.create_table("users", str(tmp_path / "users"), schema=schema)
+        door = Door(gateway, {}, http)
+        changes = sorted(name for name in GUARDED if not name.startswith("GET "))
+        drop = "DELETE /v1/tables/{table}"
+        for name in (*(name for name in changes if name != drop), drop):
+            door.answer(name, TOKEN)
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        answer = http.post(f"/v1/jobs/{RUNNING.attempt}/cancel", headers=headers)
+        assert answer.status_code == 202, answer.text
+    outcomes: dict[str, list[str]] = {}
+    for line in map(json.loads, file.read_text().splitlines()):
+        outcomes.setdefault(line["id"], []).append(line["outcome"])
+    refused = (tmp_path / "audit-refused.jsonl").read_text().splitlines()
+    assert {each[0] for each in outcomes.values()} == {"begun"}
+    assert {json.loads(line)["outcome"] for line in refused} == {"refused"}
+    assert sum(each[-1] == "done" for each in outcomes.values()) > len(changes) / 3
 
 
 @pytest.mark.parametrize("name", sorted(set(ROUTE_RIGHTS) - set(GUARDED)))

@@ -14,7 +14,7 @@ import pytest
 import ray
 import ray.cloudpickle
 
-from common.actor_class import callable_across_releases
+from common.coordinator_proxy import callable_across_releases
 from compactor.actor import CompactorActor
 from coordinator.actor import CoordinatorActor
 from tests.support.older_release import older_release

@@ -1,6 +1,6 @@
 """Waits double and are bounded."""
 
-from common.backoff import Backoff
+from common.primitives import Backoff
 
 
 def test_waits_double_up_to_the_bound() -> None:

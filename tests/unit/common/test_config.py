@@ -1,11 +1,12 @@
 """Settings: file under environment under flags, and everything unknown refused by name."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from common.config import Flag, load_settings, setting_rows
+from common.config import SECTIONS, Flag, load_settings, setting_rows
 from common.errors import ConfigError
 from common.model.group import Group
 from common.secret_files import secret_of
@@ -63,7 +64,7 @@ def test_sizes_and_durations_may_be_texts(tmp_path: Path) -> None:
         ("[compactor]\nslots = 'many'", "compactor.slots.*'many'"),
         ("[compactor]\nslots = -1", "compactor.slots.*-1"),
         ("[compactor]\nslots = true", "compactor.slots.*True"),
-        ("[store]\nurl = 5", r"store.url \(a secret\) is not a text"),
+        ("[store]\nurl = 5", r"store.url is \(a secret\), expected a text"),
         (
             "[coordinator]\ngroup_limit_bytes_s = '1K'",
             "coordinator.group_limit_bytes_s is 1.0 KiB, expected 0 .none. or at least 64",
@@ -81,7 +82,10 @@ def test_sizes_and_durations_may_be_texts(tmp_path: Path) -> None:
         ("[services.a]\n[services.b]", "'default' is used by services 'a' and 'b'"),
         ("not toml", "not TOML"),
         ("[compactor]\nslots = 0", "compactor.slots is 0, expected 1 to 1000"),
-        ("[compactor]\nengine = 'yarn'", "compactor.engine is yarn, expected one of raydp, local"),
+        (
+            "[compactor]\nengine = 'yarn'",
+            "compactor.engine is 'yarn', expected one of raydp, local",
+        ),
         ("[compactor]\nexecutor_memory = '10m'", "executor_memory is 10m, expected at least 450"),
         ("[compactor]\ntask_memory = 'much'", "task_memory 'much' is not a size"),
         ("[compactor]\ntask_memory_max = '400m'", "compactor.task_memory_max is 400m, expected 0"),
@@ -98,22 +102,25 @@ def test_sizes_and_durations_may_be_texts(tmp_path: Path) -> None:
         ("[coordinator]\ngeneration_interval_s = 0", "expected 0.5 s to 3600 s"),
         ("[coordinator]\ntick_s = 0", "tick_s is 0 s, expected 0.001 s to 60 s"),
         ("[gateway]\nport = 99999", "gateway.port is 99999, expected 0 to 65535"),
-        ("[gateway]\ntoken = 5", r"gateway.token \(a secret\) is not a text"),
+        ("[gateway]\ntoken = 5", r"gateway.token is \(a secret\), expected a text"),
         ("[groups.Big]", "group name 'Big' must be a DNS label"),
         ("[groups.big]\nslotz = 1", "groups.big.slotz is unknown; did you mean 'slots'"),
         ("[groups.big]\nslots = 0", "groups.big.slots is 0, expected 1 to 1000"),
-        ("[groups.big]\ncompactors = -1", "groups.big.compactors -1 is not a whole"),
+        ("[groups.big]\ncompactors = -1", "groups.big.compactors is -1, expected at least 0"),
         ("[groups.big]\ncompactors = { min = 2, max = 1 }", "compactors 2 to 1 are not possible"),
-        ("[groups.big]\ncompactors = { min = 2 }", "groups.big.compactors .*is not a number or"),
+        (
+            "[groups.big]\ncompactors = { min = 2 }",
+            "groups.big.compactors is .*expected a number or",
+        ),
         (
             "[groups.big]\ntask_memory_max = '400m'",
             "groups.big.task_memory_max is 400m.*compactor.",
         ),
-        ("[groups.big.slots]\nx = 1", "groups.big.slots.*not a whole number"),
+        ("[groups.big.slots]\nx = 1", "groups.big.slots.*expected a whole number"),
         ("groups = 3", "groups is not what"),
-        ("dispatcher = 3", "dispatcher 3 is not a text"),
-        ("[services.a]\noptions = 3", "services.a.options.*not a table"),
-        ("[services.a]\ngroups = 'x'", "services.a.groups 'x' is not a list such as"),
+        ("dispatcher = 3", "dispatcher is 3, expected a text"),
+        ("[services.a]\noptions = 3", "services.a.options is 3, expected a table"),
+        ("[services.a]\ngroups = 'x'", "services.a.groups is 'x', expected a list such as"),
         ("[nonsense]", "section 'nonsense' is unknown"),
     ],
 )
@@ -121,6 +128,31 @@ def test_a_bad_file_is_refused_and_the_value_named(tmp_path: Path, text: str, na
     with pytest.raises(ConfigError, match=named) as refused:
         load_settings(written(tmp_path, text), environ={})
     assert "neve.toml" in str(refused.value), "the source is not named"
+
+
+EVERY = [
+    f"{section}.{entry.name}"
+    for section in ("store", "coordinator", "compactor", "gateway", "control", "groups.default")
+    for entry in fields(SECTIONS.get(section, GroupSettings))
+]
+
+
+@pytest.mark.parametrize("written", ["9" * 10_000, "²", "9" * 10_000 + "s", "-" + "9" * 10_000])
+def test_a_number_that_no_setting_has_is_refused_in_a_few_words(written: str) -> None:
+    """In flags and the environment numbers are texts."""
+    for name in EVERY:
+        variable = f"NEVE_{name.replace('.', '_').upper()}"
+        for flags, environ in (([f"{name}={written}"], {}), ([], {variable: written})):
+            assert len(refusal(flags, environ)) < 1_000, name
+
+
+def refusal(flags: list[str], environ: dict[str, str]) -> str:
+    """Return why settings are refused; empty: they are taken."""
+    try:
+        load_settings(environ=environ, flags=flags)
+    except ConfigError as refused:
+        return str(refused)
+    return ""
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -181,6 +213,23 @@ def test_groups_stand_in_the_place_of_what_holds_for_all(tmp_path: Path) -> None
     assert settings.served_groups() == {"default": 0, "small": 1, "large": 20}
 
 
+def test_every_setting_of_a_group_reaches_its_compactors() -> None:
+    words = {
+        "compactors": {"min": 1, "max": 1},
+        "urgent_slots": 1,
+        **dict.fromkeys(("slots", "executors", "cores"), 3),
+        **dict.fromkeys(("memory", "driver_memory", "task_memory"), "1234m"),
+        "task_memory_max": "2345m",
+        **dict.fromkeys(("resource", "executor_resource"), "neve_group"),
+    }
+    assert words.keys() == {entry.name for entry in fields(GroupSettings)}
+    usual = CompactorSettings()
+    for name, value in words.items():
+        # Those say how many there are, where, and what the coordinator hands out.
+        if name not in ("compactors", "resource", "urgent_slots"):
+            assert GroupSettings(**{name: value}).applied_to(usual) != usual, name  # type: ignore[arg-type]  # by name
+
+
 def test_without_named_groups_there_is_a_default_group(tmp_path: Path) -> None:
     settings = load_settings(environ={})
     assert list(settings.compactor_names()) == [("default", "default-1")]
@@ -215,7 +264,10 @@ def test_the_environment_reaches_groups_services_and_the_dispatcher() -> None:
         ("NEVE_COMPACTOR_SLOTZ", "NEVE_COMPACTOR_SLOTZ: setting compactor.slotz.*'slots'"),
         ("NEVE_GROUPS_LARGE", "NEVE_GROUPS_LARGE names no setting, expected NEVE_GROUPS_<NAME>_"),
         ("NEVE_SERVICES_A_PLANER", "NEVE_SERVICES_A_PLANER names no setting"),
-        ("NEVE_GATEWAY_PORT", "NEVE_GATEWAY_PORT: setting gateway.port 'x' is not a whole number"),
+        (
+            "NEVE_GATEWAY_PORT",
+            "NEVE_GATEWAY_PORT: setting gateway.port is 'x', expected a whole number",
+        ),
         ("NEVE_SLOTS", "NEVE_SLOTS: section 'slots' is unknown"),
     ],
 )
@@ -275,23 +327,24 @@ def test_a_list_of_texts_comes_from_file_or_environment(tmp_path: Path) -> None:
     assert load_settings(environ=environ).gateway.locations == ("/data", "s3://lake")
     for wrong in ("[1]", "7", "{}"):
         file.write_text(f"[gateway]\nlocations = {wrong}\n")
-        with pytest.raises(ConfigError, match=r"gateway\.locations .* is not a list of texts"):
+        with pytest.raises(ConfigError, match=r"gateway\.locations .* expected a list of texts"):
             load_settings(file, environ={})
 
 
-@pytest.mark.parametrize(("text", "value"), [("true", True), ("false", False)])
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("false", False), ("'yes'", True)])
 def test_a_flag_is_true_or_false_wherever_it_comes_from(
     text: str, value: bool, tmp_path: Path
 ) -> None:
     path = written(tmp_path, f"[gateway]\ninsecure = {text}\n")
     assert load_settings(path, environ={}).gateway.insecure is value
+    text = text.strip("'")
     assert load_settings(environ={"NEVE_GATEWAY_INSECURE": text}).gateway.insecure is value
     assert load_settings(environ={}, flags=[f"gateway.insecure={text}"]).gateway.insecure is value
 
 
-@pytest.mark.parametrize("text", ["yes", "1", "", "True"])
+@pytest.mark.parametrize("text", ["ja", "1", "", "1.0"])
 def test_a_flag_that_is_something_else_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"gateway\.insecure .* is neither true nor false"):
+    with pytest.raises(ConfigError, match=r"gateway\.insecure .* expected true or false"):
         load_settings(environ={"NEVE_GATEWAY_INSECURE": text})
 
 
@@ -308,3 +361,32 @@ def test_a_secret_is_given_once(tmp_path: Path) -> None:
     file.write_text("redis://:p@h\n")
     assert secret_of("store.url", "redis://other", str(file)) == "redis://:p@h"
     assert secret_of("store.url", "redis://other", "") == "redis://other"
+
+
+@pytest.mark.parametrize("name", ["compactor.slots", "groups.default.slots", "store.tries_max"])
+@pytest.mark.parametrize("text", ["²", "9" * 5000, "9" * 1_000_000], ids=["²", "long", "longer"])
+def test_a_text_that_is_hardly_a_number_is_refused_in_a_sentence(name: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=f"setting {name} is '.*, expected a whole num") as raised:
+        load_settings(environ={}, flags=[f"{name}={text}"])
+    assert len(str(raised.value)) < 300
+
+
+def test_huge_values_are_refused_by_their_beginning(tmp_path: Path) -> None:
+    """Digits of base 16 are not bounded by Python."""
+    huge = "0x" + "f" * 10_000
+    for line, sentence in (
+        (f"[compactor]\nslots = {huge}", "is a number of too many digits, expected a whole number"),
+        (f"[coordinator]\ntick_s = {huge}", "a number of too many digits is not a duration"),
+        (f"[coordinator]\nageing_per_s = {huge}", "number of too many digits, expected a number"),
+        (
+            f"[groups.big]\ncompactors = {huge}",
+            "number of too many digits, expected a whole number",
+        ),
+        (f"[gateway]\nlocations = [{'1,' * 100_000}]", "expected a list of texts"),
+        ("[store]\ntries_max = nan", "is nan, expected a whole number"),
+    ):
+        with pytest.raises(ConfigError, match=sentence) as raised:
+            load_settings(written(tmp_path, line), environ={})
+        assert len(str(raised.value)) < 400
+    with pytest.raises(ConfigError, match=r"compactors is '9999.*, expected a number or"):
+        load_settings(environ={"NEVE_GROUPS_BIG_COMPACTORS": "9" * 5000})

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from common.garbage_collection import pause_after
+from common.runtime import pause_after
 from tests.support.patience import PATIENCE_S
 
 PROGRAM = """

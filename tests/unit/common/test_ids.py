@@ -2,9 +2,8 @@
 
 import pytest
 
-from common.clock import SystemClock
-from common.digests import call_time_s, digest
-from common.ids import RandomIds, call_id
+from common.primitives import call_time_s, digest
+from common.runtime import RandomIds, SystemClock, call_id
 from tests.support.predictable import CountedIds, ManualClock
 
 pytestmark = pytest.mark.unit

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.backoff import Backoff
 from common.errors import InputError, RewriteError, UnavailableError, VerificationError
 from common.model.keys import encode_value
 from common.model.outcome import DroppedRows
@@ -22,9 +21,10 @@ from common.parquet.service_files import (
     claim_location,
     write_owner,
 )
+from common.primitives import Backoff
 from common.rows.key_encoding import encode_keys
 from common.rows.merge import merge_tables, sorted_rows
-from common.rows.row_hash import row_hash
+from common.rows.row_facts import row_hash
 from common.rows.rules import DropRule, RowRules
 from compactor import service
 from compactor.rewrite import general_merge, outputs

@@ -9,7 +9,6 @@ from typing import cast
 
 import pytest
 
-from common.clock import SystemClock
 from common.errors import (
     CompactionError,
     ConfigError,
@@ -25,6 +24,7 @@ from common.metadata.store import TabletStore
 from common.metadata.store_values import AttemptOutcome
 from common.model.group import RateGrant
 from common.model.outcome import AttemptEnd, RefusalCode, RowCounts
+from common.runtime import SystemClock
 from common.settings import CompactorSettings
 from common.wire import AttemptReport, HeartbeatReply
 from compactor import service

@@ -343,11 +343,11 @@ def test_a_file_is_rewritten_when_half_of_it_has_expired() -> None:
     [
         ({"min_input_files": 1}, "min_input_files is 1, expected at least 2"),
         ({"lower_share": 1.1}, "lower_share is 1.1, expected above 0 and at most 1"),
-        ({"upper_share": "0.9"}, "upper_share is '0.9', expected at least 1"),
+        ({"upper_share": "0.9"}, "upper_share is 0.9, expected at least 1"),
         ({"max_files": 1}, "max_files is 1, expected at least 2"),
         ({"min_growth": 0.5}, "min_growth is 0.5, expected at least 1"),
         ({"max_wait": "soon"}, "max_wait_s"),
-        ({"ratio": 3}, "unknown option 'ratio'"),
+        ({"ratio": 3}, "option 'ratio' is unknown"),
     ],
 )
 def test_options_are_checked(options: dict[str, object], message: str) -> None:

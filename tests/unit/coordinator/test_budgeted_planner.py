@@ -197,5 +197,5 @@ def test_a_request_ends_in_one_file() -> None:
 def test_a_small_file_alone_must_not_be_worth_a_rewrite() -> None:
     with pytest.raises(ConfigError, match=r"gamma is 0.02, expected below min_quality 0.01"):
         BudgetedPlanner().check({"gamma": 0.02})
-    with pytest.raises(ConfigError, match="budget_bytes is '1KB', expected at least"):
+    with pytest.raises(ConfigError, match=r"budget_bytes is 1.0 KiB, expected at least"):
         BudgetedPlanner().check({"budget": "1KB"})

@@ -25,8 +25,7 @@ from common.spi.controller import (
 )
 from coordinator.core.control import require_sound
 from coordinator.core.queue import admits_fan_in, admits_weight, job_weight
-from coordinator.plugins.controllers.curves import ControlPoints, parse_points
-from coordinator.plugins.controllers.debt import GIB, debt_slots
+from coordinator.plugins.controllers import GIB, ControlPoints, debt_slots, parse_points
 from coordinator.registry import control_loop, load_controller
 from neve.service_settings import load_service_settings
 
@@ -222,7 +221,7 @@ def test_a_service_with_an_unknown_controller_or_option_does_not_start() -> None
 
     assert "neve.controllers: 'pid' is not installed" in refused("control.controller=pid")
     told = refused("control.options=goal=10m")
-    assert "controller static: unknown option 'goal'; expected one of slots" in told
+    assert "controller static: option 'goal' is unknown; known: slots" in told
     assert "control.options is from flag --set control.options" in told
     assert "expected name=value, each once" in refused("control.options=slots")
     assert "expected name=value, each once" in refused("control.options=slots=1, slots=2")
@@ -259,7 +258,7 @@ def test_the_controller_of_the_page_on_plug_ins_works_as_it_stands() -> None:
         require_sound(found)
     assert (system(by_night), by_night.slots) == (1000.0, 20)
     assert (system(by_day), by_day.slots) == (80.0, 2)
-    with pytest.raises(ConfigError, match="unknown option 'hours'"):
+    with pytest.raises(ConfigError, match="option 'hours' is unknown"):
         names["NightControllers"]().controller({"hours": 3})
 
 

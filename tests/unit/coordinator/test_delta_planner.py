@@ -184,7 +184,7 @@ def test_tombstones_that_nothing_needs_any_more_are_dropped_from_the_base() -> N
         ({"minor_files": "1"}, "option minor_files is '?1'?, expected at least 2"),
         ({"major_ratio": 0}, "option major_ratio is 0, expected above 0"),
         ({"small_share": "2"}, "option small_share is '?2.*'?, expected above 0 and at most 1"),
-        ({"scan_weight": -1}, "option scan_weight is -1, expected at least 0"),
+        ({"scan_weight": -1}, "option scan_weight is -1, expected 0 to 100"),
     ],
 )
 def test_wrong_options_are_refused(given: dict[str, object], message: str) -> None:

@@ -312,10 +312,10 @@ def test_a_request_ends_in_files_that_do_not_overlap() -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"fan_out": 1}, "fan_out is 1, expected at least 2"),
-        ({"max_file": 0}, "max_file_bytes is 0, expected at least 1"),
+        ({"fan_out": 1}, "fan_out is 1, expected 2 to 100"),
+        ({"max_file": 0}, "max_file_bytes is 0 B, expected at least 1 B"),
         ({"min_threshold": 40}, "min_threshold is 40, expected at most max_threshold"),
-        ({"fanout": 3}, "unknown option 'fanout'"),
+        ({"fanout": 3}, "option 'fanout' is unknown; did you mean 'fan_out'"),
     ],
 )
 def test_options_are_checked(options: dict[str, object], says: str) -> None:

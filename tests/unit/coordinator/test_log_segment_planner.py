@@ -446,7 +446,7 @@ def test_sizes_that_divide_the_capacity_are_accepted(size: int) -> None:
             "capacity_bytes 171798691840 (160.0 GiB), such as 10737418240 (10.0 GiB)",
         ),
         ({"policy": "some"}, "option policy is 'some', expected one of compact-all, stats-based"),
-        ({"min_used_percent": 101}, "option min_used_percent is 101, expected at least 0"),
+        ({"min_used_percent": 101}, "option min_used_percent is 101, expected 0 to 100"),
         ({"min_reclaim_segments": 0}, "option min_reclaim_segments is 0, expected at least 1"),
         ({"segment": 100, "header": 60, "largest_record": 40}, "leave no room in a segment of 100"),
         (

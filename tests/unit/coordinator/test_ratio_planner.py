@@ -101,7 +101,7 @@ def test_settings_that_would_run_in_circles_are_refused(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_file": 4}, "unknown option 'max_file'; expected one of file_limit, lowest_ratio"),
+        ({"max_file": 4}, "option 'max_file' is unknown; did you mean 'max_files'"),
         ({"ratio": "three"}, "ratio is 'three', expected a number"),
         ({"max_files": 2.5}, "max_files is 2.5, expected a whole number"),
         ({"max_files": True}, "max_files is True, expected a whole number"),

@@ -127,7 +127,7 @@ class Old:
     ("planner", "options", "message"),
     [
         (RatioPlanner(), {"ratoi": 2.0}, "planner 'p': option 'ratoi' is unknown; did you mean 'r"),
-        (RatioPlanner(), {"x": 2.0}, "option 'x' is unknown; known are file_limit, lowest_ratio"),
+        (RatioPlanner(), {"x": 2.0}, "option 'x' is unknown; known: file_limit, lowest_ratio"),
         (RatioPlanner(), {"ratio": 0.5}, "planner 'p' refuses its options: .*ratio is 0.5, exp"),
         (RatioPlanner(), {"max_files": "ten"}, "max_files is 'ten', expected a whole number"),
         (Strict(), {}, "planner 'p' refuses its options: KeyError.*small_bytes is missing"),

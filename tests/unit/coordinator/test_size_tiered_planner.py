@@ -14,8 +14,7 @@ from common.model.file import DataFile
 from common.model.group import Group
 from common.model.job import Kind, Plan
 from common.spi.planner import PlanParameters, RequestFacts
-from coordinator.plugins.planners.size_tiered import SizeTieredPlanner
-from coordinator.plugins.planners.tiers import TierOptions, buckets
+from coordinator.plugins.planners.size_tiered import SizeTieredPlanner, TierOptions, buckets
 from tests.support.planning import files_of, parameters
 
 MIB, DAY_S = 1024**2, 86_400.0
@@ -159,8 +158,8 @@ def test_a_request_ends_in_one_file() -> None:
     [
         ({"min_threshold": 1}, "min_threshold is 1, expected at least 2"),
         ({"min_threshold": 40}, "min_threshold is 40, expected at most max_threshold, which is 32"),
-        ({"bucket_low": "2"}, "bucket_low is '2', expected above 0 and at most 1"),
-        ({"bucket": 1}, "unknown option 'bucket'"),
+        ({"bucket_low": "2"}, "bucket_low is 2, expected above 0 and at most 1"),
+        ({"bucket": 1}, "option 'bucket' is unknown"),
     ],
 )
 def test_options_are_checked(options: dict[str, object], says: str) -> None:

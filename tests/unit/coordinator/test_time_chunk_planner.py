@@ -13,8 +13,7 @@ from common.model.group import Group
 from common.model.job import JobAction, Kind, Plan, PriorityClass, class_of, time_outputs_max
 from common.spi.planner import PlanParameters, RequestFacts
 from coordinator.core.planning import checked_jobs
-from coordinator.plugins.planners.chunk_policies import read_intervals
-from coordinator.plugins.planners.chunks import RULES, ChunkState, Contents, Score
+from coordinator.plugins.planners.chunks import RULES, ChunkState, Contents, Score, read_intervals
 from coordinator.plugins.planners.time_chunk import TimeChunkPlanner
 from tests.support.planning import parameters
 
@@ -422,7 +421,7 @@ def test_other_tables_are_left(changes: dict[str, Any], why: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"granularity": "0.5s"}, "granularity_s is '0.5s', expected at least 1"),
+        ({"granularity": "0.5s"}, "granularity_s is 0.5 s, expected at least 1 s"),
         ({"granularity": "1.5s"}, r"granularity_s is 1\.5, expected whole seconds"),
         ({"order": "best"}, "order is 'best', expected one of newest, priority, fragmented, fixed"),
         ({"order": "fixed"}, "intervals is '' and order is fixed; expected intervals with order"),
@@ -432,8 +431,8 @@ def test_other_tables_are_left(changes: dict[str, Any], why: str) -> None:
             "skip_intervals has '2024-01-02/2024-01-01', expected two dates or times, the later",
         ),
         ({"skip_intervals": "yesterday"}, "skip_intervals has 'yesterday', expected two dates"),
-        ({"minor_bytes_percent": 101}, "minor_bytes_percent is 101, expected at least 0 and at"),
-        ({"grain": 1}, "unknown option 'grain'"),
+        ({"minor_bytes_percent": 101}, "minor_bytes_percent is 101, expected 0 to 100"),
+        ({"grain": 1}, "option 'grain' is unknown"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, object], message: str) -> None:

@@ -290,8 +290,8 @@ def test_files_are_rewritten_for_tombstones_only_if_it_is_asked_for() -> None:
     ("options", "says"),
     [
         ({"window_unit": "weeks"}, "window_unit is 'weeks', expected one of minutes, hours, days"),
-        ({"window_size": 0}, "window_size is 0, expected at least 1 and at most 1000"),
-        ({"window": "0.5s"}, "window_s is '0.5s', expected at least 1"),
+        ({"window_size": 0}, "window_size is 0, expected 1 to 1000"),
+        ({"window": "0.5s"}, "window_s is 0.5 s, expected 1 s to 86400000 s"),
         ({"window": "6h", "window_size": 2}, "options window_size and window_s are both given"),
         ({"min_threshold": 40}, "min_threshold is 40, expected at most max_threshold"),
     ],

@@ -318,7 +318,7 @@ def test_tables_are_told_largest_first_with_progress_taken_off() -> None:
 def told(
     backlogs: Backlogs, progress: list[tuple[TabletId, str, float]] | None = None, count: int = 9
 ) -> tuple[api.Backlog, ...]:
-    return backlogs.told(str.upper, progress or [], count)
+    return backlogs.top(str.upper, progress or [], count)
 
 
 def test_of_many_tables_the_last_line_stands_for_all_others() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from common.bounded_map import BoundedMap
 from common.model.job import Kind
 from common.model.tablet import TabletId
+from common.primitives import BoundedMap
 from common.settings import CoordinatorSettings
 from coordinator.core.attempts import (
     NEXT_STATES,

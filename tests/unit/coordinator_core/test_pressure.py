@@ -20,7 +20,7 @@ from coordinator.core.control import (
     overlapping_files,
     with_pressure,
 )
-from coordinator.plugins.controllers.debt import DebtController, DebtOptions
+from coordinator.plugins.controllers import DebtController, DebtOptions
 from tests.support.task_manager import TABLE, TaskManager
 from tests.unit.coordinator.test_planning import planned, running, tablet
 

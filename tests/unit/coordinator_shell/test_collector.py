@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from common.clock import Clock
 from common.errors import RewriteError
-from common.ids import call_id
 from common.metadata.changes import (
     AddFiles,
     Applied,
@@ -25,8 +23,8 @@ from common.metadata.changes import (
     StampGarbage,
     UnpinFiles,
 )
+from common.metadata.changes.protocol import into_garbage
 from common.metadata.keys import TableKeys
-from common.metadata.mutation.effects import into_garbage
 from common.metadata.store_values import GarbageEntry, PinEntry
 from common.model.file import DataFile
 from common.model.job import Kind
@@ -36,6 +34,7 @@ from common.model.tablet import PLUS_INFINITY, Reservation, TabletId
 from common.parquet.foreign_formats import ForeignMark
 from common.parquet.location import open_location
 from common.parquet.service_files import LocationOwner, claim_location
+from common.runtime import Clock, call_id
 from coordinator.core.maintenance import GarbageCounts
 from coordinator.core.scans import GarbageRules, is_deletable
 from coordinator.storage import garbage_collector as collector_module

@@ -6,11 +6,10 @@ import asyncio
 
 import pytest
 
-from common.ids import call_id
-from common.metadata.changes import AddFiles
-from common.metadata.mutation import effects
+from common.metadata.changes import AddFiles, protocol
 from common.model.file import DataFile
 from common.model.tablet import TabletId
+from common.runtime import call_id
 from common.settings import Settings
 from coordinator.registry import planner_for
 from coordinator.scan import scanner as module
@@ -61,7 +60,7 @@ def test_a_position_outlives_a_commit() -> None:
 def test_a_gap_in_the_change_stream_is_counted_once(
     monkeypatch: pytest.MonkeyPatch, capped: int, resets: int
 ) -> None:
-    monkeypatch.setattr(effects, "CHANGES_MAX", capped)
+    monkeypatch.setattr(protocol, "CHANGES_MAX", capped)
     monkeypatch.setattr(module, "CHANGES_MAX", 5)
 
     async def story() -> None:
@@ -85,7 +84,7 @@ def test_a_gap_in_the_change_stream_is_counted_once(
 def test_a_table_of_which_changes_were_missed_is_looked_at_as_a_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(effects, "CHANGES_MAX", 12)
+    monkeypatch.setattr(protocol, "CHANGES_MAX", 12)
     monkeypatch.setattr(module, "CHANGES_MAX", 5)
 
     async def story() -> None:

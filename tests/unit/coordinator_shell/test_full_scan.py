@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from common.errors import UnavailableError
-from common.ids import call_id
 from common.metadata.changes import AddFiles, CreateTable, WriteAnalysis
 from common.model.file import DataFile
 from common.model.job import Kind, job_id
 from common.model.tablet import Analysis, TabletId
+from common.runtime import call_id
 from common.settings import CoordinatorSettings, Settings
 from coordinator.core.scans import TabletSpan
 from coordinator.registry import planner_for
 from coordinator.scan import full_scan, scanner
-from coordinator.scan.full_scan import FullScan
-from coordinator.scan.scan_ranges import (
+from coordinator.scan.full_scan import (
+    FullScan,
     LocalRangeScans,
     RangeFindings,
     ScanRange,

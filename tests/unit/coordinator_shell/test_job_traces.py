@@ -13,7 +13,7 @@ from common.tracing import NoSpans, Spans
 from common.wire import Assignment, AttemptReport
 from coordinator.core import actions as do
 from coordinator.core import events as on
-from coordinator.job_traces import JobTraces
+from coordinator.service import JobTraces
 from tests.support.assignments import an_assignment
 from tests.support.compactor_fakes import FakeSpans
 

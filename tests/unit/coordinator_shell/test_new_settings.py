@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from common.ids import call_id
 from common.metadata.changes import AddFiles, Applied, ChangeTable
 from common.model.file import DataFile
 from common.model.job import JobAction
 from common.model.table import Column, TableSettings
 from common.model.tablet import PLUS_INFINITY, Analysis
+from common.runtime import call_id
 from common.settings import CoordinatorSettings, Settings
 from tests.support.request_shell import TABLE, Cluster, run, until
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import pytest
 
-from common.ids import call_id
 from common.metadata.changes import (
     AddFiles,
     Applied,
@@ -18,6 +17,7 @@ from common.model.file import DataFile
 from common.model.outcome import AttemptEnd, RowCounts
 from common.model.table import Column, Table
 from common.model.tablet import PLUS_INFINITY, Analysis, TabletId
+from common.runtime import call_id
 from common.settings import CoordinatorSettings, Settings
 from common.wire import (
     Assignment,

@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from common.backoff import Backoff
 from common.errors import BrokenValueError, MetadataError
-from common.ids import call_id
 from common.metadata.changes import AddFiles, Applied, CreateTable
 from common.metadata.codec.table import pack_name
 from common.metadata.commands import hdel, hset, xadd
@@ -25,6 +23,8 @@ from common.model.tablet import PLUS_INFINITY, TabletId
 from common.parquet.location import open_location
 from common.parquet.manifest import POINTER_PATH
 from common.parquet.service_files import claim_location, written_generation
+from common.primitives import Backoff
+from common.runtime import call_id
 from common.settings import CoordinatorSettings, Settings
 from common.wire import Heartbeat, TakeRequest
 from coordinator.context import ShellContext

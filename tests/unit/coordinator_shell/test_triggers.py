@@ -9,13 +9,13 @@ from itertools import pairwise
 import pytest
 
 from common.errors import RefusedError, UnavailableError
-from common.ids import call_id
 from common.metadata.changes import AddFiles, Applied, ChangeTable, CreateTable
 from common.metadata.store_values import ListedTables
 from common.model.file import DataFile
 from common.model.job import Job
 from common.model.table import TableSettings, TableState
 from common.model.tablet import PLUS_INFINITY, TabletId
+from common.runtime import call_id
 from common.settings import Settings
 from coordinator.context import ShellContext
 from coordinator.store_watch import take_lead

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.expressions.functions import NAMES
+from common.expressions.clauses import NAMES
 from common.expressions.lexer import (
     DEPTH_MAX,
     LIST_MAX,

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from common.expressions import parse_assignments, parse_predicate
-from common.expressions.functions import NAMES
+from common.expressions.clauses import NAMES
 from common.model.table import Column
 from tests.tidy.tree import ROOT
 from tests.unit.expressions.cases import ASSIGNMENTS, PREDICATES, SCHEMA, Accepted

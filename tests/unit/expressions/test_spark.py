@@ -15,7 +15,7 @@ from common.expressions.file_pruning import ColumnBounds, may_be_true
 from common.model.key_values import key_type_of
 from common.model.keys import encode_value
 from common.model.table import Column
-from common.rows.types import type_from_text
+from common.rows.schema import type_from_text
 from compactor.rewrite.transform import spark_type, to_spark
 from tests.support.spark_session import local_session
 from tests.unit.expressions.cases import (

@@ -12,8 +12,8 @@ import pytest
 
 from common.errors import RefusedError, RequestError
 from common.parquet.location import Location, open_location
-from neve.import_survey import files
-from neve.import_survey.files import (
+from neve import import_survey
+from neve.import_survey import (
     FooterFacts,
     FoundFile,
     check_import_location,
@@ -88,7 +88,7 @@ def test_a_place_is_a_directory_and_reached_without_links(tmp_path: Path) -> Non
 
 
 def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "FILES_MAX", 2)
+    monkeypatch.setattr(import_survey, "FILES_MAX", 2)
     for name in "abc":
         (tmp_path / name).write_text("1")
     with pytest.raises(RequestError, match="holds more than 2 files"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from common.model.service_paths import PUBLISHED_PATH
+from common.model.location_identity import PUBLISHED_PATH
 from common.parquet.foreign_formats import FOLDERS_MAX, foreign_mark, foreign_mark_below
 from common.parquet.location import open_location
 from neve.client.errors import RefusedError

@@ -15,8 +15,17 @@ from common.model.key_values import KeyType
 from common.model.table import Column as TableColumn
 from common.rows.partitions import value_of_folder
 from common.rows.schema import columns_of
-from neve.import_survey.files import ColumnStatistics, FooterFacts, FoundFile, is_hidden
-from neve.import_survey.survey import ImportOptions, Survey, survey, type_of_values, usual_columns
+from neve.import_survey import (
+    ColumnStatistics,
+    FooterFacts,
+    FoundFile,
+    ImportOptions,
+    Survey,
+    is_hidden,
+    survey,
+    type_of_values,
+    usual_columns,
+)
 
 KEYED = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("x", pa.string())])
 WANTED = ImportOptions(key=("id",), version_column="v")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from neve.local.repairs import (
+from neve.local.supervisor import (
     NEEDS,
     PAUSES_S,
     SILENCE_MAX_S,

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from common.ids import call_id
 from common.metadata.changes import (
     AddFiles,
     BumpGeneration,
@@ -31,6 +30,7 @@ from common.model.group import LimitScope
 from common.model.request import KeyRange, Request, RequestState
 from common.model.table import TableState
 from common.model.tablet import PLUS_INFINITY, TabletId
+from common.runtime import call_id
 from tests.support.memory_store import MemorySession
 from tests.support.store_harness import Harness, applied, commit, file, reserve
 from tests.unit.metadata.test_mutation import memory

@@ -9,14 +9,10 @@ from typing import Any
 
 import pytest
 
-from common.metadata.predicates import (
-    may_add,
-    may_change,
-    may_commit,
-    may_drop_hold,
-    may_hold_dropped_key,
-    may_reserve,
-)
+from common.metadata.changes.attempts import may_commit, may_hold_dropped_key, may_reserve
+from common.metadata.changes.files import may_add
+from common.metadata.changes.protocol import may_change
+from common.metadata.changes.selections import may_drop_hold
 from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.outcome import DroppedRows, Refusal, RefusalCode

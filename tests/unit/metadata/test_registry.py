@@ -1,21 +1,33 @@
-"""The registry of changes: each change has exactly one function, made for it."""
+"""Each change has exactly one function, which has its name."""
 
-from inspect import signature
-from typing import get_args, get_type_hints
+from inspect import isclass, signature
+from typing import get_type_hints
+
+import pytest
 
 from common.metadata import changes
-from common.metadata.mutation.registry import BUILDERS
+from common.metadata.changes import Change, Guarded, transaction_for
+from common.metadata.changes.protocol import transaction_of
+
+BUILDERS = {kind: made for kind, made in transaction_of.registry.items() if kind is not object}
 
 
-def test_every_change_has_a_builder() -> None:
-    assert set(BUILDERS) == set(get_args(changes.Change))
+def test_every_change_has_a_function_and_is_exported() -> None:
+    exported = {
+        each for each in vars(changes).values() if isclass(each) and issubclass(each, Change)
+    }
+
+    assert set(BUILDERS) == exported - {Change, Guarded}
 
 
-def test_every_builder_takes_the_change_that_it_is_registered_for() -> None:
-    for change, builder in BUILDERS.items():
-        first = next(iter(signature(builder).parameters))
-        assert get_type_hints(builder)[first] is change, builder.__name__
+def test_the_function_of_a_change_has_its_name_and_stands_in_its_file() -> None:
+    for change, function in BUILDERS.items():
+        first = next(iter(signature(function).parameters))
+        assert get_type_hints(function)[first] is change, function.__name__
+        assert function.__name__.replace("_", "") == change.__name__.lower()
+        assert function.__module__ == change.__module__
 
 
-def test_no_builder_serves_two_changes() -> None:
-    assert len(set(BUILDERS.values())) == len(BUILDERS)
+def test_a_value_that_no_file_registers_is_no_change() -> None:
+    with pytest.raises(AssertionError, match="no function is registered"):
+        transaction_for(Change())

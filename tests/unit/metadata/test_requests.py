@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from common.digests import CALL_LIFE_S
 from common.errors import MetadataError
-from common.ids import call_id
 from common.metadata.changes import CancelRange, DropTable, SubmitRequest, WriteAnalysis
+from common.metadata.changes.requests import CANCELLED_RANGES_MAX, FORGOTTEN_MAX, TABLETS_PER_LOOK
+from common.metadata.changes.selections import may_hold_range
+from common.metadata.changes.split_merge import may_end, merge_settled_versions
 from common.metadata.codec.table import (
     request_fields,
     request_member,
@@ -26,9 +27,6 @@ from common.metadata.keys import (
     TableKeys,
     TabletKeys,
 )
-from common.metadata.mutation.requests import FORGOTTEN_MAX, TABLETS_PER_LOOK
-from common.metadata.request_predicates import CANCELLED_RANGES_MAX, may_hold_range
-from common.metadata.split_merge_predicates import may_end, merge_settled_versions
 from common.model.job import Kind
 from common.model.request import KeyRange, Request, RequestState, TransformKind, TransformSpec
 from common.model.tablet import (
@@ -42,6 +40,8 @@ from common.model.tablet import (
     Tablet,
     TabletId,
 )
+from common.primitives import CALL_LIFE_S
+from common.runtime import call_id
 from tests.support.flaky import Fault, Point
 from tests.support.memory_store import MemoryKeyspace
 from tests.support.predictable import ManualClock

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from common.digests import call_time_s
+from common.primitives import call_time_s
 from neve.api import CALL_HEADER, PROBLEM
 from neve.client.errors import (
     CallerError,

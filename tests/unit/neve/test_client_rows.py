@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import neve
-from common.rows.types import type_from_text
+from common.rows.schema import type_from_text
 from neve.api import Plugin
 from neve.client import Client
 from neve.client.dictionaries import table_of, type_of

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.clock import SystemClock
 from common.metadata.changes import (
     AddFiles,
     Applied,
@@ -28,6 +27,7 @@ from common.model.outcome import RowCounts
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.parquet.location import open_location
 from common.parquet.service_files import write_generation
+from common.runtime import SystemClock
 from neve.api import Added
 from neve.client import Client
 from neve.client.errors import (

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.clock import SystemClock
 from common.model.tablet import TabletId
+from common.runtime import SystemClock
 from neve.client import Client
 from neve.client.errors import NotFoundError
 from tests.support.gateway import Gateway, serving

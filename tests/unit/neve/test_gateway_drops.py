@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.clock import SystemClock
 from common.metadata.changes import DropTable, ForgetGarbage
 from common.model.table import Table
+from common.runtime import SystemClock
 from coordinator.storage.garbage_collector import finish_drops
 from neve.client.errors import NotFoundError, RefusedError
 from tests.support.flaky import Fault, FlakyKeyspace, Point

@@ -9,11 +9,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from common.clock import SystemClock
 from common.metadata.changes import Applied, Change, CommitAttempt, ReserveFiles
 from common.model.job import Kind, analysis_id
 from common.model.outcome import FileStatistics, RowCounts, Statistics
 from common.model.tablet import PLUS_INFINITY, TabletId
+from common.runtime import SystemClock
 from neve.client import Client
 from neve.client.errors import NotFoundError, UnavailableError
 from tests.support.gateway import Gateway, serving

@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from common.clock import SystemClock
 from common.metadata.commands import hgetall
 from common.metadata.keys import TabletKeys
 from common.model.tablet import TabletId
+from common.runtime import SystemClock
 from neve.client.errors import CallerError
 from tests.support.gateway import serving
 from tests.support.memory_store import MemoryStore

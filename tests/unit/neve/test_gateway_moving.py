@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.clock import SystemClock
 from common.metadata.changes import (
     AbandonOperation,
     AddFiles,
@@ -24,6 +23,7 @@ from common.metadata.changes import (
 from common.model.key_values import KeyType
 from common.model.keys import encode_key
 from common.model.tablet import PLUS_INFINITY, OperationKind, OperationStep, TabletId
+from common.runtime import SystemClock
 from neve.client import Client
 from neve.client.errors import RefusedError
 from neve.client.http import new_call

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.clock import Clock
 from common.errors import ConflictError, UnavailableError
 from common.metadata.changes import (
     Applied,
@@ -39,6 +38,7 @@ from common.model.table import Table
 from common.parquet.location import open_location
 from common.parquet.service_files import LocationOwner, claim_location
 from common.rows.schema import columns_of
+from common.runtime import Clock
 from common.settings import GatewaySettings, Settings
 from coordinator.actor import CoordinatorActor
 from coordinator.core.scans import GarbageRules

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.clock import SystemClock
 from common.metadata.changes import (
     AddFiles,
     Change,
@@ -22,6 +21,7 @@ from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.outcome import RowCounts
 from common.model.tablet import PLUS_INFINITY, TabletId
+from common.runtime import SystemClock
 from neve.client import Client
 from neve.client.errors import RefusedError
 from neve.client.http import new_call

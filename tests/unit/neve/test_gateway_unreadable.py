@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from common.clock import SystemClock
 from common.metadata.commands import hset
 from common.metadata.keys import TABLES, TableKeys, TabletKeys
 from common.model.key_values import KeyType
 from common.model.keys import encode_key
 from common.model.tablet import TabletId
+from common.runtime import SystemClock
 from neve.api import TabletPage
 from neve.cli.render import render_table as rendered
 from neve.client import Client

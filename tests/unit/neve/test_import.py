@@ -15,7 +15,6 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from common.clock import SystemClock
 from common.errors import UnavailableError
 from common.metadata.changes import (
     AddFiles,
@@ -26,10 +25,11 @@ from common.metadata.changes import (
     ForgetFiles,
     Outcome,
 )
-from common.metadata.mutation.call_marks import refused_call
-from common.model.service_paths import GUARD_NAME
+from common.metadata.changes.files import refused_call
+from common.model.location_identity import GUARD_NAME
 from common.model.table import Table
 from common.model.tablet import TabletId
+from common.runtime import SystemClock
 from neve.api import ImportProgress, ImportReport
 from neve.client import Client
 from neve.client.errors import (

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from common.clock import SystemClock
 from common.errors import ConfigError, RefusedError, RequestError
+from common.runtime import SystemClock
 from neve.client.errors import NeveError
 from neve.gateway.table_locations import Locations, normal_location
 from tests.support.gateway import serving

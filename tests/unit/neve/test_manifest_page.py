@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.ids import RandomIds
+from common.runtime import RandomIds
 from coordinator.storage.manifests import ManifestPublisher
 from tests.support.gateway import Gateway, serving
 

@@ -48,6 +48,16 @@ WRONG = [
     ("services.default.options.ratio=0", "ratio is 0, expected at least 1 .services.default.opt"),
     ("services.default.groups=[]", "no groups"),
     ("groups.default.executors=0", "groups.default.executors is 0, expected 1 to 64"),
+    (
+        f"coordinator.running_max={'9' * 10_000}",
+        r"running_max is '9+\.\.\.9+', expected a whole number",
+    ),
+    (f"coordinator.queue_bytes_max={'9' * 10_000}", r"queue_bytes_max '9+\.\.\.9+' is not a size"),
+    ("coordinator.queue_bytes_max=²", "queue_bytes_max '²' is not a size"),
+    (
+        f"groups.default.compactors={'9' * 10_000}",
+        r"compactors is '9+\.\.\.9+', expected a number or",
+    ),
 ]
 
 

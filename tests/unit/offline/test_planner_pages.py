@@ -16,7 +16,7 @@ from coordinator.plugins.planners.budgeted import BudgetedOptions
 from coordinator.plugins.planners.delta import DeltaOptions
 from coordinator.plugins.planners.leveled import LeveledOptions
 from coordinator.plugins.planners.log_segment import LogSegmentOptions
-from coordinator.plugins.planners.tiers import TierOptions
+from coordinator.plugins.planners.size_tiered import TierOptions
 from coordinator.plugins.planners.time_chunk import TimeChunkOptions
 from coordinator.plugins.planners.time_window import TimeWindowOptions
 from scripts import chunk_picture, delta_picture

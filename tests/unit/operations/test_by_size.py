@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.errors import RequestError
-from common.ids import call_id
 from common.metadata.changes import AbandonOperation, AddFiles, Applied, ChangeTable
 from common.model.file import DataFile
 from common.model.key_values import KeyType
@@ -24,9 +23,10 @@ from common.parquet.file_inspection import SAMPLES, sample_keys
 from common.parquet.location import open_location
 from common.readers.pool import ReaderDeathError
 from common.rows.rules import RowRules
+from common.runtime import call_id
 from common.settings import CoordinatorSettings, Settings
 from coordinator.core import events as on
-from coordinator.split_merge.key_sampling import choose_split_keys
+from coordinator.split_merge import choose_split_keys
 from tests.support.operation_shell import Land, key, work
 from tests.support.request_shell import run, until
 
@@ -38,7 +38,7 @@ LAST = PLUS_INFINITY
 @pytest.fixture(autouse=True)
 def quick_walks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at the sizes of a table more often than every few seconds."""
-    monkeypatch.setattr("coordinator.split_merge.driver.WALK_REST_S", 0.01)
+    monkeypatch.setattr("coordinator.split_merge.WALK_REST_S", 0.01)
 
 
 LOOK_S = 0.05
@@ -307,12 +307,10 @@ def test_a_file_that_ends_its_reader_is_quarantined_and_not_looked_into_again(
         time.sleep(LOOK_S)
         raise ReaderDeathError(f"file {path} cannot be read: signal 6")
 
-    monkeypatch.setattr("coordinator.split_merge.key_sampling.sample_keys", die)
-    monkeypatch.setattr("coordinator.split_merge.key_sampling.is_sure", lambda *_: False)
-    monkeypatch.setattr(
-        "coordinator.split_merge.key_sampling.RowRules", SimpleNamespace(of=lambda _table: None)
-    )
-    monkeypatch.setattr("coordinator.split_merge.driver.TRY_REST_S", 0.0)
+    monkeypatch.setattr("coordinator.split_merge.sample_keys", die)
+    monkeypatch.setattr("coordinator.split_merge.is_sure", lambda *_: False)
+    monkeypatch.setattr("coordinator.split_merge.RowRules", SimpleNamespace(of=lambda _table: None))
+    monkeypatch.setattr("coordinator.split_merge.TRY_REST_S", 0.0)
 
     async def story() -> None:
         land = await land_of(split_bytes=250, ratio=100)

@@ -290,7 +290,7 @@ def test_a_store_that_is_silent_for_a_step_is_asked_again(
     async def story() -> None:
         land = await land_of((1, 2), (8, 9))
         apply, read, unheard = land.store.apply, land.store.tablet, [True, True]
-        monkeypatch.setattr("coordinator.split_merge.driver.RETRY_S", 0.01)
+        monkeypatch.setattr("coordinator.split_merge.RETRY_S", 0.01)
 
         async def sometimes(change: Change) -> Outcome:
             if type(change) in silent:

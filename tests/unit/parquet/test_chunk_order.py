@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.parquet.footer_checks import (
+from common.parquet.file_inspection import (
     RowGroupPlaces,
     chunk_fault,
     layout_fault,

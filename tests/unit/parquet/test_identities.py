@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from common.model.location_identity import LocationIdentity
-from common.parquet.resolved_locations import (
+from common.parquet.location import (
     Mount,
     identities_of,
     read_mounts,

@@ -26,10 +26,10 @@ from compactor.rewrite import general_merge
 from compactor.rewrite.plan.rewrite_plan import make_plan
 from compactor.rewrite.verify import verify
 from neve.gateway.table_files import StoredFiles
-from neve.recovery.findings import FindingCode
-from neve.recovery.fsck.file_checks import FileCheck, check_file
+from neve.recovery.fsck import FileCheck, check_file
 from neve.recovery.gc import _read_orphan
 from neve.recovery.rebuild.evidence import read_published_manifest
+from neve.recovery.scope import FindingCode
 from neve.recovery.stored_files import StoredFile
 from tests.support.tables_on_disk import (
     KEYED,

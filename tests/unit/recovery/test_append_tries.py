@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from common.model.service_paths import (
+from common.model.location_identity import (
     AppendTry,
     append_file_names,
     append_try_of,

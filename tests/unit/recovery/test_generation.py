@@ -23,8 +23,8 @@ from common.metadata.changes import (
 )
 from common.metadata.commands import set_string
 from common.metadata.keys import TableKeys
+from common.model.location_identity import DESCRIPTION_PATH, GENERATION_PATH
 from common.model.outcome import AttemptEnd
-from common.model.service_paths import DESCRIPTION_PATH, GENERATION_PATH
 from common.model.table import Table, TableState
 from common.model.tablet import OperationKind
 from common.parquet.location import open_location
@@ -41,8 +41,8 @@ from common.storage_threads import StorageThreads
 from coordinator.context import ShellContext
 from coordinator.core import actions as do
 from coordinator.core import events as on
+from coordinator.service import StoreActions
 from coordinator.storage.generations import LOOK_LASTS_S, Generations
-from coordinator.store_actions import StoreActions
 from tests.support.assignments import an_assignment
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S

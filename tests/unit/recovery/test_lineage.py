@@ -110,7 +110,7 @@ def test_a_request_of_its_own_is_other_work() -> None:
     found = traced("", attempt("x", "a"), attempt("y", "a", request="r1"))
 
     assert found.files == ()
-    assert "cannot be told" in found.lost["a"]
+    assert "counts is unknown" in found.lost["a"]
 
 
 def test_attempts_are_what_their_outputs_say_together() -> None:

@@ -16,11 +16,10 @@ from common.model.tablet import Bounds, Tablet, TabletId
 from common.parquet.location import open_location
 from common.storage_threads import StorageThreads
 from neve.gateway.recovery import fsck_view
-from neve.recovery.findings import Finding, FindingCode, RepairedFinding
-from neve.recovery.fsck.repair import RepairReport
-from neve.recovery.fsck.table_check import TableCheck
-from neve.recovery.fsck.tablet_checks import TabletIndex, check_bounds
+from neve.recovery.fsck import TableCheck, TabletIndex, check_bounds
 from neve.recovery.gc import OnlyCopies
+from neve.recovery.repair import RepairReport
+from neve.recovery.scope import Finding, FindingCode, RepairedFinding
 from neve.recovery.stored_files import OutputFooter, StoredFile
 from neve.recovery.table_creation import absent
 

@@ -13,7 +13,7 @@ from common.metadata.changes import (
     MoveRequest,
     SelectFiles,
 )
-from common.metadata.request_predicates import cancelled_here
+from common.metadata.changes.selections import cancelled_here
 from common.model.file import FAULTY_LAYOUT, DataFile
 from common.model.job import Kind
 from common.model.request import (

@@ -13,7 +13,7 @@ from common.model.tablet import PLUS_INFINITY, Selection
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.scan.scanner import read_request_facts
-from coordinator.store_actions import StoreActions
+from coordinator.service import StoreActions
 from tests.support.patience import PATIENCE_S
 from tests.support.planning import TABLET, job
 from tests.support.request_shell import (

@@ -134,8 +134,8 @@ def test_a_store_that_is_silent_for_a_step_is_asked_again(
     async def story() -> None:
         cluster = await filled()
         apply, silent = cluster.store.apply, {SelectFiles, MoveRequest}
-        monkeypatch.setattr("coordinator.requests.tablet_steps.RETRY_S", 0.01)
-        monkeypatch.setattr("coordinator.requests.driver.RETRY_S", 0.01)
+        monkeypatch.setattr("coordinator.requests.RETRY_S", 0.01)
+        monkeypatch.setattr("coordinator.requests.RETRY_S", 0.01)
 
         async def sometimes(change: Change) -> Outcome:
             if type(change) in silent:

@@ -9,7 +9,7 @@ import pytest
 from common.errors import CompactionError, PluginError
 from common.model.request import SelectorSpec
 from common.spi.selector import Chosen, SelectorParameters
-from coordinator.requests.selector_calls import SELECTORS_AT_ONCE, UNENDED_MAX, SelectorCalls
+from coordinator.requests import SELECTORS_AT_ONCE, UNENDED_MAX, SelectorCalls
 from tests.support.planning import TABLET, files_of
 from tests.support.request_shell import TABLE
 

@@ -17,7 +17,7 @@ from common.model.request import Request, SelectorSpec
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.parquet.file_inspection import SUMMARY_BYTES_MAX
 from common.spi.selector import Chosen, SelectorParameters
-from coordinator.requests.selector_calls import SelectorCalls
+from coordinator.requests import SelectorCalls
 from neve.gateway.requests.routes import dry_run
 from tests.support.request_shell import TABLE
 from tests.unit.neve.test_gateway_pins import Stage, story

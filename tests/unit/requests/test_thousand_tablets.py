@@ -8,11 +8,11 @@ from collections import Counter
 
 import pytest
 
-from common.ids import call_id
 from common.metadata.changes import AddFiles, Applied
 from common.model.file import DataFile
 from common.model.request import RequestState
 from common.model.tablet import PLUS_INFINITY
+from common.runtime import call_id
 from tests.support.mortal import COMPACTOR, COORDINATOR, MortalCluster
 
 pytestmark = [pytest.mark.property, pytest.mark.slow]

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from common.rows.row_hash import row_hash, rows_digest
+from common.rows.row_facts import row_hash, rows_digest
 
 LETTERS = pa.array(["x", "y", None])
 TABLE = pa.table({"a": pa.array([1, None, 3], pa.int8()), "b": LETTERS})

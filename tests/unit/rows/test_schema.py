@@ -13,9 +13,10 @@ from common.rows.schema import (
     arrow_schema,
     columns_of,
     require_readable,
+    type_from_text,
+    type_to_text,
     unite_schemas,
 )
-from common.rows.types import type_from_text, type_to_text
 
 
 def test_a_schema_is_described_by_columns_and_made_of_them() -> None:

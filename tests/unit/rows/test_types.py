@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from common.errors import RequestError
-from common.rows.types import type_from_text, type_to_text
+from common.rows.schema import type_from_text, type_to_text
 
 TEXTS = [
     "bool",

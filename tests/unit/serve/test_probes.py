@@ -10,7 +10,7 @@ from http.client import HTTPConnection
 import pytest
 
 from common.errors import ConfigError
-from neve.serve.probes import Health, Probes
+from neve.serve.watchdog import Health, Probes
 
 
 @pytest.fixture

@@ -99,8 +99,11 @@ def test_there_is_no_controller_unless_somebody_asks_for_one() -> None:
     [
         ({}, "control.controller is missing, expected a text"),
         ({"controller": "stattic"}, "control.controller: "),
-        ({"controller": "debt", "options": {"x": 1}}, "control.options: controller debt: unknown"),
-        ({"controller": "static", "period": 0}, "control.period is 0, expected 1 to 3,600"),
+        (
+            {"controller": "debt", "options": {"x": 1}},
+            "control.options: controller debt: option 'x' is unknown",
+        ),
+        ({"controller": "static", "period": 0}, "control.period is 0 s, expected 1 s to 3600 s"),
         ({"controller": "static", "memory": -1}, "control.memory"),
         ({"controller": "static", "hysteresis": 2}, "control.hysteresis is 2, expected 0 to 0.9"),
         ({"controller": "static", "shares": 2}, "control.shares: key 'shares' is unknown"),

@@ -11,14 +11,16 @@ from xml.etree import ElementTree
 
 import pytest
 
-from neve.simulate.charts import POINTS_MAX, Line, chart
 from neve.simulate.figures import Outcome, Sample, WaitHistogram
 from neve.simulate.report import (
     CURVES,
+    POINTS_MAX,
     SUMMARY,
+    Line,
     as_csv,
     as_document,
     as_page,
+    chart,
     pictures,
     short_bytes,
 )

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from common.clock import SystemClock
 from common.errors import AttemptCancelledError
+from common.runtime import SystemClock
 from compactor.rewrite.throttle import (
     BURST_S,
     SYNC_BYTES_MIN,

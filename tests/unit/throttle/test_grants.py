@@ -247,6 +247,40 @@ def test_grants_stay_within_limits_over_long_lives(seed: int) -> None:
     assert all(each.applied > 0 for one in made.compactors.values() for each in one.held.values())
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_no_life_leaves_a_scope_that_starves_its_jobs(seed: int) -> None:
+    """Whatever happened before, a limit is used up, and a new job gets its part of it."""
+    made = World(seed)
+    chance = made.chance
+    for volume in ("fast", "slow"):
+        made.table(volume, volume)
+    for number in range(3):
+        made.compactor(f"c{number}", slots=3)
+    made.limit("volume:slow", chance.choice([64_000, MB]))
+    made.lost_replies = chance.choice([0.0, 0.3])
+    for _ in range(40):
+        happens(made)
+        made.pass_time(chance.choice([0.1, 0.5, 3.0]))
+        if chance.random() < 0.05 and not made.lost_replies:
+            made.restart_coordinator()
+            for volume in ("fast", "slow"):
+                made.table(volume, volume)
+    made.lost_replies = 0.0
+    made.limit("group:default", 0)
+    free = next((each for each in made.compactors.values() if len(each.held) < each.slots), None)
+    late = None if free is None else made.start(free, "slow", "slow")
+    held = [each for one in made.compactors.values() for each in one.held.values()]
+    for running in held:
+        running.able, running.left = 1e9, 1e15
+    slow = [running for running in held if running.volume == "slow"]
+    limit = made.limits[LimitScope.parse("volume:slow")]
+    if late is not None:
+        assert late.applied > 0
+    made.pass_time(60)
+    assert not slow or sum(running.applied for running in slow) > 0.9 * limit
+    assert all(running.applied > limit / len(slow) / 2 for running in slow)
+
+
 def happens(made: World) -> None:
     """Let one thing happen."""
     chance = made.chance

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from common.clock import SystemClock
 from common.errors import MetadataError, RequestError, UnavailableError
 from common.model.group import LimitScope
+from common.runtime import SystemClock
 from common.telemetry import METRICS
 from coordinator import store_watch
 from coordinator.context import ShellContext
@@ -80,7 +80,7 @@ def test_no_job_is_handed_out_before_the_limits_are_known(monkeypatch: pytest.Mo
 
 
 def test_a_store_that_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("common.metadata.mutation.control.LIMITS_MAX", 0)
+    monkeypatch.setattr("common.metadata.changes.upkeep.LIMITS_MAX", 0)
 
     async def story() -> None:
         made, heard = limits_over(MemoryStore(SystemClock()))

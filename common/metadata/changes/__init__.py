@@ -1,0 +1,159 @@
+"""Every change of metadata: the value, what it requires, its decision and its effects.
+
+Pure: no Redis, no event loop, no clock, no randomness.
+
+  protocol        what all changes share: Transaction, Needs, Write, refusals, reads, effects
+  tables          create, fill, change, trigger and drop a table; restore its name
+  files           add files; the mark of a call; versions that recent adds have reached
+  attempts        reserve, commit, retag, release
+  requests        submit, cancel a range, move on, close
+  selections      a request in one tablet: wait, select, complete, drop the hold, cancel, finish
+  split_merge     begin, step, abandon, end
+  upkeep          analyses, garbage, pins, generations, manifests; limits, scales, who leads
+  repair_files    repairs of files and their entries; a restore
+  repair_tablets  repairs of counts, reservations, markers, watermarks, bounds
+
+How a change becomes effects:
+
+    1. The function with the change's name in snake case builds its first transaction. It registers
+       itself with `transaction_of`.
+    2. It names its needs: keys to watch, and reads.
+    3. Its decision looks for its own mark, then asks the predicates, which stand next to it.
+    4. It returns effects and the mark, or a refusal.
+"""
+
+from common.metadata.changes.attempts import CommitAttempt, ReleaseAttempt, ReserveFiles, RetagFiles
+from common.metadata.changes.files import AddFiles
+from common.metadata.changes.protocol import (
+    Applied,
+    Change,
+    Confirm,
+    Guarded,
+    Outcome,
+    Refused,
+    Unknown,
+    table_of,
+    transaction_for,
+)
+from common.metadata.changes.repair_files import (
+    CorrectFile,
+    DiscardFiles,
+    DropDuplicate,
+    ForgetFiles,
+    MoveFile,
+    RescueFile,
+    RestoreFiles,
+)
+from common.metadata.changes.repair_tablets import (
+    ClearMarks,
+    EndReservation,
+    FillHole,
+    JoinTablets,
+    LowerWatermark,
+    RecountRecord,
+    TrimTablet,
+)
+from common.metadata.changes.requests import CancelRange, CloseRequest, MoveRequest, SubmitRequest
+from common.metadata.changes.selections import (
+    CancelHere,
+    CompleteHere,
+    DropHold,
+    FinishHere,
+    MarkWaiting,
+    SelectFiles,
+)
+from common.metadata.changes.split_merge import (
+    AbandonOperation,
+    BeginOperation,
+    EndOperation,
+    StepOperation,
+)
+from common.metadata.changes.tables import (
+    ChangeTable,
+    CreateTable,
+    DropTable,
+    FinishFilling,
+    RestoreName,
+    ResumeFilling,
+    TriggerTable,
+)
+from common.metadata.changes.upkeep import (
+    AcceptGeneration,
+    BumpGeneration,
+    ClaimCoordination,
+    ForgetGarbage,
+    KeepGarbage,
+    PinFiles,
+    PublishManifest,
+    SetLimit,
+    SetScale,
+    StampGarbage,
+    UnpinFiles,
+    WriteAnalyses,
+    WriteAnalysis,
+)
+
+__all__ = [
+    "AbandonOperation",
+    "AcceptGeneration",
+    "AddFiles",
+    "Applied",
+    "BeginOperation",
+    "BumpGeneration",
+    "CancelHere",
+    "CancelRange",
+    "Change",
+    "ChangeTable",
+    "ClaimCoordination",
+    "ClearMarks",
+    "CloseRequest",
+    "CommitAttempt",
+    "CompleteHere",
+    "Confirm",
+    "CorrectFile",
+    "CreateTable",
+    "DiscardFiles",
+    "DropDuplicate",
+    "DropHold",
+    "DropTable",
+    "EndOperation",
+    "EndReservation",
+    "FillHole",
+    "FinishFilling",
+    "FinishHere",
+    "ForgetFiles",
+    "ForgetGarbage",
+    "Guarded",
+    "JoinTablets",
+    "KeepGarbage",
+    "LowerWatermark",
+    "MarkWaiting",
+    "MoveFile",
+    "MoveRequest",
+    "Outcome",
+    "PinFiles",
+    "PublishManifest",
+    "RecountRecord",
+    "Refused",
+    "ReleaseAttempt",
+    "RescueFile",
+    "ReserveFiles",
+    "RestoreFiles",
+    "RestoreName",
+    "ResumeFilling",
+    "RetagFiles",
+    "SelectFiles",
+    "SetLimit",
+    "SetScale",
+    "StampGarbage",
+    "StepOperation",
+    "SubmitRequest",
+    "TriggerTable",
+    "TrimTablet",
+    "Unknown",
+    "UnpinFiles",
+    "WriteAnalyses",
+    "WriteAnalysis",
+    "table_of",
+    "transaction_for",
+]
