@@ -7,16 +7,19 @@ both equal. Logs are events with fields, one JSON line each; only shells write t
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import get_type_hints
 
 import structlog
 from structlog.typing import EventDict
 
 from common.log_events import LogLevel, level_of
 from common.redaction import redacted_tree
+from neve import api
+from neve.api.messages import Measured
 
 Log = Callable[..., None]
 """`log("job assigned", job=…, compactor=…)`."""
@@ -45,6 +48,9 @@ class Metric:
     help: str
     labels: tuple[str, ...] = ()
     exporter: Exporter = Exporter.GATEWAY
+    of: type | None = None
+    """The operator's word whose `field` has the value; None: the value is counted elsewhere."""
+    field: str = ""
 
     @property
     def series(self) -> str:
@@ -58,6 +64,14 @@ _OF_COMPACTOR = ("group", "compactor")
 def _by_ray(name: str, kind: str, meaning: str, *labels: str) -> Metric:
     """Return a metric of one compactor."""
     return Metric(f"neve_compactor_{name}", kind, meaning, (*_OF_COMPACTOR, *labels), Exporter.RAY)
+
+
+def _measured(kind: type, *labels: str) -> Iterator[Metric]:
+    """Yield the metrics that the fields of an operator's word declare."""
+    for field, hint in get_type_hints(kind, include_extras=True).items():
+        for mark in getattr(hint, "__metadata__", ()):
+            if isinstance(mark, Measured):
+                yield Metric(mark.metric, mark.kind, mark.help, labels, of=kind, field=field)
 
 
 METRICS: tuple[Metric, ...] = (
@@ -83,29 +97,8 @@ METRICS: tuple[Metric, ...] = (
         "Audit entries that the file or the stream did not accept.",
     ),
     Metric("neve_coordinator_up", "gauge", "1 while the coordinator answers, otherwise 0."),
-    Metric("neve_queue_jobs", "gauge", "Jobs in the queue.", ("group",)),
-    Metric("neve_queue_bytes", "gauge", "Memory that the queue uses.", ("group",)),
-    Metric(
-        "neve_queue_cost_bytes",
-        "gauge",
-        "Bytes that the queued jobs would read and write.",
-        ("group",),
-    ),
-    Metric("neve_queue_oldest_seconds", "gauge", "Age of the oldest queued job.", ("group",)),
-    Metric("neve_queue_accepted_total", "counter", "Jobs accepted into the queue.", ("group",)),
-    Metric("neve_queue_rejected_total", "counter", "Jobs that a full queue refused.", ("group",)),
-    Metric(
-        "neve_queue_evicted_total",
-        "counter",
-        "Jobs that a full queue dropped in favour of better ones.",
-        ("group",),
-    ),
-    Metric(
-        "neve_queue_full_seconds",
-        "gauge",
-        "Time since the queue began to drop jobs without draining to half; 0: it has room.",
-        ("group",),
-    ),
+    *_measured(api.Group, "group"),
+    *_measured(api.Status),
     Metric(
         "neve_backlog_bytes",
         "gauge",
@@ -174,20 +167,6 @@ METRICS: tuple[Metric, ...] = (
         "counter",
         "Answers of the controller that were not used.",
     ),
-    Metric("neve_jobs_running", "gauge", "Running attempts.", ("group",)),
-    Metric(
-        "neve_jobs_longest_seconds",
-        "gauge",
-        "Running time of the oldest running attempt.",
-        ("group",),
-    ),
-    Metric(
-        "neve_jobs_quiet_seconds",
-        "gauge",
-        "Longest time since a running attempt last made progress.",
-        ("group",),
-    ),
-    Metric("neve_compactors", "gauge", "Compactors that send heartbeats.", ("group",)),
     Metric(
         "neve_compactors_desired",
         "gauge",
@@ -218,19 +197,6 @@ METRICS: tuple[Metric, ...] = (
         "1 while the group cannot get the compactors that it needs, otherwise 0.",
         ("group",),
     ),
-    Metric("neve_jobs_committed_total", "counter", "Attempts that committed."),
-    Metric("neve_jobs_failed_total", "counter", "Attempts that failed."),
-    Metric(
-        "neve_jobs_stalled_total",
-        "counter",
-        "Attempts that compactors ended because they made no progress.",
-    ),
-    Metric(
-        "neve_jobs_released_total", "counter", "Reservations that were released without a commit."
-    ),
-    Metric("neve_store_conflicts_total", "counter", "Changes that were retried after a conflict."),
-    Metric("neve_tablets_quarantined", "gauge", "Tablets in quarantine after repeated failures."),
-    Metric("neve_tables", "gauge", "Live and paused tables."),
     Metric(
         "neve_table_faults_total",
         "counter",

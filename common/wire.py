@@ -237,7 +237,6 @@ class CoordinatorStatus(api.Status):
         *("tables_unscanned", "quarantines"),
     )
 
-    stalled: int = 0
     scopes: tuple[api.Limit, ...] = ()
     figures: tuple[MetricValue, ...] = ()
     """Counts of the parts around the core: requests, selectors, scans."""

@@ -47,6 +47,7 @@ from common.wire import (
 from coordinator.context import ShellContext
 from coordinator.core import events as on
 from coordinator.core.backlog import largest_tablets
+from coordinator.core.views import table_activity
 from coordinator.ray_compactors import RayCompactorLever
 from coordinator.scan.ray_ranges import RayRangeScans
 from coordinator.storage.generations import Generations
@@ -231,6 +232,10 @@ class CoordinatorActor:
     async def running(self) -> list[RunningAttempt]:
         """Return the running attempts."""
         return self._state.running(self._now_s())
+
+    async def activity(self) -> list[api.TableActivity]:
+        """Return the queued and running jobs of each table."""
+        return self._state.look(table_activity, self._now_s())
 
     async def owed_tablets(self, table: str, count: int) -> list[api.OwedTablet]:
         """Return the tablets of a table with the largest backlogs.

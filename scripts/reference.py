@@ -13,11 +13,9 @@ from common.documents import FieldKind
 from common.log_events import EVENTS_BY_PART
 from common.model.fields import known_fields
 from common.model.table import PLANNER_SETTINGS, TableSettings
-from common.telemetry import METRICS, RAY_PREFIX, Exporter
 from common.units import format_bytes
 from coordinator.plugins.planners.ratio import RatioPlanner
 from coordinator.registry import unread_settings
-from neve.gateway.access.route_rights import rights_table
 
 MADE = "Written by `pytest tests/tidy --rewrite`; do not edit.\n"
 
@@ -78,32 +76,6 @@ def settings_page() -> str:
     return "\n".join(parts)
 
 
-def metrics_page() -> str:
-    """Return `docs/reference/metrics.md`."""
-    rows = {
-        exporter: [
-            (f"`{metric.series}`", metric.kind, _listed(metric.labels), metric.help)
-            for metric in METRICS
-            if metric.exporter is exporter
-        ]
-        for exporter in Exporter
-    }
-    columns = ("metric", "kind", "labels", "meaning")
-    return "\n".join(
-        [
-            "# Metrics\n",
-            MADE,
-            "## Gateway\n",
-            "`GET /metrics` serves these in Prometheus' text format.\n",
-            _table(columns, rows[Exporter.GATEWAY]),
-            "## Compactors\n",
-            "The Ray agent of each node serves these on Ray's metrics port, with more labels of\n"
-            f"its own. Ray puts `{RAY_PREFIX}` before each name.\n",
-            _table(columns, rows[Exporter.RAY]),
-        ]
-    )
-
-
 def logs_page() -> str:
     """Return `docs/reference/logs.md`."""
     parts = ["# Logs\n", MADE, LOGS_HEAD]
@@ -141,36 +113,8 @@ def table_settings_page() -> str:
     )
 
 
-RIGHTS_HEAD = """\
-What each role of a grant may do. A grant is a role on tables, by a pattern of their names: `read`,
-`write:events-*`. Roles include others: `write` and `compact` include `read`, and `admin` includes
-all. [security.md](../security.md) describes how callers get grants.
-
-The column *on* shows where a caller needs the role:
-
-| on | |
-| --- | --- |
-| none | No token is needed. |
-| the table | A grant on the table of the path. |
-| any table | A grant on at least one table. The answer has only tables that the caller may read. |
-| all tables | A grant on `*`: the route concerns the whole service. Without one, 403. |
-
-A caller that may not read the table of a path gets the same 404 as for a table that does not
-exist. A caller that may read it but lacks the role gets 403.
-
-Without a valid token, every route but the open ones answers 401.
-"""
-
-
-def rights_page() -> str:
-    """Return `docs/reference/rights.md`."""
-    return "\n".join(["# Rights\n", MADE, RIGHTS_HEAD, rights_table() + "\n"])
-
-
 PAGES = {
     "settings.md": settings_page,
-    "rights.md": rights_page,
-    "metrics.md": metrics_page,
     "logs.md": logs_page,
     "table-settings.md": table_settings_page,
 }
@@ -219,10 +163,6 @@ def _of_planner(name: str, meaning: str) -> str:
     if name in unread_settings({"ratio": RatioPlanner()}):
         return f"{meaning} Read by planners only. The planner `ratio` does not read it."
     return f"{meaning} Read by planners only."
-
-
-def _listed(labels: Iterable[str]) -> str:
-    return ", ".join(f"`{label}`" for label in labels)
 
 
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

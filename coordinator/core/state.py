@@ -5,8 +5,8 @@ each turn, the module of the event's family decides, and then jobs are assigned 
 compactors.
 """
 
-from collections.abc import Collection, Mapping
-from typing import assert_never
+from collections.abc import Callable, Collection, Mapping
+from typing import Concatenate, ParamSpec, TypeVar, assert_never
 
 from common.model.job import Job, TabletBacklog
 from common.model.table import Table
@@ -35,6 +35,9 @@ from coordinator.core.retry import table_of_place
 from coordinator.core.story import Story
 from coordinator.core.triggers import TriggerDecision
 from neve import api
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # ------------------------------------------------------------------------------------------- Timers
 
@@ -164,6 +167,12 @@ class CoordinatorState:
             conflicts: Number of conflicts counted by the shell.
         """
         return views.coordinator_status(self._cluster, self._coordinator, now_s, turns, conflicts)
+
+    def look(
+        self, view: Callable[Concatenate[ClusterState, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Return what a function of `views` reads from the state."""
+        return view(self._cluster, *args, **kwargs)
 
     def queued(self, group: str | None, count: int, now_s: float) -> list[QueuedJob]:
         """Return the best queued jobs of a group, or of every group, best first."""

@@ -3,7 +3,7 @@
 The functions only read `ClusterState` and return wire values.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -22,6 +22,7 @@ from coordinator.core.compactors import Compactor
 from coordinator.core.control import ControlLoop, fractions
 from coordinator.core.plan_events import why_not_queued
 from coordinator.core.queue import JobQueue
+from coordinator.core.queue_index import QueueEntry
 from coordinator.core.retry import table_of_place
 from coordinator.core.throttle import UNLIMITED
 from coordinator.core.triggers import is_gated, triggers_text
@@ -60,6 +61,9 @@ def coordinator_status(
         stalled=counters.stalled,
         conflicts=conflicts,
         quarantined=len(quarantined),
+        queued_tables=len(
+            {job.tablet.table for _, queue in cluster.queues for job in queue.unordered()}
+        ),
         turns=turns or counters.turns,
         scopes=cluster.grants.statuses(),
         backlogs=table_backlogs(cluster),
@@ -179,6 +183,32 @@ def running_attempts(cluster: ClusterState, now_s: float) -> list[RunningAttempt
     attempts = sorted(cluster.attempts, key=lambda attempt: attempt.since_s)
     known = [each for each in attempts if each.state is not AttemptState.DOUBTFUL]
     return [_running_attempt(cluster, each, now_s) for each in known]
+
+
+def table_activity(cluster: ClusterState, now_s: float) -> list[api.TableActivity]:
+    """Return the tables with queued or running jobs, most bytes first."""
+    queued = defaultdict[str, list[QueueEntry]](list)
+    running = defaultdict[str, list[Attempt]](list)
+    for _, queue in cluster.queues:
+        for entry in queue.entries():
+            queued[entry.job.tablet.table].append(entry)
+    for attempt in cluster.attempts:
+        running[attempt.tablet.table].append(attempt)
+    tables = [
+        api.TableActivity(
+            table=cluster.table_name(table),
+            queued=len(queued[table]),
+            queued_bytes=sum(entry.job.input_bytes for entry in queued[table]),
+            oldest_s=max((now_s - entry.offered_s for entry in queued[table]), default=0.0),
+            running=len(running[table]),
+            running_bytes=sum(attempt.input_bytes for attempt in running[table]),
+            compactors=len({attempt.compactor for attempt in running[table]}),
+        )
+        for table in {**queued, **running}
+    ]
+    return sorted(
+        tables, key=lambda found: (-found.queued_bytes - found.running_bytes, found.table)
+    )
 
 
 def _group_names(cluster: ClusterState) -> list[str]:

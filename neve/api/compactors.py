@@ -1,8 +1,9 @@
 """Compactors and their groups: status, scaling, limits on bytes per second."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from neve.api.messages import ShortText, readable_across_releases
+from neve.api.messages import Measured, ShortText, readable_across_releases
 
 
 @readable_across_releases
@@ -80,22 +81,37 @@ class Group:
     """A compaction group: one queue and the compactors that serve it."""
 
     group: str
-    queued: int
-    queued_bytes: int
-    """Memory of the queue."""
-    queued_cost_bytes: int
-    running: int
-    compactors: int
+    queued: Annotated[int, Measured("neve_queue_jobs", "Jobs in the queue.")]
+    queued_bytes: Annotated[int, Measured("neve_queue_bytes", "Memory that the queue uses.")]
+    queued_cost_bytes: Annotated[
+        int, Measured("neve_queue_cost_bytes", "Bytes that the queued jobs would read and write.")
+    ]
+    running: Annotated[int, Measured("neve_jobs_running", "Running attempts.")]
+    compactors: Annotated[int, Measured("neve_compactors", "Compactors that send heartbeats.")]
     waiting_takes: int
-    accepted: int
-    rejected: int
-    evicted: int
-    oldest_age_s: float
+    accepted: Annotated[int, Measured("neve_queue_accepted_total", "Jobs accepted into the queue.")]
+    rejected: Annotated[
+        int, Measured("neve_queue_rejected_total", "Jobs that a full queue refused.")
+    ]
+    evicted: Annotated[
+        int,
+        Measured(
+            "neve_queue_evicted_total", "Jobs that a full queue dropped in favour of better ones."
+        ),
+    ]
+    oldest_age_s: Annotated[
+        float, Measured("neve_queue_oldest_seconds", "Age of the oldest queued job.")
+    ]
     paused: bool = False
-    longest_s: float = 0.0
-    """Running time of the oldest running attempt."""
-    quiet_s: float = 0.0
-    """Longest time that a running attempt has made no progress."""
+    longest_s: Annotated[
+        float, Measured("neve_jobs_longest_seconds", "Running time of the oldest running attempt.")
+    ] = 0.0
+    quiet_s: Annotated[
+        float,
+        Measured(
+            "neve_jobs_quiet_seconds", "Longest time since a running attempt last made progress."
+        ),
+    ] = 0.0
     queued_input_bytes: int = 0
     """Size of the files that the queued jobs read."""
     running_left_bytes: int = 0
@@ -106,8 +122,13 @@ class Group:
     """Tablets that are planned again later because the queue was full."""
     scaling: GroupScaling | None = None
     """None: the service does not start compactors of this group."""
-    full_s: float = 0.0
-    """How long the queue has been dropping jobs without becoming half empty; 0: it has room."""
+    full_s: Annotated[
+        float,
+        Measured(
+            "neve_queue_full_seconds",
+            "Time since the queue began to drop jobs without draining to half; 0: it has room.",
+        ),
+    ] = 0.0
     overloaded: bool = False
     """Whether the queue has been full for longer than `coordinator.overload_after_s`."""
 

@@ -52,6 +52,22 @@ ARCHIVE = "application/vnd.neve.archive"
 """Content type of an archive: the body of a restore."""
 
 
+# ------------------------------------------------------------------------------------------ Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Marks a field of `Status` or `Group` that the gateway also exports as a metric."""
+
+    metric: str
+    help: str
+
+    @property
+    def kind(self) -> str:
+        """The metric's kind for Prometheus."""
+        return "counter" if self.metric.endswith("_total") else "gauge"
+
+
 # ----------------------------------------------------------------- Pickles of neighbouring releases
 
 
@@ -64,7 +80,8 @@ def readable_across_releases(kind: type[T]) -> type[T]:
 
     Therefore a new field must be the last one and have a default, and no field may be removed or
     moved. If the previous release reads the message, that release must know the type of the field.
-    A class whose fields have moved lists them in `PICKLED`, in the order of its pickles.
+    A class whose fields have moved lists them in `PICKLED`, in the order of its pickles. Inherited
+    fields that it does not list follow in their order.
     """
     if hasattr(kind, "PICKLED"):
         kind.__getstate__ = _state  # type: ignore[method-assign, assignment]  # pickle calls it
@@ -90,7 +107,8 @@ def _state(value: Any) -> list[Any]:
 
 def _pickled(value: Any) -> Iterable[str]:
     """Return the names of the fields in the order of pickles."""
-    return getattr(value, "PICKLED", None) or [each.name for each in fields(value)]
+    listed = getattr(value, "PICKLED", ())
+    return [*listed, *(field.name for field in fields(value) if field.name not in listed)]
 
 
 def _default(value: Any, missing: Field[Any]) -> Any:

@@ -1,10 +1,10 @@
 """The service as a whole: its status and its settings."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from neve.api.compactors import Compactor, Group
-from neve.api.messages import readable_across_releases
+from neve.api.messages import Measured, readable_across_releases
 from neve.api.planning import TableTrigger
 
 
@@ -36,6 +36,24 @@ class Quarantine:
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableActivity:
+    """The queued and running jobs of a table."""
+
+    table: str
+    queued: int = 0
+    queued_bytes: int = 0
+    """Size of the files that the queued jobs read."""
+    oldest_s: float = 0.0
+    """Age of the oldest queued job."""
+    running: int = 0
+    running_bytes: int = 0
+    """Size of the files that the running jobs read."""
+    compactors: int = 0
+    """Number of compactors with a job of the table."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """Status of the service as a whole."""
 
@@ -44,13 +62,20 @@ class Status:
     now_s: float
     groups: tuple[Group, ...]
     compactors: tuple[Compactor, ...]
-    tables: int
+    tables: Annotated[int, Measured("neve_tables", "Live and paused tables.")]
     tablets_known: int
-    committed: int
-    failed: int
-    released: int
-    conflicts: int
-    quarantined: int
+    committed: Annotated[int, Measured("neve_jobs_committed_total", "Attempts that committed.")]
+    failed: Annotated[int, Measured("neve_jobs_failed_total", "Attempts that failed.")]
+    released: Annotated[
+        int,
+        Measured("neve_jobs_released_total", "Reservations that were released without a commit."),
+    ]
+    conflicts: Annotated[
+        int, Measured("neve_store_conflicts_total", "Changes that were retried after a conflict.")
+    ]
+    quarantined: Annotated[
+        int, Measured("neve_tablets_quarantined", "Tablets in quarantine after repeated failures.")
+    ]
     turns: int = 0
     errors: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -64,3 +89,13 @@ class Status:
     `tablets_known` and the queue are incomplete."""
     quarantines: tuple[Quarantine, ...] = ()
     """At most 100 of the `quarantined` tablets."""
+    stalled: Annotated[
+        int,
+        Measured(
+            "neve_jobs_stalled_total",
+            "Attempts that compactors ended because they made no progress.",
+        ),
+    ] = 0
+    queued_tables: Annotated[
+        int, Measured("neve_queue_tables", "Tables with at least one job in a queue.")
+    ] = 0

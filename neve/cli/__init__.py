@@ -2,21 +2,20 @@
 
     app           all verbs in one command, their groups and examples in the help
     session       shared by every verb: arguments, the client, `--json`, exit codes
-    render        tables and lists for people, and results about tables
-    tablet_keys   tablets named by their keys, as people write them
+    render        tables and lists for people, results about tables, names of tablets
     stack         up, down, demo, logs, config
     serve         serve: start a service on an existing cluster
     tables        table …, pause, resume
     imports       table import, table export
-    split_merge   table split, merge, operations
     rows          add, append, call, scan
     requests      compact, request …, job cancel
-    work          status, jobs, queue, explain, plan, history, limits
-    backlog       backlog: of a service, or of a file
-    maintenance   trigger, ops
+    tablets       table split, merge, operations, explain, analyze, quarantine, watermarks
+    jobs          jobs, activity, history
+    planning      queue, plan, backlog, trigger, ops
+    service       status
     simulate      simulate, record
     control       control: the controller, its readings and decision
-    compactors    compactor …, group …
+    compactors    compactor …, group …, volume …, limits
     access        token …, audit
     recovery      fsck, gc, rebuild, backup, restore
     doctor        checks of this machine, the service and storage

@@ -21,7 +21,7 @@ from common.secret_files import SECRET_BYTES_MAX, regular_text
 from common.units import parse_duration_s
 from neve.api import AuditEntry
 from neve.cli.render import WHOLE, grid, time_text
-from neve.cli.session import Session, verb
+from neve.cli.session import Panel, Session, verb
 from neve.cli.stack import AnyStack, ConfigFile, Home, needs_server, stack_folder
 
 if TYPE_CHECKING:
@@ -50,18 +50,12 @@ Grants = Annotated[
 PASSWORD_LENGTH_MIN = 32
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verbs to the command line."""
-    token = typer.Typer(no_args_is_help=True, help="Named tokens and their rights.")
-    app.add_typer(token, name="token")
-    verb(token, "create", remote=False)(create)
-    verb(token, "list", remote=False)(list_tokens)
-    verb(token, "rotate", remote=False)(rotate)
-    verb(token, "revoke", remote=False)(revoke)
-    verb(app, "audit")(audit)
-    verb(app, "redis-acl", remote=False)(redis_acl)
-
-
+@verb(
+    "token create",
+    Panel.RIGHTS,
+    "neve token create ci --grant read --grant write:events-* --expires 90d",
+    remote=False,
+)
 def create(
     session: Session,
     name: TokenName,
@@ -82,6 +76,7 @@ def create(
     _tell_token(session, tokens.path, entry, token)
 
 
+@verb("token list", Panel.RIGHTS, "neve token list", remote=False)
 def list_tokens(
     session: Session,
     *,
@@ -97,6 +92,7 @@ def list_tokens(
     session.show({"file": str(tokens.path), "tokens": told}, lambda: _render_tokens(told))
 
 
+@verb("token rotate", Panel.RIGHTS, "neve token rotate ci --overlap 1d", remote=False)
 def rotate(
     session: Session,
     name: TokenName,
@@ -116,6 +112,7 @@ def rotate(
     _tell_token(session, tokens.path, entry, token)
 
 
+@verb("token revoke", Panel.RIGHTS, "neve token revoke ci", remote=False)
 def revoke(
     session: Session,
     name: TokenName,
@@ -217,6 +214,7 @@ def _render_tokens(told: Sequence[dict[str, Any]]) -> RenderableType:
 # -------------------------------------------------------------------------------------------- Audit
 
 
+@verb("audit", Panel.RIGHTS, "neve audit --table users --count 20")
 def audit(
     session: Session,
     *,
@@ -274,6 +272,12 @@ class AclForm(StrEnum):
     """Only the rules, as managed services expect them ("access string")."""
 
 
+@verb(
+    "redis-acl",
+    Panel.RIGHTS,
+    "neve redis-acl store --user neve --password-file neve.password",
+    remote=False,
+)
 def redis_acl(
     session: Session,
     role: Annotated[

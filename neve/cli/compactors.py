@@ -1,6 +1,6 @@
 """`neve compactor …` and `neve group …`: compactors, compaction groups and their scaling."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -16,30 +16,20 @@ from common.units import (
     whole_number,
 )
 from neve import api
-from neve.cli.render import RIGHT, WHOLE, facts, grid, lines, shortened, time_text
-from neve.cli.session import Session, verb
+from neve.cli.render import (
+    RIGHT,
+    WHOLE,
+    facts,
+    grid,
+    lines,
+    shortened,
+    time_text,
+)
+from neve.cli.session import Panel, Session, verb
 
 COMPACTOR = Annotated[str, typer.Argument(metavar="COMPACTOR", help="Name of the compactor.")]
 GROUP = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")]
 AUTO = "auto"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the verbs to the command line."""
-    compactor = typer.Typer(no_args_is_help=True, help="Compactors, the processes that run jobs.")
-    app.add_typer(compactor, name="compactor")
-    verb(compactor, "list")(compactors)
-    verb(compactor, "drain")(drain)
-    verb(compactor, "stop")(stop)
-    verb(compactor, "scale")(scale)
-
-
-def register_groups(group: typer.Typer) -> None:
-    """Add the verbs to `neve group`."""
-    verb(group, "list")(groups)
-    verb(group, "show")(show_group)
-    verb(group, "pause")(pause_group)
-    verb(group, "resume")(resume_group)
 
 
 # --------------------------------------------------------------------------------------- For people
@@ -203,12 +193,14 @@ def _compactor_state(compactor: api.Compactor) -> str:
 # -------------------------------------------------------------------------------------------- Verbs
 
 
+@verb("compactor list", Panel.CONTROL, "neve compactor list")
 def compactors(session: Session) -> None:
     """List the compactors."""
     found = session.client.compactors()
     session.show(found, lambda: render_compactors(found))
 
 
+@verb("compactor drain", Panel.CONTROL, "neve compactor drain default-1")
 def drain(session: Session, name: COMPACTOR) -> None:
     """Let a compactor finish its jobs and end. It takes no new jobs.
 
@@ -218,6 +210,7 @@ def drain(session: Session, name: COMPACTOR) -> None:
     session.show({"draining": name}, f"{name} is draining")
 
 
+@verb("compactor stop", Panel.CONTROL, "neve compactor stop default-1 --wait 30s")
 def stop(
     session: Session,
     name: COMPACTOR,
@@ -242,6 +235,7 @@ def stop(
     session.show({"stopping": name, "wait_max_s": wait_max_s}, f"{name} is stopping")
 
 
+@verb("compactor scale", Panel.CONTROL, "neve compactor scale default 4")
 def scale(
     session: Session,
     group: GROUP,
@@ -270,12 +264,14 @@ def _count(text: str) -> int:
     return count
 
 
+@verb("group list", Panel.CONTROL, "neve group list")
 def groups(session: Session) -> None:
     """List the compaction groups with their queues, their compactors and current scaling."""
     found = session.client.groups()
     session.show(found, lambda: lines(render_groups(found), *render_scaling(found)))
 
 
+@verb("group show", Panel.CONTROL, "neve group show default")
 def show_group(session: Session, group: GROUP) -> None:
     """Show the scaling of a group: the current target, its reason and recent changes."""
     found = [each for each in session.client.groups() if each.group == group]
@@ -284,13 +280,103 @@ def show_group(session: Session, group: GROUP) -> None:
     session.show(found[0], lambda: render_group(found[0]))
 
 
+@verb("group pause", Panel.CONTROL, "neve group pause default")
 def pause_group(session: Session, name: GROUP) -> None:
     """Pause a group: no new job starts; running jobs continue."""
     session.client.pause_group(name)
     session.show({"paused": name}, f"group {name} is paused")
 
 
+@verb("group resume", Panel.CONTROL, "neve group resume default")
 def resume_group(session: Session, name: GROUP) -> None:
     """Resume a paused group."""
     session.client.resume_group(name)
     session.show({"resumed": name}, f"group {name} is resumed")
+
+
+Wish = Annotated[
+    str,
+    typer.Argument(
+        metavar="LIMIT",
+        help=(
+            "Bytes per second, such as `50MB`; `none`; or `default` for the limit in the settings."
+        ),
+        show_default=False,
+    ),
+]
+
+
+@verb("limits", Panel.CONTROL, "neve limits")
+def limits(session: Session) -> None:
+    """List the limits of groups and volumes with the bytes per second in use."""
+    found = session.client.limits()
+    session.show(found, lambda: render_limits(found))
+
+
+@verb("group limit", Panel.CONTROL, "neve group limit default 50MB")
+def limit_group(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")],
+    limit: Wish,
+) -> None:
+    """Limit the bytes per second of all rewrites of a group, reads and writes together."""
+    _change_limit(
+        session, f"group {name}", limit, lambda wish: session.client.limit_group(name, wish)
+    )
+
+
+@verb("volume limit", Panel.CONTROL, "neve volume limit default none")
+def limit_volume(
+    session: Session,
+    name: Annotated[str, typer.Argument(metavar="VOLUME", help="Name of the volume.")],
+    limit: Wish,
+) -> None:
+    """Limit the bytes per second of all rewrites on a volume, reads and writes together."""
+    _change_limit(
+        session, f"volume {name}", limit, lambda wish: session.client.limit_volume(name, wish)
+    )
+
+
+def render_limits(found: list[api.Limit]) -> RenderableType:
+    """Render a list of limits."""
+    return grid(
+        [
+            ("KIND", ""),
+            ("NAME", ""),
+            ("LIMIT", RIGHT),
+            ("NOW", RIGHT),
+            ("GRANTED", RIGHT),
+            ("JOBS", RIGHT),
+            ("THROTTLED", RIGHT),
+            ("MOVED", RIGHT),
+            ("WAITED", RIGHT),
+        ],
+        [
+            (
+                limit.kind,
+                limit.name,
+                _rate_text(limit.limit_bytes_s) + (" (default)" if limit.is_default else ""),
+                _rate_text(limit.rate_bytes_s),
+                _rate_text(limit.granted_bytes_s if limit.attempts else 0),
+                limit.attempts,
+                limit.throttled,
+                format_bytes(limit.moved_bytes),
+                format_duration(limit.waited_s),
+            )
+            for limit in found
+        ],
+    )
+
+
+def _change_limit(
+    session: Session, what: str, limit: str, call: Callable[[int | str | None], None]
+) -> None:
+    wish = {"none": 0, "default": None}.get(limit, limit)
+    call(wish)
+    said = {"none": "not limited", "default": "limited by the settings"}
+    text = f"{what} is {said.get(limit, f'limited to {limit}/s')}"
+    session.show({"limited": what, "limit": wish}, text)
+
+
+def _rate_text(bytes_s: float | None) -> str:
+    return "none" if bytes_s is None else f"{format_bytes(bytes_s)}/s"

@@ -9,17 +9,13 @@ from rich.console import RenderableType
 from common.units import format_bytes, format_count, format_duration
 from neve import api
 from neve.cli.render import RIGHT, facts, grid, lines, shortened, time_text
-from neve.cli.session import Every, Session, Watch, verb
+from neve.cli.session import Every, Panel, Session, Watch, verb
 
 HISTORY_SHOWN = 12
 """Number of history points that are printed; `--json` has all."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    verb(app, "control")(control)
-
-
+@verb("control", Panel.SEE, "neve control --watch")
 def control(
     session: Session,
     *,

@@ -23,11 +23,7 @@ from common.runtime import SystemClock
 from common.units import format_count, parse_duration_s
 from neve import api
 from neve.cli import render
-from neve.cli.session import (
-    Session,
-    to_dictionaries,
-    verb,
-)
+from neve.cli.session import Panel, Session, to_dictionaries, verb
 from neve.client.connect import find_target
 from neve.client.errors import NeveError, UnavailableError
 
@@ -197,11 +193,7 @@ def _needs(package: str) -> None:
 Check = tuple[str, Callable[[], str]]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    verb(app, "doctor")(doctor)
-
-
+@verb("doctor", Panel.RUN, "neve doctor --location s3://lake/users")
 def doctor(
     session: Session,
     location: Annotated[

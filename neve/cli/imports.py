@@ -22,6 +22,7 @@ from neve.cli.render import RIGHT, facts, grid, lines
 from neve.cli.session import (
     Columns,
     Name,
+    Panel,
     Session,
     Settings,
     TerminalConsole,
@@ -129,12 +130,11 @@ Timestamps = Annotated[
 ]
 
 
-def register(table: typer.Typer) -> None:
-    """Add the verbs to `neve table`."""
-    verb(table, "import")(import_)
-    verb(table, "export")(export)
-
-
+@verb(
+    "table import",
+    Panel.TABLES,
+    "neve table import s3://lake/users --name users --key id --dry-run",
+)
 def import_(
     session: Session,
     location: Annotated[
@@ -188,6 +188,7 @@ def import_(
         raise typer.Exit(EXIT_MISFITS)
 
 
+@verb("table export", Panel.TABLES, "neve table export users --to files.txt")
 def export(
     session: Session,
     name: Name,

@@ -16,21 +16,14 @@ from neve.api import (
     RestoreReport,
 )
 from neve.cli.render import (
+    KnownTables,
+    TabletKeys,
     facts,
     grid,
     lines,
     shortened,
 )
-from neve.cli.session import (
-    Columns,
-    Name,
-    Session,
-    absolute,
-    name_values,
-    names,
-    verb,
-)
-from neve.cli.tablet_keys import KnownTables, TabletKeys
+from neve.cli.session import Columns, Name, Panel, Session, absolute, name_values, names, verb
 
 # ------------------------------------------------------------------------------- Results for people
 
@@ -162,15 +155,7 @@ Adopt = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verbs to the command line."""
-    verb(app, "fsck")(fsck)
-    verb(app, "gc")(gc)
-    verb(app, "rebuild")(rebuild)
-    verb(app, "backup")(backup)
-    verb(app, "restore")(restore)
-
-
+@verb("fsck", Panel.REPAIR, "neve fsck users --repair")
 def fsck(
     session: Session,
     name: Name,
@@ -203,6 +188,7 @@ def fsck(
         raise typer.Exit(1)
 
 
+@verb("gc", Panel.REPAIR, "neve gc users --delete")
 def gc(
     session: Session,
     name: Name,
@@ -215,6 +201,7 @@ def gc(
     session.show(report, lambda: render_gc(report))
 
 
+@verb("rebuild", Panel.REPAIR, "neve rebuild s3://lake/users --name users --dry-run")
 def rebuild(
     session: Session,
     location: Annotated[
@@ -260,6 +247,7 @@ def rebuild(
     session.show(report, lambda: render_rebuild(report))
 
 
+@verb("backup", Panel.REPAIR, "neve backup all --output backup.neve")
 def backup(
     session: Session,
     table: Annotated[
@@ -289,6 +277,7 @@ def backup(
     session.show({"output": str(output), "size_bytes": size}, f"wrote {size:,} bytes to {output}")
 
 
+@verb("restore", Panel.REPAIR, "neve restore backup.neve --rename users=old_users")
 def restore(
     session: Session,
     archive: Annotated[

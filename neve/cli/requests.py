@@ -14,16 +14,11 @@ from neve.cli.render import (
     facts,
     grid,
     lines,
+    range_text,
     shortened,
     time_text,
 )
-from neve.cli.session import (
-    Name,
-    Session,
-    name_values,
-    verb,
-)
-from neve.cli.tablet_keys import range_text
+from neve.cli.session import Name, Panel, Session, name_values, verb
 from neve.client.errors import CallerError
 from neve.client.requests import PLUGIN_FORM as PLUGIN
 from neve.client.requests import Request, sentence
@@ -285,11 +280,7 @@ CallId = Annotated[
 ]
 
 
-def register_compact(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    verb(app, "compact")(compact)
-
-
+@verb("compact", Panel.COMPACTIONS, "neve compact users --delete-where \"status = 'test'\" --wait")
 def compact(
     session: Session,
     name: Name,
@@ -387,18 +378,7 @@ def wait_for(session: Session, request: Request, timeout_s: float | None) -> Non
 RequestId = Annotated[str, typer.Argument(help="Id of the request.", metavar="REQUEST")]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verbs to the command line."""
-    request = typer.Typer(no_args_is_help=True, help="Compaction requests.")
-    app.add_typer(request, name="request")
-    verb(request, "list")(list_requests)
-    verb(request, "show")(show_request)
-    verb(request, "cancel")(cancel_request)
-    job = typer.Typer(no_args_is_help=True, help="Individual jobs; `neve jobs` lists them.")
-    app.add_typer(job, name="job")
-    verb(job, "cancel")(cancel_job)
-
-
+@verb("request list", Panel.COMPACTIONS, "neve request list users")
 def list_requests(
     session: Session,
     name: Annotated[
@@ -414,6 +394,7 @@ def list_requests(
     session.show(found, lambda: render_requests(found))
 
 
+@verb("request show", Panel.COMPACTIONS, "neve request show users req-cc565346271b7be7 --wait")
 def show_request(
     session: Session,
     name: Name,
@@ -432,6 +413,7 @@ def show_request(
     session.show(found, lambda: render_request(found))
 
 
+@verb("request cancel", Panel.COMPACTIONS, "neve request cancel users req-cc565346271b7be7")
 def cancel_request(
     session: Session,
     name: Name,
@@ -450,6 +432,7 @@ def cancel_request(
     session.show(found, told)
 
 
+@verb("job cancel", Panel.COMPACTIONS, "neve job cancel att-9af9e225e9ccdbb05650")
 def cancel_job(
     session: Session,
     attempt: Annotated[

@@ -21,7 +21,7 @@ from common.units import format_count
 from neve import api, row_reader
 from neve.api.files import open_regular
 from neve.cli import render
-from neve.cli.session import Name, Session, names, verb
+from neve.cli.session import Name, Panel, Session, names, verb
 
 # ------------------------------------------------------------- Files with rows: Parquet, CSV, Arrow
 
@@ -177,14 +177,7 @@ End = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verbs to the command line."""
-    verb(app, "add")(add)
-    verb(app, "append")(append)
-    verb(app, "call")(call)
-    verb(app, "scan")(scan)
-
-
+@verb("add", Panel.TABLES, "neve add users 2025/a.parquet 2025/b.parquet")
 def add(
     session: Session,
     name: Name,
@@ -201,6 +194,7 @@ def add(
     session.show(added, render.add_sentence(added))
 
 
+@verb("append", Panel.TABLES, "neve append users rows.csv")
 def append(
     session: Session,
     name: Name,
@@ -221,6 +215,7 @@ def append(
     session.show(added, render.add_sentence(added))
 
 
+@verb("call", Panel.TABLES, "neve call users 019513d5-6c00-7000-8000-000000000000")
 def call(
     session: Session,
     name: Name,
@@ -231,6 +226,7 @@ def call(
     session.show(found, lambda: render.call_sentence(found))
 
 
+@verb("scan", Panel.TABLES, "neve scan users --columns id,name --start 100 --end 200")
 def scan(
     session: Session,
     name: Name,

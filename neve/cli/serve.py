@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from common.units import parse_duration_s
-from neve.cli.session import Session, verb
+from neve.cli.session import Panel, Session, verb
 from neve.cli.stack import ConfigFile, SetFlags, needs_server
 
 if TYPE_CHECKING:
     from common.settings import Settings
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verb to the command line."""
-    verb(app, "serve", remote=False)(serve)
-
-
+@verb(
+    "serve",
+    Panel.RUN,
+    "neve serve --address ray://neve-head-svc:10001 --config neve.toml",
+    remote=False,
+)
 def serve(
     session: Session,
     *,

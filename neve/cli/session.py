@@ -6,10 +6,12 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, is_dataclass
+from enum import StrEnum
 from pathlib import Path
 from threading import Event
+from types import FunctionType, ModuleType
 from typing import Annotated, Any
 
 import typer
@@ -61,6 +63,11 @@ Settings = Annotated[
 Watch = Annotated[bool, typer.Option("--watch", help="Refresh the output until Ctrl-C.")]
 Every = Annotated[
     float, typer.Option(help="With --watch: seconds between refreshes.", min=0.2, max=3600)
+]
+
+Count = Annotated[int, typer.Option(help="Maximum number of entries.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", help="List every file that is left out with its reason.")
 ]
 
 
@@ -311,16 +318,44 @@ def to_dictionaries(value: Any) -> Any:
     return value
 
 
-def verb(app: typer.Typer, name: str, *, remote: bool = True) -> Callable[..., Any]:
-    """Register a function with a first argument `session` as a verb.
+class Panel(StrEnum):
+    """Groups of verbs in the help, in display order."""
+
+    RUN = "Run a service"
+    TABLES = "Tables and rows"
+    COMPACTIONS = "Compactions"
+    SEE = "See what happens and why"
+    CONTROL = "Control"
+    RIGHTS = "Rights"
+    REPAIR = "Repair and keep"
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """A verb as its function declares it."""
+
+    words: str
+    """The words after `neve`, such as `table list`."""
+    panel: Panel
+    example: str
+    """A command that can be typed as shown."""
+    run: Callable[..., None]
+    """The function for typer, with the common options."""
+
+
+def verb(
+    words: str, panel: Panel, example: str, *, remote: bool = True
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Declare a function with a first argument `session` as a verb.
 
     Args:
-        app: The command or group of the verb.
-        name: Name of the verb on the command line.
+        words: The words after `neve`.
+        panel: Its group in the help.
+        example: A command that can be typed as shown.
         remote: Whether the verb calls a service and therefore has `--url`, `--stack` and `--token`.
     """
 
-    def register(work: Callable[..., None]) -> Callable[..., None]:
+    def declare(work: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(work)
         def run(**given: Any) -> None:
             as_json = given.pop("as_json")
@@ -338,10 +373,19 @@ def verb(app: typer.Typer, name: str, *, remote: bool = True) -> Callable[..., A
         run.__annotations__ = {
             parameter.name: parameter.annotation for parameter in [*own, *common]
         }
-        app.command(name)(run)
+        work.verb = Verb(words, panel, example, run)  # type: ignore[attr-defined]  # `declared_verbs` reads it
         return work
 
-    return register
+    return declare
+
+
+def declared_verbs(module: ModuleType) -> Iterator[Verb]:
+    """Yield the verbs that the functions of a module declare, in their order."""
+    for value in vars(module).values():
+        if isinstance(value, FunctionType) and value.__module__ == module.__name__:
+            declared = getattr(value, "verb", None)
+            if declared is not None:
+                yield declared
 
 
 def exit_code_of(session: Session, work: Callable[[], None]) -> int:

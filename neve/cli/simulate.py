@@ -18,7 +18,7 @@ from common.errors import RequestError
 from common.runtime import SystemClock
 from common.units import format_bytes, format_count, format_duration, parse_duration_s
 from neve.cli.render import RIGHT, grid, lines
-from neve.cli.session import Name, Session, TerminalConsole, document_text, name_values, verb
+from neve.cli.session import Name, Panel, Session, TerminalConsole, document_text, name_values, verb
 
 if TYPE_CHECKING:
     from neve.simulate.figures import Outcome
@@ -65,15 +65,10 @@ PlannerSettings = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verbs to the command line."""
-    verb(app, "simulate")(simulate)
-    verb(app, "record")(record)
-
-
 # --------------------------------------------------------------------------------------- The verbs
 
 
+@verb("simulate", Panel.SEE, "neve simulate spec.toml --report report.html")
 def simulate(
     session: Session,
     specification: Annotated[
@@ -135,6 +130,7 @@ def simulate(
     session.show(_as_document(outcomes), lambda: render_outcomes(outcomes))
 
 
+@verb("record", Panel.SEE, "neve record users --for 10m")
 def record(
     session: Session,
     name: Name,

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 
 from common.errors import ConfigError, RequestError
 from neve.cli import render
-from neve.cli.session import Session, verb, visible
+from neve.cli.session import Panel, Session, verb, visible
 
 if TYPE_CHECKING:
     from neve.local.stack_folder import StackFolder
@@ -35,14 +35,7 @@ SetFlags = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verbs to the command line."""
-    verb(app, "up", remote=False)(up)
-    verb(app, "down", remote=False)(down)
-    verb(app, "demo", remote=False)(demo)
-    verb(app, "logs", remote=False)(logs)
-
-
+@verb("up", Panel.RUN, "neve up --compactors 2 --allow s3://lake", remote=False)
 def up(
     session: Session,
     *,
@@ -104,6 +97,7 @@ def up(
     )
 
 
+@verb("down", Panel.RUN, "neve down", remote=False)
 def down(
     session: Session,
     stack: AnyStack = None,
@@ -144,6 +138,7 @@ def down(
     )
 
 
+@verb("logs", Panel.RUN, "neve logs gateway --follow", remote=False)
 def logs(
     session: Session,
     part: Annotated[
@@ -184,6 +179,7 @@ def logs(
         session.write(f"{visible(line)}\n")
 
 
+@verb("demo", Panel.RUN, "neve demo --keep", remote=False)
 def demo(
     session: Session,
     *,
@@ -266,14 +262,7 @@ class _SettingLike(Protocol):
     def change(self) -> str: ...
 
 
-def register_config(app: typer.Typer) -> None:
-    """Add the verbs to the command line."""
-    config = typer.Typer(no_args_is_help=True, help="The settings of a service.")
-    app.add_typer(config, name="config")
-    verb(config, "check", remote=False)(check_settings)
-    verb(config, "show")(show_settings)
-
-
+@verb("config check", Panel.RUN, "neve config check neve.toml", remote=False)
 def check_settings(
     session: Session,
     file: Annotated[Path | None, typer.Argument(help="TOML file.", metavar="[FILE]")] = None,
@@ -298,6 +287,7 @@ def check_settings(
     )
 
 
+@verb("config show", Panel.RUN, "neve config show --given")
 def show_settings(
     session: Session,
     *,

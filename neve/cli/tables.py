@@ -5,15 +5,13 @@ from typing import Annotated
 import typer
 
 from neve import api
-from neve.cli import (
-    imports,
-    render,
-    split_merge,
-)
+from neve.cli import render
+from neve.cli.render import KnownTables
 from neve.cli.rows import read_schema
 from neve.cli.session import (
     Columns,
     Name,
+    Panel,
     Session,
     Settings,
     absolute,
@@ -22,27 +20,15 @@ from neve.cli.session import (
     to_dictionaries,
     verb,
 )
-from neve.cli.tablet_keys import KnownTables
 from neve.setting_values import known_name
 
 
-def register(app: typer.Typer) -> None:
-    """Add the verbs to the command line."""
-    table = typer.Typer(no_args_is_help=True, help="Create, show, change and drop tables.")
-    app.add_typer(table, name="table")
-    verb(table, "create")(create)
-    verb(table, "list")(list_tables)
-    verb(table, "describe")(describe)
-    verb(table, "tablets")(tablets)
-    verb(table, "files")(files)
-    verb(table, "set")(set_settings)
-    verb(table, "drop")(drop)
-    imports.register(table)
-    split_merge.register(table)
-    verb(app, "pause")(pause)
-    verb(app, "resume")(resume)
-
-
+@verb(
+    "table create",
+    Panel.TABLES,
+    "neve table create users --location /data/users"
+    " --schema id:int64,at:int64 --key id --version at",
+)
 def create(
     session: Session,
     name: Name,
@@ -95,24 +81,28 @@ def create(
     session.show(made, lambda: render.render_table(made))
 
 
+@verb("table list", Panel.TABLES, "neve table list")
 def list_tables(session: Session) -> None:
     """List the tables."""
     found = session.client.tables()
     session.show(found, lambda: render.render_tables(found))
 
 
+@verb("table describe", Panel.TABLES, "neve table describe users")
 def describe(session: Session, name: Name) -> None:
     """Show a table, its columns, totals and settings."""
     found = session.client.describe(name)
     session.show(found, lambda: render.render_table(found))
 
 
+@verb("table tablets", Panel.TABLES, "neve table tablets users")
 def tablets(session: Session, name: Name) -> None:
     """List the tablets of a table."""
     found = session.client.tablets(name)
     session.show(found, lambda: render.render_tablets(found))
 
 
+@verb("table files", Panel.TABLES, "neve table files users")
 def files(session: Session, name: Name) -> None:
     """List the files of a table."""
     found = session.client.files(name)
@@ -120,6 +110,7 @@ def files(session: Session, name: Name) -> None:
     session.show(found, lambda: render.render_files(found, name, keys))
 
 
+@verb("table set", Panel.TABLES, "neve table set users ttl=30d codec_level=6")
 def set_settings(
     session: Session,
     name: Name,
@@ -151,6 +142,7 @@ def set_settings(
     session.show(changed, lambda: render.render_changes(before, changed))
 
 
+@verb("table drop", Panel.TABLES, "neve table drop users --yes")
 def drop(
     session: Session,
     name: Name,
@@ -170,12 +162,14 @@ def drop(
     )
 
 
+@verb("pause", Panel.COMPACTIONS, "neve pause users")
 def pause(session: Session, name: Name) -> None:
     """Pause a table: no new job starts; running jobs continue."""
     found = session.client.pause(name)
     session.show(found, f"{name} is {found.state}")
 
 
+@verb("resume", Panel.COMPACTIONS, "neve resume users")
 def resume(session: Session, name: Name) -> None:
     """Resume a paused table."""
     found = session.client.resume(name)

@@ -17,8 +17,13 @@ The package imports httpx, pyarrow and `neve.api`, and nothing else of the proje
     dictionaries  lossless conversion of dictionaries to an Arrow table
     imports       import and export
     requests      compactions: submit, follow, wait, cancel
-    split_merge   splits and merges of tablets
-    work          status, jobs, queue, plan, explain, history, compactors, limits
+    tablets       explain, story, live bytes, quarantine, watermarks, splits and merges
+    jobs          running and finished jobs, activity of tables
+    compactors    compactors, groups, scaling, limits on bytes per second
+    planning      queue, plan, backlog, triggers, maintenance
+    control       state of the controller; reports of read latency
+    access        the audit
+    service       status and settings
     recovery      fsck, gc, rebuild, backup, restore
 
 A call: a method builds a body of `neve.api` → `Connection` sends it, and retries repeatable calls
@@ -28,17 +33,36 @@ that got no answer → a problem becomes an exception → JSON becomes a value o
 from types import TracebackType
 from typing import Self
 
+from neve.client.access import AccessCalls
+from neve.client.compactors import CompactorCalls, LimitCalls
+from neve.client.control import ControlCalls
 from neve.client.http import Connection
 from neve.client.imports import ImportCalls
+from neve.client.jobs import JobCalls
+from neve.client.planning import PlanningCalls
 from neve.client.recovery import RecoveryCalls
 from neve.client.requests import RequestCalls
 from neve.client.rows import RowCalls
-from neve.client.split_merge import SplitMergeCalls
-from neve.client.work import LimitCalls, WorkCalls
+from neve.client.service import ServiceCalls
+from neve.client.tables import TableCalls
+from neve.client.tablets import SplitMergeCalls, TabletCalls
 
 
 class Client(
-    RowCalls, WorkCalls, LimitCalls, RequestCalls, ImportCalls, SplitMergeCalls, RecoveryCalls
+    TableCalls,
+    TabletCalls,
+    SplitMergeCalls,
+    RowCalls,
+    ImportCalls,
+    RequestCalls,
+    JobCalls,
+    CompactorCalls,
+    LimitCalls,
+    PlanningCalls,
+    ControlCalls,
+    AccessCalls,
+    RecoveryCalls,
+    ServiceCalls,
 ):
     """A client of one Névé service; safe to share between threads.
 

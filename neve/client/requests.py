@@ -3,9 +3,9 @@
 import importlib.util
 import time  # noqa: TID251  the client may import no clock of the project
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 from urllib.parse import quote
 
 from neve import api
@@ -201,6 +201,26 @@ def _why_not_done(found: api.Request) -> str:
     return found.state + (f": {found.cause}" if found.cause else "")
 
 
+OUTPUT = ("codec", "codec_level", "row_group_bytes")
+
+
+class Wanted(TypedDict, total=False):
+    """The arguments of `compact`."""
+
+    start: str | None
+    end: str | None
+    delete_where: str | None
+    set: str | None
+    transform: PluginText | None
+    selector: PluginText | None
+    codec: str | None
+    codec_level: int | None
+    row_group_bytes: int | str | None
+    hints: Mapping[str, str] | None
+    boost: int
+    deadline: str | float | None
+
+
 class RequestCalls:
     """Client methods for compaction requests."""
 
@@ -244,15 +264,17 @@ class RequestCalls:
                 fails.
             call: Id of this call (`neve.new_call_id()`); reuse it after an unknown outcome.
         """
-        body = api.NewRequest(
+        body = _body(
             start=start,
             end=end,
             delete_where=delete_where,
             set=set,
-            transform=_plugin(transform, "transform"),
-            selector=_plugin(selector, "selector"),
-            output=_output(codec, codec_level, row_group_bytes),
-            hints=dict(hints or {}),
+            transform=transform,
+            selector=selector,
+            codec=codec,
+            codec_level=codec_level,
+            row_group_bytes=row_group_bytes,
+            hints=hints,
             boost=boost,
             deadline=deadline,
         )
@@ -261,58 +283,16 @@ class RequestCalls:
         )
         return Request(self._connection, table, decode(api.Request, answer).id)
 
-    def dry_run(
-        self,
-        table: str,
-        *,
-        start: str | None = None,
-        end: str | None = None,
-        delete_where: str | None = None,
-        set: str | None = None,  # noqa: A002  as the language of expressions calls it
-        transform: PluginText | None = None,
-        selector: PluginText | None = None,
-        codec: str | None = None,
-        codec_level: int | None = None,
-        row_group_bytes: int | str | None = None,
-        hints: Mapping[str, str] | None = None,
-        boost: int = 0,
-        deadline: str | float | None = None,
-    ) -> api.DryRun:
+    def dry_run(self, table: str, **wanted: Unpack[Wanted]) -> api.DryRun:
         """Return what `compact` would select with the same arguments, and start nothing.
 
         Args:
             table: Name of the table.
-            start: First key, inclusive, or a prefix of it; None: from the beginning.
-            end: Last key, inclusive, or a prefix of it; None: to the end.
-            delete_where: Condition; delete the rows of the range for which it is true.
-            set: Assignments to apply to the rows of the range: `"a = a + 1"`.
-            transform: Plug-in that changes rows, written like `selector`.
-            selector: Plug-in that selects files: a name, `"age:older_than=7d"` as on the command
-                line, or `(name, options)`.
-            codec: Compression codec of the outputs.
-            codec_level: Compression level of the outputs.
-            row_group_bytes: Row group size of the outputs: bytes, or a size such as `"64MB"`.
-            hints: Hints for plug-ins.
-            boost: Value to add to the priority of its jobs.
-            deadline: Time limit, in seconds or as a text such as `"10m"`; after it the request
-                fails.
+            wanted: The arguments of `compact` other than `call`.
         """
-        body = api.NewRequest(
-            start=start,
-            end=end,
-            delete_where=delete_where,
-            set=set,
-            transform=_plugin(transform, "transform"),
-            selector=_plugin(selector, "selector"),
-            output=_output(codec, codec_level, row_group_bytes),
-            hints=dict(hints or {}),
-            boost=boost,
-            deadline=deadline,
-            dry_run=True,
-        )
+        body = replace(_body(**wanted), dry_run=True)
         path = table_path(table, "compactions")
-        answer = self._connection.call("POST", path, body=asdict(body))
-        return decode(api.DryRun, answer)
+        return decode(api.DryRun, self._connection.call("POST", path, body=asdict(body)))
 
     def requests(self, table: str, count: int = 100) -> list[api.Request]:
         """Return the compaction requests of a table, newest first.
@@ -330,11 +310,14 @@ class RequestCalls:
         return Request(self._connection, table, request)
 
 
-def _output(
-    codec: str | None, codec_level: int | None, row_group_bytes: int | str | None
-) -> api.Output | None:
-    output = api.Output(codec=codec, codec_level=codec_level, row_group_bytes=row_group_bytes)
-    return None if output == api.Output() else output
+def _body(**wanted: Unpack[Wanted]) -> api.NewRequest:
+    """Return the body of a request for these arguments of `compact`."""
+    given: dict[str, Any] = dict(wanted)
+    output = api.Output(**{name: given.pop(name, None) for name in OUTPUT})
+    for plugin in ("transform", "selector"):
+        given[plugin] = _plugin(given.get(plugin), plugin)
+    given["hints"] = dict(given.get("hints") or {})
+    return api.NewRequest(output=None if output == api.Output() else output, **given)
 
 
 def _plugin(written: PluginText | None, what: str) -> api.Plugin | None:

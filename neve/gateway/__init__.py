@@ -12,18 +12,18 @@
     services            dependencies of all slices: ports, settings, threads, look-ups
     table_locations     allowed locations of tables, and their owners
     table_settings      table settings that users may change, and their bounds
-    key_views           conversion of keys, files and tablets from and to user notation
-    story_views         the story of a tablet, as sentences
+    key_views           keys, files, tablets and stories in user notation
     tables              create, list, describe, change, pause, drop
-    call_ids            call ids and repeated calls
-    ingest/             add and append
+    tablets             explain, story, live bytes, quarantine, watermarks, splits and merges
+    rows/               add, append, scan, count, ids of calls
     table_files         files of tables, and merge on read of one tablet
     scan_slots          limits of concurrent scans and of their memory
-    scan                scan, count, export
     imports             import of an existing directory as a table
     requests/           submit, follow, cancel, dry run
-    split_merge         splits and merges that users request
-    work                status, jobs, queue, plan, explain, history, compactors, limits
+    jobs                running and finished jobs, activity of tables
+    compactors          compactors, groups, scaling, limits on bytes per second
+    planning            queue, plan, backlog, triggers, maintenance
+    service             status, settings, audit, probes, metrics
     control             state of the controller; reports of read latency
     progress_stream     progress of long work as lines of JSON
     recovery            fsck, gc, rebuild, backup, restore

@@ -1,25 +1,18 @@
 """The application: authenticated routes, errors as problems, public probes."""
 
 import asyncio
-import base64
-import hashlib
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+import inspect
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
-from importlib.resources import files
 from pathlib import Path
-from typing import Generic, TypeVar
 
-from fastapi import FastAPI, Response
-from fastapi.responses import HTMLResponse
+from fastapi import APIRouter, FastAPI, Response
 
-from common.errors import UnavailableError
 from common.secret_files import secret_of
-from common.units import format_duration
 from neve.gateway import problems
 from neve.gateway.access.oidc import OidcTokens
-from neve.gateway.access.route_rights import guard_routes
+from neve.gateway.access.route_rights import declared_routes, guard_routes
 from neve.gateway.access.tokens import KnownTokens
 from neve.gateway.authentication import (
     AnswerHeaders,
@@ -29,66 +22,21 @@ from neve.gateway.authentication import (
     CountedRequests,
     KnownCallers,
 )
+from neve.gateway.compactors import CompactorRoutes, LimitRoutes
 from neve.gateway.control import ControlRoutes
 from neve.gateway.imports import ImportRoutes
-from neve.gateway.ingest.routes import IngestRoutes
+from neve.gateway.jobs import JobRoutes
 from neve.gateway.metrics import RequestMetrics
+from neve.gateway.planning import PlanningRoutes
 from neve.gateway.recovery import RecoveryRoutes
+from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.requests.routes import RequestRoutes
-from neve.gateway.scan import ScanRoutes
+from neve.gateway.rows.routes import IngestRoutes
+from neve.gateway.rows.scan import ScanRoutes
+from neve.gateway.service import ProbeRoutes, ServiceRoutes
 from neve.gateway.services import BEARER, Services
-from neve.gateway.split_merge import OperationRoutes
 from neve.gateway.tables import TableRoutes
-from neve.gateway.work import LimitRoutes, WorkRoutes
-
-# ----------------------------------------------------------- One answer for many concurrent callers
-
-
-T = TypeVar("T")
-
-
-class SharedAnswer(Generic[T]):
-    """Caches an answer briefly, and runs at most one query at a time for all callers."""
-
-    def __init__(self, ask: Callable[[], Awaitable[T]], lasts_s: float) -> None:
-        """Create an empty cache.
-
-        Args:
-            ask: Called for an answer; its exceptions are cached like answers.
-            lasts_s: How long an answer is cached.
-        """
-        self._ask = ask
-        self._lasts_s = lasts_s
-        self._asked: asyncio.Future[T] | None = None
-        self._until_s = 0.0
-
-    async def answer(self) -> T:
-        """Return the answer, at most `lasts_s` old.
-
-        Raises:
-            Exception: Any exception of `ask`.
-        """
-        loop = asyncio.get_running_loop()
-        old = self._asked is None or (self._asked.done() and loop.time() >= self._until_s)
-        if old:
-            self._asked = asyncio.ensure_future(self._ask_once())
-        assert self._asked is not None
-        # A caller that leaves must not cancel the query of the others.
-        return await asyncio.shield(self._asked)
-
-    async def _ask_once(self) -> T:
-        try:
-            return await self._ask()
-        finally:
-            self._until_s = asyncio.get_running_loop().time() + self._lasts_s
-
-
-# ---------------------------------------------------------------------------------- The application
-
-
-PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
-READY_LASTS_S = 1.0
-"""How long the coordinator's answer is cached, because `/readyz` is public."""
+from neve.gateway.tablets import OperationRoutes, TabletRoutes
 
 
 def create_app(services: Services) -> FastAPI:
@@ -115,22 +63,11 @@ def create_app(services: Services) -> FastAPI:
         lifespan=life,
     )
     problems.install_problems(app, services.log)
-    for routes in (
-        TableRoutes(services),
-        IngestRoutes(services),
-        ScanRoutes(services),
-        ImportRoutes(services),
-        RequestRoutes(services),
-        OperationRoutes(services),
-        WorkRoutes(services),
-        ControlRoutes(services),
-        LimitRoutes(services),
-        RecoveryRoutes(services),
-    ):
-        # `include_router` would build each route again at the first request.
-        app.router.routes.extend(routes.router().routes)
     metrics = RequestMetrics()
-    _add_open_routes(app, services, metrics)
+    slices = (ProbeRoutes(services, metrics), *(kind(services) for kind in SLICES))
+    for slice_ in slices:
+        # `include_router` would build each route again at the first request.
+        app.router.routes.extend(router_of(slice_).routes)
     gateway = services.settings.gateway
     guard_routes(app.router.routes)
     # A request passes the middleware in reverse order of addition.
@@ -163,57 +100,43 @@ def known_callers(services: Services) -> KnownCallers:
     )
 
 
-def page_policy(page: str) -> str:
-    """Return a Content-Security-Policy that allows only the page's own script, styles and calls."""
-    return (
-        f"default-src 'none'; script-src {_digests(page, 'script')};"
-        f" style-src {_digests(page, 'style')};"
-        " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
+SLICES = (
+    TableRoutes,
+    IngestRoutes,
+    ScanRoutes,
+    ImportRoutes,
+    RequestRoutes,
+    OperationRoutes,
+    JobRoutes,
+    TabletRoutes,
+    PlanningRoutes,
+    CompactorRoutes,
+    ServiceRoutes,
+    ControlRoutes,
+    LimitRoutes,
+    RecoveryRoutes,
+)
 
 
-def _digests(page: str, tag: str) -> str:
-    """Return the digests of the content of all tags of a kind, in policy notation."""
-    texts = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
-    digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()) for text in texts)
-    return " ".join(f"'sha256-{digest.decode()}'" for digest in digests)
-
-
-def _add_open_routes(app: FastAPI, services: Services, metrics: RequestMetrics) -> None:
-    page = files("neve.gateway").joinpath("static/docs.html").read_text("utf-8")
-    policy = page_policy(page)
-
-    alive = SharedAnswer(services.coordinator.status, READY_LASTS_S)
-
-    @app.get("/healthz", tags=["service"])
-    async def healthz() -> dict[str, str]:
-        """Tell that the process answers."""
-        return {"status": "ok"}
-
-    @app.get("/readyz", tags=["service"])
-    async def readyz() -> dict[str, str]:
-        """Tell that the store and the coordinator answer; 503 if not."""
-        await services.store_watch.until_looked()
-        if silent_s := services.store_watch.silent_s:
-            # The probe is public: reveal neither address nor cause.
-            raise UnavailableError(f"the store has not answered for {format_duration(silent_s)}")
-        await alive.answer()
-        return {"status": "ready"}
-
-    @app.get("/metrics", tags=["service"], response_class=Response, dependencies=[BEARER])
-    async def scrape() -> Response:
-        """Return the metrics as Prometheus text."""
-        try:
-            status = await services.coordinator.status()
-        except UnavailableError:
-            status = None
-        return Response(
-            metrics.text(status, services.scans, services.audit.counts), media_type=PROMETHEUS_TEXT
+def router_of(slice_: object) -> APIRouter:
+    """Return the routes that the methods of a slice declare."""
+    router = APIRouter(route_class=JsonRoute)
+    for name, declared in declared_routes(type(slice_)):
+        method, path = declared.name.split(" ")
+        handler = getattr(slice_, name)
+        answer = inspect.signature(handler).return_annotation
+        options = dict(declared.options)
+        if isinstance(answer, type) and issubclass(answer, Response):
+            options["response_class"] = answer
+        router.add_api_route(
+            path,
+            handler,
+            methods=[method],
+            tags=[type(slice_).__module__.split(".")[2]],
+            dependencies=[] if declared.right.role is None else [BEARER],
+            **options,
         )
-
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> HTMLResponse:
-        return HTMLResponse(page, headers={"Content-Security-Policy": policy})
+    return router
 
 
 def _version() -> str:

@@ -33,7 +33,7 @@ from neve.gateway.access.callers import (
 )
 from neve.gateway.access.oidc import OidcTokens
 from neve.gateway.access.quotas import CallerUse, Quotas
-from neve.gateway.access.route_rights import OPEN_PATHS, ROUTE_RIGHTS, Reach
+from neve.gateway.access.route_rights import OPEN_PATHS, Reach, right_of
 from neve.gateway.access.tokens import KnownTokens
 from neve.gateway.metrics import RequestMetrics
 from neve.gateway.problems import (
@@ -218,8 +218,8 @@ def has_right(scope: Scope, caller: Caller) -> bool:
     if matched is None:
         return True
     route, path = matched
-    right = ROUTE_RIGHTS[f"{scope['method']} {route.path}"]
-    if right.role is None:
+    right = right_of(route)
+    if right is None or right.role is None:
         return True
     if right.late:
         return False

@@ -2,13 +2,11 @@
 
 from math import isfinite
 
-from fastapi import APIRouter
-
 from common.errors import RequestError
 from neve import api
 from neve.gateway.access.callers import begin_call
-from neve.gateway.request_bodies import JsonRoute
-from neve.gateway.services import BEARER, LATENCIES_MAX, Services, bounded_count
+from neve.gateway.access.route_rights import READ_ALL, READ_LISTED, route
+from neve.gateway.services import LATENCIES_MAX, Services, bounded_count
 
 READ_REPORT_MAX = 1_000_000
 """Largest number of reads of one table in one report."""
@@ -21,19 +19,16 @@ class ControlRoutes:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    def router(self) -> APIRouter:
-        """Return the routes."""
-        router = APIRouter(
-            prefix="/v1", tags=["work"], dependencies=[BEARER], route_class=JsonRoute
-        )
-        router.get("/control")(self.control)
-        router.post("/reads", status_code=202)(self.reads)
-        return router
-
+    @route("GET /v1/control", READ_ALL)
     async def control(self) -> api.Control:
         """Return what the controller reads and decides, and what each class of work was handed."""
         return await self._services.coordinator.control()
 
+    @route(
+        "POST /v1/reads",
+        READ_LISTED.noted("readers report how long they have waited", late=True),
+        status_code=202,
+    )
     async def reads(self, body: api.ReadReport) -> None:
         """Report how long readers have waited.
 

@@ -18,7 +18,6 @@ from functools import partial
 from itertools import islice
 from math import ceil
 
-from fastapi import APIRouter
 from fastapi.responses import StreamingResponse
 
 from common.errors import CompactionError, RefusedError, RequestError
@@ -36,12 +35,12 @@ from common.units import format_bytes, format_count
 from neve import api
 from neve.api import LINES
 from neve.gateway.access.callers import current_call
-from neve.gateway.ingest.add import add_files, inspect_incoming
+from neve.gateway.access.route_rights import ADMIN_ALL, READ, route
 from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.progress_stream import progress_lines
-from neve.gateway.request_bodies import JsonRoute
-from neve.gateway.scan import manifest_json, manifest_names
-from neve.gateway.services import BEARER, LONG_STEP_MAX_S, Services, checked_label
+from neve.gateway.rows.add import add_files, inspect_incoming
+from neve.gateway.rows.scan import manifest_json, manifest_names
+from neve.gateway.services import LONG_STEP_MAX_S, Services, checked_label
 from neve.gateway.tables import UnreadableError, create_table, new_table
 from neve.import_survey import (
     FooterFacts,
@@ -630,20 +629,7 @@ class ImportRoutes:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    def router(self) -> APIRouter:
-        """Return the routes."""
-        router = APIRouter(
-            prefix="/v1",
-            tags=["import"],
-            default_response_class=StreamingResponse,
-            dependencies=[BEARER],
-            route_class=JsonRoute,
-        )
-        router.post("/import")(self.import_)
-        router.get("/tables/{table}/manifest")(self.manifest)
-        router.get("/tables/{table}/manifest/files")(self.names)
-        return router
-
+    @route("POST /v1/import", ADMIN_ALL)
     async def import_(self, body: api.NewImport) -> StreamingResponse:
         """Make a table of a directory. Repeat an interrupted import to continue it.
 
@@ -656,6 +642,7 @@ class ImportRoutes:
 
         return StreamingResponse(progress_lines(work, self._services.log), media_type=LINES)
 
+    @route("GET /v1/tables/{table}/manifest", READ)
     async def manifest(self, table: str) -> StreamingResponse:
         """Return the current manifest of a table: a JSON object that names every file."""
         found = await self._services.table(table)
@@ -664,6 +651,7 @@ class ImportRoutes:
         first = await anext(chunks)
         return StreamingResponse(_with_first(first, chunks), media_type="application/json")
 
+    @route("GET /v1/tables/{table}/manifest/files", READ)
     async def names(self, table: str) -> StreamingResponse:
         """Return the absolute paths of the current files of a table, one per line."""
         found = await self._services.table(table)

@@ -1,6 +1,7 @@
 """Conversion of keys, files and tablets from and to user notation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 
 from common.errors import RequestError
 from common.model.file import DataFile
@@ -9,6 +10,8 @@ from common.model.keys import PLUS_INFINITY, format_key, parse_key
 from common.model.request import KeyRange
 from common.model.table import Table
 from common.model.tablet import Tablet
+from common.units import format_count
+from common.wire import StoryEntry, StoryKind, TabletStory
 from neve import api
 
 
@@ -119,3 +122,173 @@ def key_text(key: bytes | None, types: Sequence[KeyType]) -> str | None:
         return format_key(key, types)
     except ValueError:
         return f"0x{key.hex()}"
+
+
+# -------------------------------------------------------------------------------------- Story views
+# The story of a tablet as sentences, derived from the facts that the coordinator keeps.
+
+
+STARTED, FORGOTTEN = "coordinator-started", "forgotten"
+"""Kinds of the first entries, which mark the start of the known story."""
+_STEPS = {
+    "MarkWaiting": "request {0} waits for files here: no system job starts meanwhile",
+    "SelectFiles": "request {0} chose {1} here and holds them",
+    "CompleteHere": "request {0} is done here: its files are free again",
+    "CancelHere": "request {0} was cancelled here: its files are free again",
+    "FinishHere": "request {0} has ended, and left nothing here",
+    "FailRequest": "request {0} fails because of this tablet",
+    "BeginSplit": "split {0} began",
+    "BeginMerge": "merge {0} began",
+    "StepOperation": "split or merge {0} took its next step",
+    "EndOperation": "split or merge {0} was carried out",
+    "AbandonOperation": "split or merge {0} was abandoned",
+}
+"""Step → sentence template with the id and the number of files."""
+
+
+def story_view(story: TabletStory, table: Table) -> api.Story:
+    """Return the wire model of a tablet's story.
+
+    Args:
+        story: Story from the coordinator.
+        table: Table of the tablet.
+    """
+    entries = [_started(story)]
+    if story.forgotten or story.gap_until_s is not None:
+        entries.append(_forgotten(story))
+    return api.Story(
+        tablet=story.tablet,
+        table=table.name,
+        coordinator=story.coordinator,
+        entries=(*entries, *(_entry_view(entry) for entry in story.entries)),
+    )
+
+
+def _started(story: TabletStory) -> api.StoryEntry:
+    return api.StoryEntry(
+        at_s=story.started_s,
+        kind=STARTED,
+        sentence=f"the coordinator {story.coordinator} started; what happened before is not known",
+    )
+
+
+def _forgotten(story: TabletStory) -> api.StoryEntry:
+    until_s = story.entries[0].at_s if story.forgotten and story.entries else story.gap_until_s
+    dropped = f"{format_count(story.forgotten, 'older entry', 'older entries')} dropped"
+    older = "older entries of this tablet may have been dropped"
+    return api.StoryEntry(
+        at_s=story.started_s if until_s is None else until_s,
+        kind=FORGOTTEN,
+        sentence=f"{dropped if story.forgotten else older}: a story has bounds",
+    )
+
+
+def _entry_view(entry: StoryEntry) -> api.StoryEntry:
+    sentence = _SENTENCES[entry.kind](entry) + _pause(entry)
+    if entry.times > 1 and entry.last_s is not None:
+        sentence += f" ({entry.times:,} times, last at {_clock_text(entry.last_s)})"
+    return api.StoryEntry(
+        at_s=entry.at_s,
+        kind=entry.kind.value,
+        sentence=sentence,
+        code=entry.code,
+        reason=entry.reason,
+        job=entry.job,
+        attempt=entry.attempt,
+        compactor=entry.compactor,
+        request=entry.request,
+        group=entry.group,
+        files=entry.files,
+        times=entry.times,
+        last_s=entry.last_s,
+        until_s=entry.until_s,
+        quarantined=entry.quarantined,
+    )
+
+
+def _planned(entry: StoryEntry) -> str:
+    jobs = format_count(entry.number, "job")
+    match entry.code:
+        case "queued":
+            return f"planned: {jobs} wanted, queued in group {entry.group}{_because(entry)}"
+        case "held":
+            return f"planned: {jobs} wanted, held back{_because(entry)}"
+        case "deferred":
+            return f"planned: {jobs} wanted, deferred because the queue of {entry.group} is full"
+        case _:
+            return f"planned: no job is wanted{_because(entry)}"
+
+
+def _assigned(entry: StoryEntry) -> str:
+    inputs = format_count(entry.number, "file")
+    wish = f" of request {entry.request}" if entry.request else ""
+    return f"{entry.compactor} began {entry.job}{wish} over {inputs}{_because(entry)}"
+
+
+def _committed(entry: StoryEntry) -> str:
+    made = format_count(entry.number, "file")
+    done = f"{entry.compactor} committed {entry.job}"
+    if not entry.files:
+        return done
+    more = entry.number - len(entry.files)
+    names = ", ".join(entry.files) + (f" and {more:,} more" if more else "")
+    return f"{done}, {made}: {names}"
+
+
+def _failed(entry: StoryEntry) -> str:
+    error = ": ".join(filter(None, (entry.code, entry.reason)))
+    return f"{entry.job} failed on {entry.compactor}: {error}"
+
+
+def _step(entry: StoryEntry) -> str:
+    known = _STEPS.get(entry.step, "{0} took a step")
+    files = format_count(entry.number, "file")
+    return known.format(entry.request, files) + _because(entry)
+
+
+def _table(entry: StoryEntry) -> str:
+    return f"the table is {entry.code}, with version {entry.step} of its settings"
+
+
+_SENTENCES: Mapping[StoryKind, Callable[[StoryEntry], str]] = {
+    StoryKind.PLANNED: _planned,
+    StoryKind.PLANNING_FAILED: lambda it: f"planning failed: {it.reason}",
+    StoryKind.FILE_QUARANTINED: lambda it: f"{it.files[0]} is quarantined: {it.reason}",
+    StoryKind.SHED: lambda it: f"jobs of other tablets took its place in the full queue {it.group}",
+    StoryKind.ASSIGNED: _assigned,
+    StoryKind.REFUSED: lambda it: f"the store refused {it.job} ({it.code}): {it.reason}",
+    StoryKind.UNKNOWN: lambda it: f"the store did not answer the reservation of {it.job}",
+    StoryKind.FOUND: lambda it: f"{it.job} was found reserved in the store for {it.compactor}",
+    StoryKind.FAILED: _failed,
+    StoryKind.GIVEN_BACK: lambda it: f"{it.compactor} gave {it.job} back, {it.code}{_because(it)}",
+    StoryKind.RELEASING: lambda it: (
+        f"{it.job} was taken from {it.compactor or 'nobody'} as {it.code}{_because(it)}"
+    ),
+    StoryKind.RELEASED: lambda it: f"the files of {it.job} are free again",
+    StoryKind.COMMITTED: _committed,
+    StoryKind.LIFTED: lambda it: "an operator lifted its quarantine",
+    StoryKind.STEP: _step,
+    StoryKind.STEP_REFUSED: lambda it: (
+        f"the store refused step {it.step} of {it.request} ({it.code}){_because(it)}"
+    ),
+    StoryKind.GONE: lambda it: "the tablet is gone: merged into its neighbour, or dropped",
+    StoryKind.TABLE: _table,
+    StoryKind.GROUP_PAUSED: lambda it: f"an operator paused group {it.group}",
+    StoryKind.GROUP_RESUMED: lambda it: f"an operator resumed group {it.group}",
+}
+
+
+def _because(entry: StoryEntry) -> str:
+    return f": {entry.reason}" if entry.reason else ""
+
+
+def _pause(entry: StoryEntry) -> str:
+    if entry.quarantined:
+        return "; its files are quarantined until an operator lifts it"
+    if entry.until_s is not None:
+        return f"; its files pause until {_clock_text(entry.until_s)}"
+    return ""
+
+
+def _clock_text(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%H:%M:%S")

@@ -28,34 +28,13 @@ _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.
 # Otherwise each counter has a second series with its creation time.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # it takes and gives nothing
 
-_OF_GROUP = {
-    "neve_queue_jobs": "queued",
-    "neve_queue_bytes": "queued_bytes",
-    "neve_queue_cost_bytes": "queued_cost_bytes",
-    "neve_queue_oldest_seconds": "oldest_age_s",
-    "neve_queue_accepted_total": "accepted",
-    "neve_queue_rejected_total": "rejected",
-    "neve_queue_evicted_total": "evicted",
-    "neve_queue_full_seconds": "full_s",
-    "neve_jobs_running": "running",
-    "neve_jobs_longest_seconds": "longest_s",
-    "neve_jobs_quiet_seconds": "quiet_s",
-    "neve_compactors": "compactors",
-}
-_OF_SERVICE = {
-    "neve_jobs_committed_total": "committed",
-    "neve_jobs_failed_total": "failed",
-    "neve_jobs_stalled_total": "stalled",
-    "neve_jobs_released_total": "released",
-    "neve_store_conflicts_total": "conflicts",
-    "neve_tablets_quarantined": "quarantined",
-    "neve_tables": "tables",
-}
+_OF_GROUP = [metric for metric in _TABLE.values() if metric.of is api.Group]
+_OF_SERVICE = [metric for metric in _TABLE.values() if metric.of is api.Status]
 _HERE = {
     *("neve_http_requests_total", "neve_http_request_seconds", "neve_coordinator_up"),
     *("neve_scans", "neve_scan_held_bytes", "neve_audit_failures_total"),
 }
-_OF_PARTS = [name for name in _TABLE if name not in {*_HERE, *_OF_GROUP, *_OF_SERVICE}]
+_OF_PARTS = [metric for metric in _TABLE.values() if metric.of is None and metric.name not in _HERE]
 """Metrics that the coordinator reports as `figures`."""
 
 
@@ -129,25 +108,21 @@ def _families(status: CoordinatorStatus | None) -> Iterator[Family]:
     yield up
     if status is None:
         return
-    for name, field in _OF_SERVICE.items():
-        family = _family(_TABLE[name])
-        family.add_metric((), float(getattr(status, field)))
+    for metric in _OF_SERVICE:
+        family = _family(metric)
+        family.add_metric((), float(getattr(status, metric.field)))
         yield family
-    for name, field in _OF_GROUP.items():
-        family = _family(_TABLE[name])
+    for metric in _OF_GROUP:
+        family = _family(metric)
         for group in status.groups:
-            family.add_metric((group.group,), _number(group, field))
+            family.add_metric((group.group,), float(getattr(group, metric.field)))
         yield family
-    for name in _OF_PARTS:
-        family = _family(_TABLE[name])
+    for metric in _OF_PARTS:
+        family = _family(metric)
         for figure in status.figures:
-            if figure.metric == name:
+            if figure.metric == metric.name:
                 family.add_metric(figure.labels, figure.value)
         yield family
-
-
-def _number(group: api.Group, field: str) -> float:
-    return float(getattr(group, field))
 
 
 def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily:

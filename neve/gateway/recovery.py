@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import IO, Annotated, Any
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from fastapi.responses import StreamingResponse
 from starlette.requests import ClientDisconnect
 
@@ -18,14 +18,14 @@ from common.model.table import Table
 from common.units import parse_duration_s
 from neve import api
 from neve.gateway.access.callers import current_call
+from neve.gateway.access.route_rights import ADMIN, ADMIN_ALL, route
 from neve.gateway.problems import BodyError
 from neve.gateway.progress_stream import (
     LongWork,
     error_line,
     progress_lines,
 )
-from neve.gateway.request_bodies import JsonRoute
-from neve.gateway.services import BEARER, Services, checked_label
+from neve.gateway.services import Services, checked_label
 from neve.gateway.tables import GatewayAdmission
 from neve.recovery.backup import (
     NOT_IN_ARCHIVES,
@@ -171,22 +171,7 @@ class RecoveryRoutes:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    def router(self) -> APIRouter:
-        """Return the routes."""
-        router = APIRouter(
-            prefix="/v1",
-            tags=["recovery"],
-            default_response_class=StreamingResponse,
-            dependencies=[BEARER],
-            route_class=JsonRoute,
-        )
-        router.post("/tables/{table}/fsck")(self.fsck)
-        router.post("/tables/{table}/gc")(self.gc)
-        router.post("/rebuild")(self.rebuild)
-        router.post("/backup")(self.backup)
-        router.post("/restore", openapi_extra=_ARCHIVE_BODY)(self.restore)
-        return router
-
+    @route("POST /v1/tables/{table}/fsck", ADMIN)
     async def fsck(self, table: str, body: api.FsckOptions) -> StreamingResponse:
         """Compare the metadata of a table with its files.
 
@@ -207,6 +192,7 @@ class RecoveryRoutes:
 
         return self._lines(work)
 
+    @route("POST /v1/tables/{table}/gc", ADMIN)
     async def gc(
         self,
         table: str,
@@ -228,6 +214,7 @@ class RecoveryRoutes:
 
         return self._lines(work)
 
+    @route("POST /v1/rebuild", ADMIN_ALL)
     async def rebuild(self, body: api.LostTable) -> StreamingResponse:
         """Rebuild a table from the files of its location after its metadata was lost."""
         current_call().table = body.name
@@ -254,6 +241,7 @@ class RecoveryRoutes:
 
         return self._lines(work)
 
+    @route("POST /v1/backup", ADMIN_ALL)
     async def backup(self, body: api.BackupOptions) -> StreamingResponse:
         """Return the metadata of tables as an archive. The last line holds its digest."""
         services = self._services
@@ -274,6 +262,7 @@ class RecoveryRoutes:
         first = await anext(lines)
         return StreamingResponse(self._archive(first, lines), media_type=api.ARCHIVE)
 
+    @route("POST /v1/restore", ADMIN_ALL, openapi_extra=_ARCHIVE_BODY)
     async def restore(
         self,
         request: Request,

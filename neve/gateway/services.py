@@ -217,6 +217,8 @@ PlanTablet = Callable[[Tablet, Table, float], TabletPlan]
 
 UnreadSettings = Callable[[TableSettings], Mapping[str, str]]
 
+LIST_MAX = 10_000
+"""Limit of entries in the answer of a call."""
 PAGE_TABLETS = 200
 """Tablets read from the store at once."""
 LOOK_THREADS = 16
@@ -352,16 +354,37 @@ class Services:
             )
         raise UnknownTableError(f"no table is named {name!r}; {_hint(name, names)}")
 
-    async def tablet(self, table: Table, text: str) -> TabletId:
-        """Return the id of an existing tablet by the text of its end.
+    async def tablet(self, table: Table, text: str, *, whole: bool = False) -> TabletId:
+        """Return the id of an existing tablet by the text of its end, or by a unique prefix.
+
+        Args:
+            table: The table.
+            text: The text from the caller.
+            whole: Whether a prefix is refused. The id of a tablet that is gone may be a prefix of
+                another id, so calls that change rows or bounds need the whole id.
 
         Raises:
+            RequestError: The ids of several tablets begin with the text.
             UnknownTabletError: The table has no such tablet.
         """
-        tablet = parsed_tablet(table, text)
-        if (await self.store.readable([tablet]))[0] is None:
+        is_half = len(text) % 2 == 1 and text != "last"  # Two digits make a byte.
+        tablet = parsed_tablet(table, f"{text}0" if is_half else text)
+        exists = (await self.store.readable([tablet]))[0] is not None
+        if exists and not is_half:
+            return tablet
+        # Ends are sorted, so those with the prefix follow each other.
+        ends = await self.store.tablet_ids(table.id, tablet.end, PREFIXED_MAX)
+        known = [end.text for end in ([tablet, *ends] if exists else ends)]
+        if whole:
+            longer = [end for end in known if end.startswith(text.lower())]
+            hint = f"; this call needs the whole id, such as {longer[0]!r}" if longer else ""
+            raise UnknownTabletError(
+                f"table {table.name!r} has no tablet {text!r} (any more){hint}"
+            )
+        found = None if text == "last" else whole_id(text.lower(), known, "tablet")
+        if found is None:
             raise UnknownTabletError(f"table {table.name!r} has no tablet {text!r} (any more)")
-        return tablet
+        return TabletId.parse(table.id, found)
 
     async def pages(self, table: Table, after: bytes | None = None) -> AsyncIterator[list[Tablet]]:
         """Yield all tablets of a table, page by page, ascending.
@@ -396,6 +419,32 @@ def parsed_tablet(table: Table, text: str) -> TabletId:
             f"table {table.name!r} has no tablet {text[:100]!r}; "
             "expected `last` or the hex text that `tablets` tells"
         ) from error
+
+
+PREFIXED_MAX = 4
+"""Tablets that are read to see whether a prefix is unique."""
+
+
+def whole_id(given: str, known: Iterable[str], what: str) -> str | None:
+    """Return the known id that a text is, or the only one that begins with it; None: none does.
+
+    Args:
+        given: Text from the caller.
+        known: Ids of existing objects.
+        what: Kind of the objects, for the message.
+
+    Raises:
+        RequestError: Several ids begin with the text.
+    """
+    found = sorted({name for name in known if given and name.startswith(given)})
+    if given in found:
+        return given
+    if len(found) > 1:
+        raise RequestError(
+            f"{what} {given[:64]!r} is ambiguous: the ids {', '.join(found[:3])}"
+            f"{' …' if len(found) > 3 else ''} begin with it; give more characters"
+        )
+    return found[0] if found else None
 
 
 def checked_label(text: str, what: str) -> str:

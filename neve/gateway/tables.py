@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Self
 
 import pyarrow as pa
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from common.errors import (
     BrokenValueError,
@@ -39,14 +39,13 @@ from coordinator.core.split_merge import has_ranges
 from neve import api
 from neve.gateway import table_locations
 from neve.gateway.access.callers import current_call, open_table, sees_table
+from neve.gateway.access.route_rights import ADMIN, ADMIN_ALL, COMPACT, READ, READ_LISTED, route
 from neve.gateway.key_views import (
     key_types,
     tablet_view,
 )
 from neve.gateway.problems import ChangeRefusedError, require_applied
-from neve.gateway.request_bodies import JsonRoute
 from neve.gateway.services import (
-    BEARER,
     PAGE_TABLETS,
     Services,
     bounded_count,
@@ -575,27 +574,14 @@ class TableRoutes:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    def router(self) -> APIRouter:
-        """Return the routes."""
-        router = APIRouter(
-            prefix="/v1/tables", tags=["tables"], dependencies=[BEARER], route_class=JsonRoute
-        )
-        router.get("")(self.list_tables)
-        router.post("", status_code=201)(self.create)
-        router.get("/{table}")(self.describe)
-        router.patch("/{table}")(self.change)
-        router.delete("/{table}", status_code=202)(self.drop)
-        router.post("/{table}/pause")(self.pause)
-        router.post("/{table}/resume")(self.resume)
-        router.get("/{table}/tablets")(self.tablets)
-        return router
-
+    @route("GET /v1/tables", READ_LISTED.noted("lists the tables that may be read"))
     async def list_tables(self) -> dict[str, list[api.Table]]:
         """Return the tables that the caller may read, sorted by name."""
         listed = await self._services.store.listed_tables()
         seen = [table for table in listed.tables if sees_table(table.name)]
         return {"tables": [table_view(table, whole_schema=False) for table in seen]}
 
+    @route("POST /v1/tables", ADMIN_ALL, status_code=201)
     async def create(self, body: api.NewTable) -> api.Table:
         """Create a table.
 
@@ -606,6 +592,7 @@ class TableRoutes:
         unread = self._services.unread_settings(made.settings)
         return replace(table_view(made, without_effect=unread), notes=(planner,))
 
+    @route("GET /v1/tables/{table}", READ)
     async def describe(self, table: str) -> api.Table:
         """Return a table with its totals."""
         found = await self._services.table(table, filling=True)
@@ -613,6 +600,7 @@ class TableRoutes:
             found, await self._totals(found), self._services.unread_settings(found.settings)
         )
 
+    @route("PATCH /v1/tables/{table}", ADMIN)
     async def change(self, table: str, body: api.TableChange) -> api.Table:
         """Change settings and schema of a table.
 
@@ -651,6 +639,7 @@ class TableRoutes:
             return table_view(again, without_effect=services.unread_settings(again.settings))
         raise RefusedError(f"table {table!r}: its settings keep changing; try again")
 
+    @route("DELETE /v1/tables/{table}", ADMIN, status_code=202)
     async def drop(
         self,
         table: str,
@@ -667,14 +656,17 @@ class TableRoutes:
         """
         return await drop_named(self._services, table, delete_files=delete_files)
 
+    @route("POST /v1/tables/{table}/pause", COMPACT)
     async def pause(self, table: str) -> api.Table:
         """Pause a table: no new job starts. Running jobs go on."""
         return await self._with_state(table, TableState.PAUSED)
 
+    @route("POST /v1/tables/{table}/resume", COMPACT)
     async def resume(self, table: str) -> api.Table:
         """Resume a paused table."""
         return await self._with_state(table, TableState.LIVE)
 
+    @route("GET /v1/tables/{table}/tablets", READ)
     async def tablets(
         self,
         table: str,

@@ -105,6 +105,10 @@ class FakeCoordinator:
         self._answers()
         return [RUNNING]
 
+    async def activity(self) -> Sequence[api.TableActivity]:
+        self._answers()
+        return [api.TableActivity(table="events", queued=1, queued_bytes=90, oldest_s=2.0)]
+
     async def owed_tablets(self, table: str, count: int) -> Sequence[api.OwedTablet]:
         self._answers()
         owed = api.OwedTablet(tablet="last", strategy="ratio", size_bytes=90, group="default")

@@ -1,40 +1,37 @@
-"""The reference pages of the doors, written from the code: `cli.md` and `http.md`."""
+"""The reference pages written from the code: one for each noun, and `http.md`."""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Any, get_args
 
-import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 from common.model.outcome import RefusalCode
-from neve.cli.app import EPILOG, build
-from neve.cli.session import REMOTE
+from common.telemetry import METRICS, Metric
+from neve.cli import app
+from neve.cli.session import REMOTE, Verb
+from neve.client import Client
+from neve.gateway.access.route_rights import OPEN, DeclaredRoute, RouteRight, declared_routes
+from neve.gateway.app import SLICES
 from neve.gateway.problems import STATUS
+from neve.gateway.service import ProbeRoutes
+
+OPENAPI = "GET /openapi.json"
+ROUTES: dict[str, DeclaredRoute] = {
+    declared.name: declared
+    for kind in (ProbeRoutes, *SLICES)
+    for _, declared in declared_routes(kind)
+}
+ROUTE_RIGHTS: dict[str, RouteRight] = {
+    OPENAPI: OPEN,
+    **{name: declared.right for name, declared in ROUTES.items()},
+}
+"""The right of each route of the gateway."""
 
 WRITTEN = "Written by `pytest tests/unit/neve --rewrite`; do not edit."
-
-CLI_HEAD = f"""# Command line
-
-{WRITTEN}
-
-`neve` talks to one service. It takes the first of these that is given:
-
-1. the URL of `--url`, or the local stack of `--stack`;
-2. the URL of `NEVE_URL`, or the local stack of `NEVE_STACK`;
-3. the only stack that runs on this machine (`neve up`).
-
-The bearer token is in `NEVE_TOKEN`, or in the file that `NEVE_TOKEN_FILE` names; `--token` works,
-but shows it to everybody on the machine. For a local stack none is needed. `NEVE_CA_FILE` names
-the authorities of a service with HTTPS, `NEVE_CLIENT_CERTIFICATE` the certificate and key of the
-client. Every verb takes `--json`. Results go to standard output, messages and errors to standard
-error.
-
-{EPILOG}
-"""
 
 _CODE = re.compile(r' = "([a-z-]+)"\n +"""(.+?)"""', re.DOTALL)
 CODES = "\n".join(
@@ -51,10 +48,11 @@ for programs. It listens on the loopback address unless `gateway.host` says othe
 
 * **Token.** Every request wants `Authorization: Bearer <token>`, but `/healthz`, `/readyz`, `/docs`
   and `/openapi.json`, which tell nothing of tables. The token is the one of setting
-  `gateway.token`, a named one (`neve token`), or one of an OpenID issuer. What its roles allow is
-  in [rights.md](rights.md); `/metrics` wants `read` on all tables: Prometheus sends a token with
-  `authorization.credentials_file`. Without a token a call is answered 401, without the right 403,
-  about a table that the caller may not read 404.
+  `gateway.token`, a named one (`neve token`), or one of an OpenID issuer. Roles are described
+  in [rights.md](rights.md), and each route names the right that it requires;
+  `/metrics` wants `read` on all tables: Prometheus sends a token with
+  `authorization.credentials_file`. Without a token a call is answered 401, without the right
+  403, about a table that the caller may not read 404.
 * **Quotas.** A caller that has had its share is answered 429 with `Retry-After`. Nothing was done.
 * **Audit.** Every call that is not a `GET` is noted before and after it, refused ones too:
   `GET /v1/audit`. If that is not possible, such calls are answered 503 and nothing is done.
@@ -99,6 +97,9 @@ for programs. It listens on the loopback address unless `gateway.host` says othe
   `neve-problem:` and holds the problem as JSON, at which every Arrow reader stops with an
   error. While rows flow a pin keeps the files that are read; if it could not be renewed for
   two minutes the scan ends so.
+* **Ids** of jobs, attempts, requests, tablets, operations and compactors may be shortened to a
+  prefix that only one of them has. Calls that change rows or bounds of a tablet need its whole
+  id: the id of a tablet that is gone may be a prefix of another one.
 * **Sizes** of settings may have binary units (`256MB`), durations `ms s m h d w` (`7d`).
 
 ## Errors
@@ -116,46 +117,118 @@ stable word.
 """
 
 
-def cli_page() -> str:
-    """Return `docs/reference/cli.md`."""
-    return "\n".join(
-        [CLI_HEAD, *(_verb_text(path, verb) for path, verb in _verbs(build(), "neve"))]
-    )
+NOUNS = {
+    "tables": "Creation, change and description of tables.",
+    "tablets": "Tablets, their splits and merges.",
+    "rows": "Adding, appending and reading rows.",
+    "imports": "Directories that become tables, and manifests for other engines.",
+    "requests": "Compactions that users request.",
+    "jobs": "Queued, running and finished jobs.",
+    "compactors": "Compactors, groups, scaling and limits.",
+    "planning": "Plans, backlog, triggers, maintenance and simulation.",
+    "control": "The controller, and reports of readers.",
+    "access": "Tokens, rights and the audit.",
+    "recovery": "Checks, sweeps, rebuilds, backups and restores.",
+    "service": "The service as a whole, and its processes.",
+}
+"""The subjects of the operator's world; each has a reference page."""
+NOUN_OF_MODULE = {"simulate": "planning", **dict.fromkeys(("doctor", "serve", "stack"), "service")}
+NOUN_OF_METRIC = {
+    "audit": "access",
+    "scan": "rows",
+    "scans": "rows",
+    "queue": "jobs",
+    "table": "tables",
+    "backlog": "planning",
+    "feed": "planning",
+    "full": "planning",
+    "trigger": "planning",
+    "compactor": "compactors",
+    "throttle": "compactors",
+    "selector": "requests",
+}
+"""Second word of a metric's name → noun; other words are nouns, or of the service."""
+METRIC_COLUMNS = "| metric | kind | labels | meaning |\n| --- | --- | --- | --- |"
+PAGES_LIST = "\n".join(f"* [{noun}]({noun}.md): {text}" for noun, text in NOUNS.items())
+"""Links to the pages of the nouns."""
 
 
-def http_page(document: dict[str, Any]) -> str:
-    """Return `docs/reference/http.md`.
+def noun_page(noun: str, document: Mapping[str, Any]) -> str:
+    """Return the reference page of a noun: verbs, methods, routes and metrics.
 
     Args:
+        noun: A key of `NOUNS`.
         document: The OpenAPI document of the application.
     """
+    verbs = [_verb_text(verb) for verb in app.verbs() if _noun(verb.run) == noun]
+    methods = [
+        _method_text(name, method)
+        for name, method in inspect.getmembers(Client, inspect.isfunction)
+        if not name.startswith("_") and _noun(method) == noun
+    ]
+    routes = [
+        _route_text(name, document)
+        for kind in (ProbeRoutes, *SLICES)
+        for method, declared in declared_routes(kind)
+        if _noun(getattr(kind, method)) == noun
+        for name in [declared.name]
+    ]
+    metrics = [_metric_text(metric) for metric in METRICS if _noun_of_metric(metric) == noun]
+    parts = [f"# {noun.capitalize()}", WRITTEN, NOUNS[noun]]
+    for title, entries in (("Verbs", verbs), ("Python", methods), ("Routes", routes)):
+        parts += [f"## {title}", *entries] if entries else []
+    parts += ["## Metrics", "\n".join([METRIC_COLUMNS, *metrics])] if metrics else []
+    return "\n\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _noun(function: Any) -> str:
+    """Return the noun of a function: the name of its module."""
+    module = (*function.__module__.split("."), "service")[2]
+    return NOUN_OF_MODULE.get(module, module)
+
+
+def _noun_of_metric(metric: Metric) -> str:
+    word = metric.name.split("_")[1]
+    noun = NOUN_OF_METRIC.get(word, word)
+    return noun if noun in NOUNS else "service"
+
+
+def _metric_text(metric: Metric) -> str:
+    labels = ", ".join(f"`{label}`" for label in metric.labels)
+    return f"| `{metric.series}` | {metric.kind} | {labels} | {metric.help} |"
+
+
+def http_page() -> str:
+    """Return `docs/reference/http.md`."""
     rows = [f"| {kind.__name__} | {status} |" for kind, status in STATUS]
     errors = ["| class | status |", "| --- | --- |", *rows, "| all others | 500 |", ""]
-    calls = [
-        _call_text(method.upper(), path, call)
-        for path, methods in document["paths"].items()
-        for method, call in methods.items()
-    ]
-    return "\n".join([HTTP_HEAD, *errors, "## Routes", "", *calls])
+    return "\n".join([HTTP_HEAD, *errors, "## Routes", "", PAGES_LIST, ""])
 
 
-def _verbs(app: typer.Typer, path: str) -> Iterator[tuple[str, Any]]:
-    for command in app.registered_commands:
-        yield f"{path} {command.name}", command.callback
-    for group in app.registered_groups:
-        assert group.typer_instance is not None
-        yield from _verbs(group.typer_instance, f"{path} {group.name}")
+def _method_text(name: str, method: Any) -> str:
+    """Return the text of a method of the client, with its arguments as a list."""
+    shown = []
+    for parameter in list(inspect.signature(method).parameters.values())[1:]:
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and "*" not in shown:
+            shown.append("*")
+        default = parameter.default
+        given = "" if default is inspect.Parameter.empty else f"={default!r}"
+        shown.append(f"{parameter.name}{given}")
+    text = re.sub(r"^    (\w+): ", r"* `\1`: ", inspect.getdoc(method) or "", flags=re.M)
+    text = re.sub(r"^(Args|Raises|Returns):$", r"\1:\n", text, flags=re.M)
+    text = re.sub(r"^        ", "  ", text, flags=re.M)
+    return f"### {name}\n\n    {name}({', '.join(shown)})\n\n{text}"
 
 
-def _verb_text(path: str, verb: Any) -> str:
-    given = list(inspect.signature(verb).parameters.values())
+def _verb_text(verb: Verb) -> str:
+    given = list(inspect.signature(verb.run).parameters.values())
     words = [_metavar(each) for each in given if isinstance(_kind(each), ArgumentInfo)]
     lines = [
-        f"## {path}",
+        f"### neve {verb.words}",
         "",
-        inspect.getdoc(verb) or "",
+        inspect.getdoc(verb.run) or "",
         "",
-        f"    {' '.join([path, *words])}",
+        f"    {' '.join(['neve', verb.words, *words])}",
         "",
     ]
     common = {"as_json", *REMOTE} if "url" in {each.name for each in given} else {"as_json"}
@@ -196,15 +269,25 @@ def _default(parameter: inspect.Parameter) -> str:
     return f" Default: `{parameter.default}`."
 
 
-def _call_text(method: str, path: str, call: dict[str, Any]) -> str:
-    lines = [f"### {method} {path}", "", call.get("description", ""), ""]
+def _route_text(name: str, document: Mapping[str, Any]) -> str:
+    method, path = name.split(" ")
+    call = document["paths"].get(path, {}).get(method.lower(), {})
+    lines = [f"### {name}", "", call.get("description", ""), "", _right_text(ROUTE_RIGHTS[name])]
     rows = [
         f"| `{each['name']}` | {each['in']} | {each.get('description', '')} |"
         for each in call.get("parameters", [])
     ]
     if rows:
-        lines += ["| name | where | |", "| --- | --- | --- |", *rows, ""]
+        lines += ["", "| name | where | |", "| --- | --- | --- |", *rows]
     for kind, content in call.get("requestBody", {}).get("content", {}).items():
-        name = content["schema"].get("$ref", "").rpartition("/")[2]
-        lines += [f"Body: `{kind}`" + (f", `{name}`" if name else "") + ".", ""]
+        model = content["schema"].get("$ref", "").rpartition("/")[2]
+        lines += ["", f"Body: `{kind}`" + (f", `{model}`" if model else "") + "."]
     return "\n".join(lines)
+
+
+def _right_text(right: RouteRight) -> str:
+    """Return the right that a route requires, as a sentence."""
+    if right.role is None:
+        return "Right: none."
+    note = f"; {right.note}" if right.note else ""
+    return f"Right: `{right.role.value}` on {right.reach.value}{note}."

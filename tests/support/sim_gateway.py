@@ -26,9 +26,9 @@ from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from common.settings import GatewaySettings, Settings
 from neve import api
-from neve.gateway.ingest.add import add_files
-from neve.gateway.ingest.append import append_rows
-from neve.gateway.scan import ScanOptions, open_scan
+from neve.gateway.rows.add import add_files
+from neve.gateway.rows.append import append_rows
+from neve.gateway.rows.scan import ScanOptions, open_scan
 from neve.gateway.services import Services
 from neve.gateway.table_files import TableFiles
 from tests.support.predictable import CountedIds

@@ -33,7 +33,7 @@ from common.parquet.service_files import written_generation
 from common.settings import GatewaySettings, Settings
 from coordinator.storage import generations
 from neve import api
-from neve.gateway.ingest import add
+from neve.gateway.rows import add
 from neve.recovery.rebuild import live_files
 from neve.recovery.rebuild.evidence import read_published_manifest
 from neve.recovery.rebuild.table_rebuild import RebuildOptions

@@ -35,7 +35,7 @@ from common.errors import UnavailableError, UnknownOutcomeError, UnknownTableErr
 from common.parquet import location as locations
 from coordinator.storage import garbage_collector
 from neve import api
-from neve.gateway.ingest import add
+from neve.gateway.rows import add
 from neve.recovery.rebuild import live_files
 from neve.recovery.rebuild.table_rebuild import RebuildOptions
 from neve.recovery.repair import RepairOptions

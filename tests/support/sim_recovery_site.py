@@ -36,7 +36,7 @@ from coordinator.core.assignment import compose_assignment, output_prefix
 from coordinator.storage.garbage_collector import finish_drops
 from coordinator.storage.generations import Generations
 from coordinator.wiring import _collecting
-from neve.gateway.scan import ScanOptions, open_scan
+from neve.gateway.rows.scan import ScanOptions, open_scan
 from neve.gateway.tables import GatewayAdmission
 from neve.recovery.backup import BackupOptions, RestoreOptions, RestorePorts, backup, restore
 from neve.recovery.table_creation import CreatedTable

@@ -1,17 +1,18 @@
-"""The right that each route requires: the only table of roles and routes.
+"""Declaration of routes with the right that each one requires.
 
-The gateway does not start if a route has no entry here, or an entry has no route.
+A route is declared at its handler: `@route("GET /v1/jobs", READ_LISTED)`. The gateway does not
+start if a route has no right.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any, TypeVar
 
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from neve.gateway.access.callers import (
-    INCLUDED,
     AuthorizedCall,
     Role,
     authorized_call,
@@ -47,132 +48,86 @@ class RouteRight:
     The handler then begins the call in the audit, once it knows that the caller has the right.
     """
 
-
-_OPEN = RouteRight(None, Reach.NOBODY)
-_READ = RouteRight(Role.READ, Reach.TABLE)
-_READ_LISTED = RouteRight(Role.READ, Reach.LISTED)
-_READ_ALL = RouteRight(Role.READ, Reach.SERVICE)
-_WRITE = RouteRight(Role.WRITE, Reach.TABLE)
-_COMPACT = RouteRight(Role.COMPACT, Reach.TABLE)
-_ADMIN = RouteRight(Role.ADMIN, Reach.TABLE)
-_ADMIN_ALL = RouteRight(Role.ADMIN, Reach.SERVICE)
-
-ROUTE_RIGHTS: Mapping[str, RouteRight] = {
-    "GET /healthz": _OPEN,
-    "GET /readyz": _OPEN,
-    "GET /docs": _OPEN,
-    "GET /openapi.json": _OPEN,
-    "GET /metrics": _READ_ALL,
-    "GET /v1/tables": RouteRight(Role.READ, Reach.LISTED, "lists the tables that may be read"),
-    "POST /v1/tables": _ADMIN_ALL,
-    "GET /v1/tables/{table}": _READ,
-    "PATCH /v1/tables/{table}": _ADMIN,
-    "DELETE /v1/tables/{table}": _ADMIN,
-    "POST /v1/tables/{table}/pause": _COMPACT,
-    "POST /v1/tables/{table}/resume": _COMPACT,
-    "GET /v1/tables/{table}/tablets": _READ,
-    "GET /v1/tables/{table}/files": _READ,
-    "POST /v1/tables/{table}/files": _WRITE,
-    "POST /v1/tables/{table}/append": _WRITE,
-    "GET /v1/tables/{table}/calls/{call}": _READ,
-    "GET /v1/tables/{table}/scan": _READ,
-    "GET /v1/tables/{table}/count": _READ,
-    "POST /v1/import": _ADMIN_ALL,
-    "GET /v1/tables/{table}/manifest": _READ,
-    "GET /v1/tables/{table}/manifest/files": _READ,
-    "POST /v1/tables/{table}/compactions": RouteRight(
-        Role.COMPACT, Reach.TABLE, "`write` as well if it changes or deletes rows", late=True
-    ),
-    "GET /v1/tables/{table}/compactions": _READ,
-    "GET /v1/tables/{table}/compactions/{request}": _READ,
-    "POST /v1/tables/{table}/compactions/{request}/cancel": _COMPACT,
-    "POST /v1/tables/{table}/split": _COMPACT,
-    "POST /v1/tables/{table}/merge": _COMPACT,
-    "GET /v1/tables/{table}/operations": _READ,
-    "POST /v1/tables/{table}/operations/{operation}/abandon": _COMPACT,
-    "GET /v1/status": _READ_ALL,
-    "GET /v1/config": _ADMIN_ALL,
-    "GET /v1/audit": _ADMIN_ALL,
-    "GET /v1/jobs": _READ_LISTED,
-    "POST /v1/jobs/{attempt}/cancel": RouteRight(
-        Role.COMPACT, Reach.LISTED, "on the table of the job", late=True
-    ),
-    "GET /v1/queue": _READ_LISTED,
-    "GET /v1/backlog": _READ_LISTED,
-    "GET /v1/backlog/history": _READ_LISTED,
-    "GET /v1/tables/{table}/backlog": _READ,
-    "GET /v1/control": _READ_ALL,
-    "POST /v1/reads": RouteRight(
-        Role.READ, Reach.LISTED, "readers report how long they have waited", late=True
-    ),
-    "GET /v1/compactors": _READ_ALL,
-    "POST /v1/compactors/{compactor}/drain": _ADMIN_ALL,
-    "POST /v1/compactors/{compactor}/stop": _ADMIN_ALL,
-    "GET /v1/groups": _READ_ALL,
-    "PUT /v1/groups/{group}/scale": _ADMIN_ALL,
-    "DELETE /v1/groups/{group}/scale": _ADMIN_ALL,
-    "POST /v1/groups/{group}/pause": _ADMIN_ALL,
-    "POST /v1/groups/{group}/resume": _ADMIN_ALL,
-    "GET /v1/tables/{table}/explain": _READ,
-    "GET /v1/tables/{table}/story": _READ,
-    "GET /v1/tables/{table}/plan": _READ,
-    "GET /v1/tables/{table}/history": _READ,
-    "POST /v1/tables/{table}/replan": _COMPACT,
-    "POST /v1/tables/{table}/analyze": _COMPACT,
-    "GET /v1/tables/{table}/live-bytes": _READ,
-    "POST /v1/tables/{table}/trigger": _COMPACT,
-    "GET /v1/tables/{table}/maintenance": _READ,
-    "POST /v1/tables/{table}/reads": RouteRight(
-        Role.READ, Reach.TABLE, "readers tell what they have scanned"
-    ),
-    "POST /v1/tables/{table}/lift-quarantine": _COMPACT,
-    "POST /v1/tables/{table}/lower-watermark": _ADMIN,
-    "GET /v1/limits": _READ_ALL,
-    "PUT /v1/groups/{group}/limit": _ADMIN_ALL,
-    "DELETE /v1/groups/{group}/limit": _ADMIN_ALL,
-    "PUT /v1/volumes/{volume}/limit": _ADMIN_ALL,
-    "DELETE /v1/volumes/{volume}/limit": _ADMIN_ALL,
-    "POST /v1/tables/{table}/fsck": _ADMIN,
-    "POST /v1/tables/{table}/gc": _ADMIN,
-    "POST /v1/rebuild": _ADMIN_ALL,
-    "POST /v1/backup": _ADMIN_ALL,
-    "POST /v1/restore": _ADMIN_ALL,
-}
-"""Method and pattern of a route → what it asks for."""
-
-OPEN_PATHS = frozenset(
-    name.partition(" ")[2] for name, right in ROUTE_RIGHTS.items() if right.reach is Reach.NOBODY
-)
-"""They tell nothing of tables, and probes and newcomers have no token."""
+    def noted(self, note: str, *, late: bool = False) -> "RouteRight":
+        """Return this right with a remark; `late`: see there."""
+        return replace(self, note=note, late=late)
 
 
-def route_names(routes: Iterable[BaseRoute]) -> Iterator[tuple[str, Route]]:
-    """Yield method and pattern of every route, and the route."""
-    for route in routes:
-        assert isinstance(route, Route), f"{route!r} is no plain route, so nothing guards it"
-        for method in sorted((route.methods or set()) - {"HEAD"}):
-            yield f"{method} {route.path}", route
+OPEN = RouteRight(None, Reach.NOBODY)
+READ = RouteRight(Role.READ, Reach.TABLE)
+READ_LISTED = RouteRight(Role.READ, Reach.LISTED)
+READ_ALL = RouteRight(Role.READ, Reach.SERVICE)
+COMPACT_LISTED = RouteRight(Role.COMPACT, Reach.LISTED)
+WRITE = RouteRight(Role.WRITE, Reach.TABLE)
+COMPACT = RouteRight(Role.COMPACT, Reach.TABLE)
+ADMIN = RouteRight(Role.ADMIN, Reach.TABLE)
+ADMIN_ALL = RouteRight(Role.ADMIN, Reach.SERVICE)
+
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
+"""Paths of public routes. They reveal nothing about tables: probes have no token."""
 
 
-def guard_routes(
-    routes: Iterable[BaseRoute], rights: Mapping[str, RouteRight] = ROUTE_RIGHTS
-) -> None:
+@dataclass(frozen=True, slots=True)
+class DeclaredRoute:
+    """A route as its handler declares it."""
+
+    name: str
+    """Method and pattern, such as `GET /v1/jobs`."""
+    right: RouteRight
+    options: Mapping[str, Any]
+    """Arguments of `APIRouter.add_api_route`."""
+
+
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+
+def route(name: str, right: RouteRight, **options: Any) -> Callable[[Handler], Handler]:
+    """Declare a method as the handler of a route.
+
+    Args:
+        name: Method and pattern of the route.
+        right: Right that the route requires.
+        options: Further arguments of `APIRouter.add_api_route`.
+    """
+
+    def declare(handler: Handler) -> Handler:
+        handler.declared = DeclaredRoute(name, right, options)  # type: ignore[attr-defined]  # `right_of` reads it
+        return handler
+
+    return declare
+
+
+def declared_routes(kind: type) -> Iterator[tuple[str, DeclaredRoute]]:
+    """Yield the handlers of a class, by their names, and the routes that they declare."""
+    for name, handler in vars(kind).items():
+        if (declared := getattr(handler, "declared", None)) is not None:
+            yield name, declared
+
+
+def right_of(found: Route) -> RouteRight | None:
+    """Return the right that a route requires, or None if it declares none."""
+    declared = getattr(found.endpoint, "declared", None)
+    if declared is not None:
+        return declared.right  # type: ignore[no-any-return]  # see `route`
+    return OPEN if found.path in OPEN_PATHS else None
+
+
+def guard_routes(routes: Iterable[BaseRoute]) -> None:
     """Make every route check its right before it reads the request.
 
     Args:
         routes: All routes of an application.
-        rights: Required rights, by method and pattern.
 
     Raises:
-        AssertionError: A route has no right, or a right has no route.
+        AssertionError: A route has no right, or is public at a path that is not in `OPEN_PATHS`.
     """
-    named = list(route_names(routes))
-    missing = sorted({name for name, _ in named} - set(rights))
-    assert not missing, f"routes without a right: {missing}; add them to ROUTE_RIGHTS"
-    gone = sorted(set(rights) - {name for name, _ in named})
-    assert not gone, f"rights without a route: {gone}; take them out of ROUTE_RIGHTS"
-    for name, route in named:
-        route.app = GuardedRoute(route.app, rights[name])
+    for found in routes:
+        assert isinstance(found, Route), f"{found!r} is no plain route, so nothing guards it"
+        right = right_of(found)
+        assert right is not None, f"route {found.path} has no right; declare it with `@route`"
+        is_open = right.reach is Reach.NOBODY
+        assert is_open == (found.path in OPEN_PATHS), f"route {found.path}: see OPEN_PATHS"
+        found.app = GuardedRoute(found.app, right)
 
 
 class GuardedRoute:
@@ -203,19 +158,3 @@ class GuardedRoute:
                 f"caller {call.caller.name!r} has no right to {role.value} on any table; its"
                 f" grants are {call.caller.rights_text}: somebody with `admin` can give more"
             )
-
-
-def rights_table() -> str:
-    """Return the table of roles and routes, for the reference page."""
-    lines = [
-        "| route | read | write | compact | admin | on | |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for name, right in ROUTE_RIGHTS.items():
-        marks = " | ".join("✓" if _allows(role, right) else "" for role in Role)
-        lines.append(f"| `{name}` | {marks} | {right.reach.value} | {right.note} |")
-    return "\n".join(lines)
-
-
-def _allows(role: Role, right: RouteRight) -> bool:
-    return right.role is None or right.role in INCLUDED[role]

@@ -35,8 +35,8 @@ from neve.api import (
     Output,
     Plugin,
 )
-from neve.gateway.call_ids import request_id
 from neve.gateway.key_views import key_range
+from neve.gateway.rows.calls import request_id
 
 DEADLINE_MIN_S, DEADLINE_MAX_S = 1.0, 366 * 86_400.0
 REQUEST_BYTES_MAX = 32 * 1024

@@ -22,6 +22,7 @@ import redis
 from common.runtime import call_id
 from neve import Client
 from tests.support.ledger import LedgerTable, bag_rows, keyed_rows
+from tests.support.shell import Shell
 from tests.support.stack import QUARANTINE_FAILURES, SLOW, Service
 
 pytestmark = [pytest.mark.slow]
@@ -289,3 +290,17 @@ def test_no_key_is_left_of_what_was_tried(service: Service) -> None:
         for kind in ("running", "selection", "waiting", "operation"):
             left = list(store.scan_iter(f"neve:*:tablet:*:{kind}", 1000))
             assert not left, left
+
+
+def test_shortened_ids_are_accepted_by_the_command_line(service: Service) -> None:
+    neve = Shell(
+        service.folder / "home", NEVE_URL=service.client.url, NEVE_TOKEN=service.stack.token
+    )
+    with service.caught(lambda: slow_table(service)) as (table, job):
+        assert table.name in [line["table"] for line in neve.json("activity")]
+        neve.run("job", "cancel", job.attempt[:12], says="cancelling att-")
+    asked = service.client.compact(table.name)
+    neve.run("request", "show", table.name, asked.id[:12], says=asked.id)
+    neve.run("request", "show", table.name, "req-x", code=2, says="has no request 'req-x'")
+    neve.run("compactor", "drain", "no", code=2, says="no compactor 'no' is known")
+    neve.run("request", "cancel", table.name, asked.id[:12], says="is being cancelled")

@@ -21,16 +21,18 @@ from neve.client import Client
 from neve.client.errors import ForbiddenError, NotFoundError
 from neve.gateway.access.callers import INCLUDED, Role
 from neve.gateway.access.route_rights import (
-    ROUTE_RIGHTS,
+    OPEN,
+    READ_ALL,
     GuardedRoute,
     Reach,
     RouteRight,
     guard_routes,
-    route_names,
+    route,
 )
 from neve.gateway.access.tokens import TokenFile
 from neve.gateway.app import create_app
 from tests.support.gateway import RUNNING, TOKEN, Gateway, serving
+from tests.support.gateway_pages import ROUTE_RIGHTS
 
 PATH = {
     "table": "users",
@@ -123,7 +125,10 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
 
 def test_every_route_of_the_application_has_a_right(door: Door) -> None:
     app = create_app(door.gateway.services)
-    assert sorted(name for name, _ in route_names(app.router.routes)) == sorted(ROUTE_RIGHTS)
+    names = [
+        f"{method} {each.path}" for each in app.router.routes for method in each.methods - {"HEAD"}
+    ]
+    assert sorted(names) == sorted(ROUTE_RIGHTS)
 
 
 @pytest.mark.parametrize("name", sorted(GUARDED))
@@ -212,7 +217,8 @@ def test_a_listing_has_only_what_may_be_seen(door: Door) -> None:
         # The job, the queue and the backlog of the coordinator are about `events`.
         assert [job.table for job in whole.jobs()] == ["events"]
         assert [each.table for each in whole.queue()] == ["events"]
-        assert [*narrow.jobs(), *narrow.queue(), *narrow.backlog()] == []
+        assert [table.table for table in whole.activity()] == ["events"]
+        assert [*narrow.jobs(), *narrow.queue(), *narrow.backlog(), *narrow.activity()] == []
 
 
 def test_a_report_about_a_hidden_table_is_refused(door: Door) -> None:
@@ -282,13 +288,16 @@ async def nothing(_: object) -> None:
 
 def test_a_route_without_a_right_keeps_the_gateway_from_starting() -> None:
     app = Starlette(routes=[Route("/v1/new", nothing, methods=["GET"])])
-    with pytest.raises(AssertionError, match=r"routes without a right: \['GET /v1/new'\]"):
-        guard_routes(app.routes, {})
+    with pytest.raises(AssertionError, match="route /v1/new has no right"):
+        guard_routes(app.routes)
 
 
-def test_a_right_without_a_route_does_so_too() -> None:
-    with pytest.raises(AssertionError, match=r"rights without a route: \['GET /v1/old'\]"):
-        guard_routes([], {"GET /v1/old": RouteRight(Role.READ, Reach.SERVICE)})
+@pytest.mark.parametrize(("path", "right"), [("/v1/new", OPEN), ("/healthz", READ_ALL)])
+def test_public_routes_are_the_listed_ones(path: str, right: RouteRight) -> None:
+    handler = route(f"GET {path}", right)(nothing)
+    with pytest.raises(AssertionError, match=f"route {path}: see OPEN_PATHS"):
+        guard_routes([Route(path, handler, methods=["GET"])])
+    del nothing.declared
 
 
 def test_answers_forbid_browsers_what_they_must_not_do(door: Door) -> None:

@@ -25,7 +25,9 @@ from tests.support.wire_examples import example, hints_of, messages, plain, read
 
 NEW_OF_JOBS = ("action", "cuts_at_s", "output_rows_max")
 NEW_FIELDS = {
-    "CoordinatorStatus": {"backlogs", "triggers", "tables_unscanned", "quarantines"},
+    "CoordinatorStatus": {
+        *("backlogs", "triggers", "tables_unscanned", "quarantines", "queued_tables"),
+    },
     "TakeRequest": {"actions"},
     "Heartbeat": {"ready", "start_problem", "edition"},
     "CompactorStatus": {"ready", "start_problem", "edition"},

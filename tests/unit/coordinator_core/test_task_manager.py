@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from coordinator.core.queue import PASSED_MAX, PROBES_MAX
+from coordinator.core.views import table_activity
 from tests.support.task_manager import TaskManager
 
 pytestmark = pytest.mark.unit
@@ -242,3 +243,19 @@ def test_a_tablet_that_is_planned_again_has_one_job() -> None:
     manager.plan("a")
     assert manager.queue == []
     assert manager.running == ["a"]
+
+
+def test_activity_sums_up_the_jobs_of_each_table() -> None:
+    manager = TaskManager()
+    manager.table("orders", "default")
+    manager.offer("a", 1, cost_bytes=30)
+    manager.offer("b", 1, cost_bytes=20)
+    manager.offer("c", 9, cost_bytes=10, table="orders")
+    manager.ask(1)
+    manager.tick(5.0)
+
+    busy, quiet = manager.state.look(table_activity, manager.now_s)
+    assert (busy.table, busy.queued, busy.queued_bytes, busy.oldest_s) == ("trips", 2, 50, 5.0)
+    assert (busy.running, busy.running_bytes, busy.compactors) == (0, 0, 0)
+    assert (quiet.table, quiet.queued, quiet.running, quiet.compactors) == ("orders", 0, 1, 1)
+    assert manager.state.status(manager.now_s).queued_tables == 1

@@ -117,6 +117,12 @@ def test_rows_that_are_gone_for_others(neve: Shell, tmp_path: Path) -> None:
     assert ids("--include-expired", "--include-deleted") == [1, 2, 3]
 
 
+def test_activity_is_shown_by_table(neve: Shell) -> None:
+    neve.run("activity", says="events 1 90 B 2.0 s 0 0 B 0")
+    (table,) = neve.json("activity")
+    assert (table["table"], table["queued"], table["running"]) == ("events", 1, 0)
+
+
 def test_backlogs_are_shown_by_table_tablet_and_time(neve: Shell, folder: Path) -> None:
     neve.run("backlog", "--history", says="100 B ████████████████████████████████████████")
     assert [each["size_bytes"] for each in neve.json("backlog", "events", "--history")] == [90, 0]

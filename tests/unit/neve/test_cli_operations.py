@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from pathlib import Path
 
 from neve.client import Client
@@ -10,6 +11,11 @@ from tests.support.shell import Shell
 from tests.unit.neve.test_gateway_operations import Drives, client, gateway, rows
 
 __all__ = ["client", "gateway"]
+
+
+def common_prefix(one: str, other: str) -> str:
+    pairs = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return "".join(letter for letter, _ in pairs)
 
 
 def test_splits_and_merges_run_from_the_command_line(
@@ -44,3 +50,35 @@ def test_splits_and_merges_run_from_the_command_line(
     }
     for (verb, *words), says in wrong.items():
         neve.run("table", verb, "events", *words, code=2, says=says)
+
+
+def test_an_id_may_be_shortened_to_a_unique_prefix(
+    gateway: Gateway, client: Client, tmp_path: Path
+) -> None:
+    neve = Shell(tmp_path / "home", NEVE_URL=gateway.url, NEVE_TOKEN=TOKEN)
+    for key in ("5", "6", "7000"):
+        with Drives(gateway, client):
+            client.split("events", at=key, wait=True)
+    ends = [tablet.tablet for tablet in client.tablets("events")][:-1]
+    common = common_prefix(*ends[:2])
+
+    for size in range(len(common) + 1, len(ends[0])):
+        neve.run("explain", "events", ends[0][:size])
+    neve.run("explain", "events", common, code=2, says=f"ambiguous: the ids {ends[0]}, {ends[1]}")
+    neve.run("explain", "events", f"{ends[0]}00", code=2, says="has no tablet")
+    neve.run("explain", "events", "", code=2, says="has no tablet")
+    words = ("lower-watermark", "events", ends[0][:-2])
+    neve.run(*words, code=2, says=f"needs the whole id, such as '{ends[0]}'")
+
+    neve.run("job", "cancel", "att", says="cancelling att")
+    neve.run("job", "cancel", "job-0", says="cancelling job-0")
+    neve.run("job", "cancel", "att-2", code=2, says="no running job has attempt 'att-2'")
+    neve.run("compactor", "drain", "loc", says="loc is draining")
+    neve.run("compactor", "drain", "local-", code=2, says="expected one of: local-1")
+
+    first, second = (client.compact("events", start=key, end=key).id for key in ("1", "9"))
+    common = common_prefix(first, second)
+    neve.run("request", "show", "events", first[: len(common) + 1], says=first)
+    neve.run("request", "show", "events", common, code=2, says="is ambiguous: the ids req-")
+    neve.run("request", "cancel", "events", second[: len(common) + 1], says="is being cancelled")
+    assert client.request("events", second).status().state == "cancelling"

@@ -20,8 +20,6 @@ from common.errors import RequestError
 from common.wire import CoordinatorStatus
 from neve.api import ARCHIVE, ARROW_STREAM
 from neve.gateway.authentication import JSON_BYTES_MAX, LIST_BYTES_MAX
-from neve.gateway.ingest.routes import APPENDS_AT_ONCE
-from neve.gateway.ingest.routing import checked_paths
 from neve.gateway.problems import BodyError
 from neve.gateway.request_bodies import (
     ENTRIES_MAX,
@@ -30,6 +28,8 @@ from neve.gateway.request_bodies import (
     VALUES_MAX,
     JsonRequest,
 )
+from neve.gateway.rows.add import checked_paths
+from neve.gateway.rows.routes import APPENDS_AT_ONCE
 from neve.gateway.server import LEAST, connections_max
 from tests.support.gateway import TOKEN, FakeCoordinator, Gateway, serving
 from tests.support.patience import PATIENCE_S

@@ -31,7 +31,7 @@ from neve.client.errors import (
     RequestFailedError,
     UnavailableError,
 )
-from neve.gateway.split_merge import middle_first
+from neve.gateway.tablets import middle_first
 from tests.support.gateway import Gateway, serving
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])

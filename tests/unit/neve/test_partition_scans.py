@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.model.table import Column, Table
-from neve.gateway.scan import scan_options
+from neve.gateway.rows.scan import scan_options
 from tests.support.gateway import TOKEN, Gateway, serving
 from tests.support.shell import Shell
 

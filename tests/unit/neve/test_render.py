@@ -18,16 +18,11 @@ from common.model.table import Table
 from common.model.tablet import TabletId
 from common.wire import AttemptProgress
 from neve import api
-from neve.cli import (
-    recovery,
-    render,
-    requests,
-    split_merge,
-    work,
-)
-from neve.cli.tablet_keys import KnownTables
+from neve.cli import compactors, jobs, planning, recovery, render, requests, service, tablets
+from neve.cli.render import KnownTables
 from neve.client.http import decode
-from neve.gateway.work import job_view, plan_view, queued_view
+from neve.gateway.jobs import job_view
+from neve.gateway.planning import plan_view, queued_view
 from tests.support.datadriven import Answer, Step
 from tests.support.gateway import COMPACTOR, GROUP, QUEUED, RUNNING, SCOPE, STARTED_S
 
@@ -267,20 +262,20 @@ SHOWN: dict[str, Callable[[], RenderableType]] = {
     ),
     "call-unknown": lambda: render.call_sentence(api.Call(call="c", state="unknown")),
     "call-too-old": lambda: render.call_sentence(api.Call(call="c", state="too-old")),
-    "status": lambda: work.render_status(STATUS),
-    "jobs": lambda: work.render_jobs([job_view(RUNNING), job_view(WAITING)], STARTED_S + 60, KEYS),
-    "limits": lambda: work.render_limits(LIMITS),
-    "queue": lambda: work.render_queue([queued_view(QUEUED)], KEYS),
-    "plan": lambda: work.render_plan(PLAN, KEYS),
-    "chain": lambda: work.render_plan(CHAIN, KEYS),
-    "explain": lambda: work.render_explanations([EXPLAINED], KEYS),
-    "history": lambda: work.render_history([FINISHED], "events", KEYS),
+    "status": lambda: service.render_status(STATUS),
+    "jobs": lambda: jobs.render_jobs([job_view(RUNNING), job_view(WAITING)], STARTED_S + 60, KEYS),
+    "limits": lambda: compactors.render_limits(LIMITS),
+    "queue": lambda: planning.render_queue([queued_view(QUEUED)], KEYS),
+    "plan": lambda: planning.render_plan(PLAN, KEYS),
+    "chain": lambda: planning.render_plan(CHAIN, KEYS),
+    "explain": lambda: tablets.render_explanations([EXPLAINED], KEYS),
+    "history": lambda: jobs.render_history([FINISHED], "events", KEYS),
     "requests": lambda: requests.render_requests([REQUEST, FAILED]),
     "request": lambda: requests.render_request(REQUEST),
     "failed-request": lambda: requests.render_request(FAILED),
     "needless-request": lambda: requests.render_request(NEEDLESS),
     "dry-run": lambda: requests.render_dry_run(DRY_RUN),
-    "offline": lambda: work.render_offline_plan(OFFLINE),
+    "offline": lambda: planning.render_offline_plan(OFFLINE),
 }
 
 
@@ -371,10 +366,10 @@ NARROW: dict[str, Callable[[], RenderableType]] = {
     "tables": lambda: render.render_tables([lengthened(TABLE)]),
     "files": lambda: render.render_files([of_long_tablet(FILE)], LONG_NAME, LONG_KEYS),
     "tablets": lambda: render.render_tablets([of_long_tablet(each) for each in TABLETS]),
-    "status": lambda: work.render_status(lengthened(STATUS)),
-    "jobs": lambda: work.render_jobs([of_long_tablet(job_view(WAITING))], STARTED_S, LONG_KEYS),
-    "queue": lambda: work.render_queue([of_long_tablet(queued_view(QUEUED))], LONG_KEYS),
-    "plan": lambda: work.render_plan(
+    "status": lambda: service.render_status(lengthened(STATUS)),
+    "jobs": lambda: jobs.render_jobs([of_long_tablet(job_view(WAITING))], STARTED_S, LONG_KEYS),
+    "queue": lambda: planning.render_queue([of_long_tablet(queued_view(QUEUED))], LONG_KEYS),
+    "plan": lambda: planning.render_plan(
         api.Plan(
             jobs=(of_long_tablet(queued_view(QUEUED)), *map(of_long_tablet, CHAIN.jobs)),
             left={"a/" * 90: "old " * 40},
@@ -382,14 +377,12 @@ NARROW: dict[str, Callable[[], RenderableType]] = {
         ),
         LONG_KEYS,
     ),
-    "history": lambda: work.render_history([of_long_tablet(FINISHED)], LONG_NAME, LONG_KEYS),
-    "limits": lambda: work.render_limits([lengthened(each) for each in LIMITS]),
+    "history": lambda: jobs.render_history([of_long_tablet(FINISHED)], LONG_NAME, LONG_KEYS),
+    "limits": lambda: compactors.render_limits([lengthened(each) for each in LIMITS]),
     "requests": lambda: requests.render_requests([lengthened(REQUEST), lengthened(FAILED)]),
     "request": lambda: requests.render_request(lengthened(REQUEST)),
     "dry run": lambda: requests.render_dry_run(lengthened(DRY_RUN)),
-    "operations": lambda: split_merge.render_operations(
-        [lengthened(OPERATION)], LONG_NAME, LONG_KEYS
-    ),
+    "operations": lambda: tablets.render_operations([lengthened(OPERATION)], LONG_NAME, LONG_KEYS),
     "fsck": lambda: recovery.render_fsck(
         api.FsckReport(
             table=LONG_NAME,
@@ -432,12 +425,12 @@ def test_equal_reasons_are_one_line_with_a_count_unless_verbose() -> None:
     left = {f"day=1/{number:02}.parquet": "is in use" for number in range(15)}
     plan = api.Plan(left={**left, "z.parquet": "it is alone"})
 
-    short = text_of(work.render_plan(plan, LONG_KEYS), width=80).splitlines()
+    short = text_of(planning.render_plan(plan, LONG_KEYS), width=80).splitlines()
     assert [line.split() for line in short[-2:]] == [
         ["day=1/00.parquet,", "…", "15", "is", "in", "use"],
         ["z.parquet", "1", "it", "is", "alone"],
     ]
-    every = text_of(work.render_plan(plan, LONG_KEYS, verbose=True), width=80)
+    every = text_of(planning.render_plan(plan, LONG_KEYS, verbose=True), width=80)
     assert all(path in every for path in left)
 
 
@@ -463,6 +456,6 @@ DAYS = (
 
 def test_status_says_that_the_first_scan_goes_on() -> None:
     scanning = replace(STATUS, tables=3, tablets_known=0, tables_unscanned=2)
-    text = text_of(work.render_status(scanning))
+    text = text_of(service.render_status(scanning))
     assert "0 so far: the first scan since the start is running, 2 of 3 tables left" in text
-    assert "so far" not in text_of(work.render_status(STATUS))
+    assert "so far" not in text_of(service.render_status(STATUS))

@@ -7,8 +7,8 @@ from rich.console import Console
 
 from common.model.table import Table
 from common.wire import StoryEntry, StoryKind, TabletStory
-from neve.cli.work import render_story
-from neve.gateway.story_views import story_view
+from neve.cli.tablets import render_story
+from neve.gateway.key_views import story_view
 
 TABLE = Table(id="t", name="events", location="file:///t", schema=())
 START_S = 1_000_000.0

@@ -18,7 +18,7 @@ from common.model.tablet import PLUS_INFINITY, TabletId
 from common.parquet.file_inspection import SUMMARY_BYTES_MAX
 from common.spi.selector import Chosen, SelectorParameters
 from coordinator.requests import SelectorCalls
-from neve.gateway.requests.dry_run import dry_run
+from neve.gateway.requests.routes import dry_run
 from tests.support.request_shell import TABLE
 from tests.unit.neve.test_gateway_pins import Stage, story
 
@@ -100,7 +100,7 @@ def test_a_dry_run_reads_the_same_summaries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "neve.gateway.requests.dry_run.load_request_selector", lambda _spec: ByDuplicates()
+        "neve.gateway.requests.routes.load_request_selector", lambda _spec: ByDuplicates()
     )
 
     async def tell(stage: Stage) -> None:

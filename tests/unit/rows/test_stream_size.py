@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from common.rows.stream_size import stream_memory_bytes
-from neve.gateway.ingest.append import read_stream
 from neve.gateway.problems import TooLargeError
+from neve.gateway.rows.append import read_stream
 
 ROWS = pa.table(
     {

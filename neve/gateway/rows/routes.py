@@ -3,17 +3,17 @@
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 
 from neve import api
-from neve.gateway.call_ids import Call, call_view
-from neve.gateway.ingest.add import add_files
-from neve.gateway.ingest.append import append_rows
+from neve.gateway.access.route_rights import READ, WRITE, route
 from neve.gateway.key_views import file_view, key_types
 from neve.gateway.problems import BodyError
-from neve.gateway.request_bodies import JsonRoute, received_body
+from neve.gateway.request_bodies import received_body
+from neve.gateway.rows.add import add_files
+from neve.gateway.rows.append import append_rows
+from neve.gateway.rows.calls import Call, call_view
 from neve.gateway.services import (
-    BEARER,
     PAGE_TABLETS,
     Services,
     bounded_count,
@@ -34,17 +34,7 @@ class IngestRoutes:
         self._services = services
         self._appends = asyncio.Semaphore(APPENDS_AT_ONCE)
 
-    def router(self) -> APIRouter:
-        """Return the routes."""
-        router = APIRouter(
-            prefix="/v1/tables/{table}", tags=["data"], dependencies=[BEARER], route_class=JsonRoute
-        )
-        router.get("/files")(self.files)
-        router.post("/files")(self.add)
-        router.post("/append", openapi_extra=_ARROW_BODY)(self.append)
-        router.get("/calls/{call}")(self.call)
-        return router
-
+    @route("GET /v1/tables/{table}/files", READ)
     async def files(
         self,
         table: str,
@@ -73,6 +63,7 @@ class IngestRoutes:
         following = ids[-1].text if len(ids) == count else None
         return api.FilePage(files=tuple(files), next=following)
 
+    @route("POST /v1/tables/{table}/files", WRITE)
     async def add(self, table: str, body: api.NewFiles, call: Call = None) -> api.Added:
         """Add Parquet files that lie in the location of the table.
 
@@ -81,6 +72,7 @@ class IngestRoutes:
         found = await self._services.table(table)
         return await add_files(self._services, found, body.paths, call)
 
+    @route("POST /v1/tables/{table}/append", WRITE, openapi_extra=_ARROW_BODY)
     async def append(self, table: str, request: Request, call: Call = None) -> api.Added:
         """Append the rows of an Arrow IPC stream: all rows, or none.
 
@@ -96,6 +88,7 @@ class IngestRoutes:
         async with received_body(request) as body, self._appends:
             return await append_rows(self._services, found, await body(), call)
 
+    @route("GET /v1/tables/{table}/calls/{call}", READ)
     async def call(self, table: str, call: str) -> api.Call:
         """Return what became of a call: it was accepted, is unknown, or is too old to tell."""
         return await call_view(self._services, await self._services.table(table), call)

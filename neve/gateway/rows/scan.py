@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, TypeVar
 
 import pyarrow as pa
-from fastapi import APIRouter, Query
+from fastapi import Query
 from fastapi.responses import StreamingResponse
 
 from common.errors import CompactionError, RequestError
@@ -35,10 +35,11 @@ from common.rows.schema import arrow_schema
 from neve import api
 from neve.api import failed_stream
 from neve.gateway.access.callers import current_call
+from neve.gateway.access.route_rights import READ, route
 from neve.gateway.key_views import key_range
 from neve.gateway.problems import problem_body, short_of_memory
 from neve.gateway.scan_slots import ScanSlot
-from neve.gateway.services import BEARER, Services, check_location_allowed, check_table_owner
+from neve.gateway.services import Services, check_location_allowed, check_table_owner
 from neve.gateway.table_files import RowReader
 
 BATCH_ROWS = 65_536
@@ -372,13 +373,7 @@ class ScanRoutes:
     def __init__(self, services: Services) -> None:
         self._services = services
 
-    def router(self) -> APIRouter:
-        """Return the routes."""
-        router = APIRouter(prefix="/v1/tables/{table}", tags=["data"], dependencies=[BEARER])
-        router.get("/scan", response_class=StreamingResponse)(self.scan)
-        router.get("/count")(self.count)
-        return router
-
+    @route("GET /v1/tables/{table}/scan", READ)
     async def scan(
         self,
         table: str,
@@ -408,6 +403,7 @@ class ScanRoutes:
         services.waits.note(services, found.id, max(0.0, services.clock.now_s() - begun_s), 1)
         return StreamingResponse(_with_first(first, stream), media_type=api.ARROW_STREAM)
 
+    @route("GET /v1/tables/{table}/count", READ)
     async def count(
         self,
         table: str,

@@ -24,20 +24,21 @@ from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from common.rows.stream_size import stream_memory_bytes
 from neve import api
-from neve.gateway.call_ids import (
+from neve.gateway.problems import TooLargeError
+from neve.gateway.rows.add import (
+    AppendTarget,
+    IncomingFiles,
+    RoutedFiles,
+    add_incoming,
+    append_targets,
+    refuse_future_versions,
+    refuse_unknown_columns,
+)
+from neve.gateway.rows.calls import (
     call_once,
     checked_call,
     require_same_call,
 )
-from neve.gateway.ingest.add import (
-    IncomingFiles,
-    add_incoming,
-    refuse_future_versions,
-    refuse_unknown_columns,
-)
-from neve.gateway.ingest.add_retry import AppendTarget, append_targets
-from neve.gateway.ingest.routing import RoutedFiles
-from neve.gateway.problems import TooLargeError
 from neve.gateway.services import Services
 
 DECODED_FACTOR_MAX = 4

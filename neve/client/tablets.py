@@ -1,22 +1,21 @@
-"""Splits and merges of tablets: start one, wait for it, list those in progress.
-
-client.split("events", at="2024-07-01", wait=True)
-client.split("events", tablet="last", into=4, wait=True)
-client.merge("events", start="a", end="c", wait=True)
-"""
+"""Tablets: explanations, stories, live bytes, reads, quarantine and watermarks."""
 
 import time  # noqa: TID251  the client may import no clock of the project
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote
 
 from neve.api import (
+    Explanation,
+    LiveBytes,
+    LoweredWatermark,
     Merge,
     Operation,
     Operations,
     Split,
     StartedOperation,
+    Story,
 )
 from neve.client.errors import (
     CallerError,
@@ -24,8 +23,119 @@ from neve.client.errors import (
     RequestFailedError,
     UnavailableError,
 )
-from neve.client.http import Connection, PollPauses, decode
+from neve.client.http import Connection, PollPauses, decode, decode_list
+from neve.client.planning import REST_POLL_S
 from neve.client.tables import table_path
+
+
+class TabletCalls:
+    """Client methods for tablets."""
+
+    _connection: Connection
+
+    def explain(self, table: str, tablet: str | None = None) -> list[Explanation]:
+        """Explain the state of tablets: why jobs run, wait, or are not planned.
+
+        Args:
+            table: Name of the table.
+            tablet: One tablet, identified by its end; None: the first hundred tablets.
+        """
+        answer = self._connection.call(
+            "GET", table_path(table, "explain"), parameters={"tablet": tablet}
+        )
+        return decode_list(Explanation, answer, "tablets")
+
+    def story(self, table: str, tablet: str) -> Story:
+        """Return the events of a tablet since the coordinator started.
+
+        Use it to explain an incident afterwards. A restart of the coordinator clears the events.
+
+        Args:
+            table: Name of the table.
+            tablet: The tablet, identified by its end.
+        """
+        answer = self._connection.call(
+            "GET", table_path(table, "story"), parameters={"tablet": tablet}
+        )
+        return decode(Story, answer)
+
+    def analyze(
+        self, table: str, tablet: str | None = None, *, timeout_s: float | None = None
+    ) -> list[LiveBytes]:
+        """Start an analysis of the live bytes of files, and return the current counts.
+
+        Args:
+            table: Name of the table.
+            tablet: One tablet, identified by its end; None: all tablets of the table.
+            timeout_s: Longest wait for the result; None: do not wait.
+
+        Raises:
+            UnavailableError: The analysis did not finish in time. It continues.
+        """
+        parameters = {} if tablet is None else {"tablet": tablet}
+        self._connection.call("POST", table_path(table, "analyze"), parameters=parameters)
+        end_s = time.monotonic() + (timeout_s or 0.0)
+        while True:
+            found = self.live_bytes(table, tablet)
+            waiting = sum(live.waiting for live in found)
+            if timeout_s is None or not waiting:
+                return found
+            if time.monotonic() >= end_s:
+                raise UnavailableError(
+                    f"live bytes of table {table!r} were not counted within {timeout_s:g} s: "
+                    f"waiting tablets: {waiting} of {len(found)}; `neve explain {table}` says why"
+                )
+            time.sleep(REST_POLL_S)
+
+    def live_bytes(self, table: str, tablet: str | None = None) -> list[LiveBytes]:
+        """Return the live bytes of tablets that an analysis has counted so far.
+
+        Args:
+            table: Name of the table.
+            tablet: One tablet, identified by its end; None: all tablets of the table.
+        """
+        parameters = {} if tablet is None else {"tablet": tablet}
+        path = table_path(table, "live-bytes")
+        answer = self._connection.call("GET", path, parameters=parameters)
+        return decode_list(LiveBytes, answer, "tablets")
+
+    def report_reads(self, table: str, tablets: Mapping[str, int]) -> None:
+        """Report scans of tablets that did not go through the service.
+
+        Args:
+            table: Name of the table.
+            tablets: End of a tablet → number of scans since the last call.
+        """
+        body = {"tablets": dict(tablets)}
+        self._connection.call("POST", table_path(table, "reads"), body=body)
+
+    def lift_quarantine(self, table: str, tablet: str | None = None) -> None:
+        """Resume planning of tablets that are in quarantine after repeated failures.
+
+        Args:
+            table: Name of the table.
+            tablet: One tablet, identified by its end; None: all tablets of the table.
+        """
+        parameters = {} if tablet is None else {"tablet": tablet}
+        path = table_path(table, "lift-quarantine")
+        self._connection.call("POST", path, parameters=parameters)
+
+    def lower_watermark(self, table: str, tablet: str, to: str | None = None) -> LoweredWatermark:
+        """Let a tablet accept rows again at versions whose tombstones were dropped.
+
+        Args:
+            table: Name of the table.
+            tablet: The tablet, identified by its end.
+            to: Version up to which rows are still rejected; None: accept all versions.
+        """
+        parameters = {"tablet": tablet} | ({} if to is None else {"to": to})
+        path = table_path(table, "lower-watermark")
+        return decode(LoweredWatermark, self._connection.call("POST", path, parameters=parameters))
+
+
+# -------------------------------------------------------------------------------------- Split merge
+# Start one, wait for it, list those in progress.
+
 
 POLL_FIRST_S = 0.1
 OnOperation = Callable[[Operation], None]

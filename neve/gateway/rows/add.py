@@ -5,41 +5,272 @@ This module rejects columns that the table does not have, and versions in the fu
 
 import asyncio
 import difflib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from common.errors import CompactionError, RefusedError, RequestError
-from common.metadata.changes import AddFiles, Applied
+from common.errors import CompactionError, RefusedError, RequestError, UnknownTableError
+from common.metadata.changes import AddFiles, Applied, Outcome, Refused
 from common.metadata.changes.files import files_digest, names_digest
 from common.metadata.store_values import CallKind, CallMark
+from common.model.file import DataFile
 from common.model.key_values import KeyType
 from common.model.keys import encode_value, format_key
+from common.model.location_identity import SERVICE_FOLDER, is_service_path
 from common.model.outcome import RefusalCode
 from common.model.table import Table
+from common.model.tablet import OperationKind, TabletId
 from common.parquet.file_inspection import FileFacts
 from common.parquet.location import open_location
-from common.rows.partitions import partition_of_path
+from common.rows.partitions import Partition, partition_of_path
 from common.rows.rules import RowRules
 from common.rows.schema import normal_type, schema_id_of, type_to_text
 from neve import api
-from neve.gateway.call_ids import (
+from neve.gateway.key_views import file_view, key_text, key_types
+from neve.gateway.problems import ChangeRefusedError, require_applied
+from neve.gateway.rows.calls import (
     call_once,
     checked_call,
     repeated_view,
     require_same_call,
 )
-from neve.gateway.ingest.add_retry import AddRetry
-from neve.gateway.ingest.routing import (
-    RoutedFiles,
-    checked_paths,
-    tablet_of,
-)
-from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.services import Services, check_writable
 from neve.recovery.stored_files import COMMIT_DELAY_MAX_S
+
+# ------------------------------------------------------------------------------------------ Routing
+# Routing of files to tablets. Each file belongs to exactly one tablet, or is rejected.
+
+
+TABLETS_NAMED_MAX = 5
+
+
+@dataclass(slots=True)
+class RoutedFiles:
+    """Files by the end of their tablet, and the partitions among them."""
+
+    files: dict[bytes, list[DataFile]] = field(default_factory=dict)
+    partitions: dict[bytes, str] = field(default_factory=dict)
+    content: str = ""
+    """Digest of what the caller sent; empty: the files are the content."""
+
+    def put(self, end: bytes, file: DataFile, partition: Partition | None = None) -> None:
+        """Add a file to a tablet."""
+        self.files.setdefault(end, []).append(file)
+        if partition is not None:
+            self.partitions[end] = partition.text
+
+    def view(self, table: Table, call: str) -> api.Added:
+        """Return the wire model of the added files."""
+        types = key_types(table)
+        files = [
+            file_view(file, TabletId(table.id, end).text, types)
+            for end, files in self.files.items()
+            for file in files
+        ]
+        return api.Added(
+            call=call,
+            files=tuple(files),
+            rows=sum(file.rows for file in files),
+            size_bytes=sum(file.size_bytes for file in files),
+            file_count=len(files),
+            tablets=tuple(sorted({file.tablet for file in files})),
+        )
+
+    def sizes(self) -> dict[str, int]:
+        """Return the size of each file by its path."""
+        return {file.path: file.size_bytes for files in self.files.values() for file in files}
+
+
+async def tablet_of(services: Services, table: Table, file: DataFile) -> bytes:
+    """Return the end of the tablet of a range-partitioned table that holds a whole file.
+
+    Raises:
+        RequestError: The file crosses tablets; the message names them and what to do.
+    """
+    if file.key_min is None or file.key_max is None:
+        # No key, or no row: such files belong to the first tablet.
+        first = await services.store.tablet_ids(table.id, None, 1)
+        if not first:
+            raise no_tablets_error(table)
+        return first[0].end
+    found = await services.store.locate(table.id, file.key_min)
+    if found is None:
+        raise RequestError(f"table {table.name!r} has no tablet for the keys of {file.path}")
+    if file.key_max > found.end:
+        raise await _crossing_error(services, table, file, found)
+    return found.end
+
+
+def no_tablets_error(table: Table) -> UnknownTableError:
+    """Return the error for a table that lost its tablets since it was looked up."""
+    return UnknownTableError(f"table {table.name!r} was dropped a moment ago: it has no tablets")
+
+
+async def _crossing_error(
+    services: Services, table: Table, file: DataFile, first: TabletId
+) -> RequestError:
+    types = key_types(table)
+    last = await services.store.locate(table.id, file.key_max or b"")
+    more = await services.store.tablet_ids(table.id, first.end, TABLETS_NAMED_MAX)
+    crossed = [
+        first,
+        *(tablet_id for tablet_id in more if last is not None and tablet_id.end <= last.end),
+    ]
+    named = ", ".join(
+        f"{tablet_id.text} (up to {key_text(tablet_id.end, types)})" for tablet_id in crossed
+    )
+    rest = " and more" if last is not None and last not in crossed else ""
+    return RequestError(
+        f"file {file.path} has keys from {key_text(file.key_min, types)} to "
+        f"{key_text(file.key_max, types)}, so it crosses the tablets {named}{rest}; "
+        f"a file belongs to one tablet: cut it there, or bring its rows in with `append`, "
+        "which cuts them"
+    )
+
+
+def checked_paths(paths: Iterable[str], most: int, *, own: bool = False) -> Sequence[str]:
+    """Check the number of paths, that each occurs once, and that users may add them.
+
+    Args:
+        paths: Paths in the table's location.
+        most: Maximum number of paths.
+        own: Whether paths of the service itself are allowed.
+
+    Raises:
+        RequestError: A check failed.
+    """
+    listed = list(paths)
+    if not 1 <= len(listed) <= most:
+        raise RequestError(f"{len(listed)} files are given, expected 1 to {most} in one call")
+    if len(set(listed)) < len(listed):
+        (twice, _) = Counter(listed).most_common(1)[0]
+        raise RequestError(f"file {twice} is given twice, expected each once")
+    for path in listed:
+        if is_service_path(path) and not own:
+            raise RequestError(
+                f"file {path} lies in {SERVICE_FOLDER}/, which the service keeps for itself; "
+                "expected a file elsewhere below the table's location"
+            )
+    return listed
+
+
+# ---------------------------------------------------------------------------------------- Add retry
+# Retries of an add, by the code of the store's refusal.
+#
+# bounds, tablet   a split or merge has ended since the tablets were read: route again
+# crosses          a split has begun: cut the rows there as well; a user's file is rejected
+# operation        a split or merge is about to end: wait a moment, then route again
+# look-too-old     a collector may have deleted a file since its inspection: inspect again
+# replaced         a sweep has discarded the file of an append as an orphan: write it again
+
+
+TRIES_MAX = 4
+AGAIN = frozenset({RefusalCode.BOUNDS, RefusalCode.TABLET, RefusalCode.LOOK_TOO_OLD})
+"""A tablet was split or merged between routing and writing, or too much time has passed."""
+ENDS = RefusalCode.OPERATION
+WRITTEN_AGAIN = frozenset({RefusalCode.CROSSES, RefusalCode.REPLACED})
+SLOW = frozenset({RefusalCode.LOOK_TOO_OLD, RefusalCode.REPLACED})
+KEEPS_CHANGING = "its tablets keep changing"
+TOO_SLOW = "its storage takes longer than files that nobody knows are kept"
+WAITS_MAX = 40
+WAIT_S = 0.05
+"""Pause for the end of a split or merge, which follows its last step at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendTarget:
+    """The target of rows with keys in `(after, up_to]`: the tablet with end `end`."""
+
+    after: bytes | None
+    up_to: bytes
+    end: bytes
+
+
+class AddRetry:
+    """Counts the retries of one add, and limits them."""
+
+    def __init__(self) -> None:
+        """Start without tries."""
+        self._tries = 0
+        self._waits = 0
+        self.reason = KEEPS_CHANGING
+        """Reason of the last retry, for the final error message."""
+
+    async def may_retry(self, outcome: Outcome, *, writes: bool) -> bool:
+        """Return whether to route the files again, after a wait if that helps.
+
+        Args:
+            outcome: Outcome of the add.
+            writes: Whether this call writes its files, so that it can write new ones.
+        """
+        if not isinstance(outcome, Refused):
+            return False
+        if outcome.code == ENDS:
+            self._waits += 1
+            await asyncio.sleep(WAIT_S)
+            return self._waits <= WAITS_MAX
+        self._tries += 1
+        self.reason = TOO_SLOW if outcome.code in SLOW else KEEPS_CHANGING
+        return outcome.code in AGAIN or (writes and outcome.code in WRITTEN_AGAIN)
+
+    def count(self) -> None:
+        """Count a try that was given up before its change, because it took too long."""
+        self._tries += 1
+        self.reason = TOO_SLOW
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether all tries are used up."""
+        return self._tries >= TRIES_MAX
+
+
+async def append_targets(
+    services: Services, table: Table, beside: Iterable[bytes]
+) -> list[AppendTarget]:
+    """Return the targets of the rows of an unpartitioned table, ascending.
+
+    Args:
+        services: Ports and settings.
+        table: A table without partitions.
+        beside: Ends of further tablets that may be being split. Rows are cut at the split key of
+            these tablets and of those that were recently being split.
+
+    Raises:
+        UnknownTableError: The table was dropped in the meantime.
+    """
+    ids = await _every_id(services, table)
+    inner: dict[bytes, bytes] = {}
+    looked = tuple(dict.fromkeys((*beside, *services.split_hints.of(table.id))))
+    for tablet in await services.store.tablets([TabletId(table.id, end) for end in looked]):
+        operation = None if tablet is None else tablet.operation
+        if tablet is None or operation is None or operation.kind is OperationKind.MERGE:
+            continue
+        if operation.at is not None:
+            inner[tablet.id.end] = operation.at
+    services.split_hints.seen(table.id, looked, inner)
+    places: list[AppendTarget] = []
+    for tablet_id in ids:
+        for up_to in (inner.get(tablet_id.end), tablet_id.end):
+            after = places[-1].up_to if places else None
+            if up_to is not None and (after is None or after < up_to):
+                places.append(AppendTarget(after, up_to, tablet_id.end))
+    return places
+
+
+async def _every_id(services: Services, table: Table) -> list[TabletId]:
+    ids: list[TabletId] = []
+    while page := await services.store.tablet_ids(table.id, ids[-1].end if ids else None):
+        ids += page
+    if not ids:
+        raise no_tablets_error(table)
+    return ids
+
+
+# ---------------------------------------------------------------------------------------------- Add
+
 
 # ------------------------------------------------------------------------------------------ Columns
 
@@ -56,11 +287,11 @@ def refuse_unknown_columns(table: Table, sources: Sequence[tuple[str, pa.Schema]
     """
     names = [column.name for column in table.schema]
     for source, schema in sources:
-        for field in schema:  # By position: a schema may have two fields of one name.
-            if (column := field.name) not in names:
+        for entry in schema:  # By position: a schema may have two fields of one name.
+            if (column := entry.name) not in names:
                 close = difflib.get_close_matches(column, names, n=1)
                 hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(names)}"
-                kind = type_to_text(normal_type(field.type))
+                kind = type_to_text(normal_type(entry.type))
                 raise RequestError(
                     f"{source} contains column {column!r}, "
                     f"but table {table.name!r} has no such column; {hint} To add it: "

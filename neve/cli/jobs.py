@@ -1,0 +1,160 @@
+"""`neve jobs`, `neve activity`, `neve history`."""
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+
+from common.runtime import SystemClock
+from common.units import format_bytes, format_duration
+from neve import api
+from neve.cli.render import (
+    RIGHT,
+    WHOLE,
+    KnownTables,
+    TabletKeys,
+    grid,
+    shortened,
+    time_text,
+)
+from neve.cli.session import (
+    Count,
+    Every,
+    Name,
+    Panel,
+    Session,
+    Watch,
+    verb,
+)
+
+QUIET_MIN_S = 5.0
+"""Shorter silences are normal, because heartbeats arrive every few seconds."""
+
+
+def render_jobs(found: Sequence[api.Job], now_s: float, keys: TabletKeys) -> RenderableType:
+    """Render a list of running jobs.
+
+    Args:
+        found: The jobs.
+        now_s: The current time on this machine.
+        keys: Keys of tablets.
+    """
+    return grid(
+        [
+            ("ATTEMPT", WHOLE),
+            ("TABLE", ""),
+            ("TABLET", ""),
+            ("KIND", ""),
+            ("FILES", RIGHT),
+            ("SIZE", RIGHT),
+            ("COMPACTOR", ""),
+            ("SINCE", RIGHT),
+            ("STATE", ""),
+        ],
+        [
+            (
+                job.attempt,
+                shortened(job.table),
+                shortened(keys(job.table, job.tablet)),
+                job.kind,
+                job.inputs,
+                format_bytes(job.input_bytes),
+                job.compactor,
+                format_duration(max(now_s - job.since_s, 0)),
+                _job_state(job),
+            )
+            for job in found
+        ],
+    )
+
+
+def render_activity(found: Sequence[api.TableActivity]) -> RenderableType:
+    """Render the queued and running jobs of each table."""
+    return grid(
+        [
+            ("TABLE", ""),
+            ("QUEUED", RIGHT),
+            ("SIZE", RIGHT),
+            ("OLDEST", RIGHT),
+            ("RUNNING", RIGHT),
+            ("SIZE", RIGHT),
+            ("COMPACTORS", RIGHT),
+        ],
+        [
+            (
+                shortened(table.table),
+                table.queued,
+                format_bytes(table.queued_bytes),
+                format_duration(table.oldest_s) if table.queued else None,
+                table.running,
+                format_bytes(table.running_bytes),
+                table.compactors,
+            )
+            for table in found
+        ],
+    )
+
+
+def render_history(found: Sequence[api.Finished], table: str, keys: TabletKeys) -> RenderableType:
+    """Render a list of finished attempts.
+
+    Args:
+        found: The attempts.
+        table: The table that they belong to.
+        keys: Keys of tablets.
+    """
+    return grid(
+        [
+            ("ENDED (UTC)", WHOLE),
+            ("TABLET", ""),
+            ("END", ""),
+            ("FILES", RIGHT),
+            ("SIZE", ""),
+            ("ROWS", ""),
+            ("TOOK", RIGHT),
+            ("WHY", ""),
+        ],
+        [
+            (
+                time_text(finished.ended_s),
+                shortened(keys(table, finished.tablet)),
+                finished.end,
+                f"{len(finished.inputs)} → {len(finished.outputs)}",
+                f"{format_bytes(finished.bytes_in)} → {format_bytes(finished.bytes_out)}",
+                f"{finished.rows_in:,} → {finished.rows_out:,}",
+                format_duration(max(finished.ended_s - finished.started_s, 0)),
+                finished.cause or finished.reason,
+            )
+            for finished in found
+        ],
+    )
+
+
+def _job_state(job: api.Job) -> str:
+    parts = [f"{job.state} {job.fraction:.0%}" if job.state else "assigned"]
+    if job.throttled and job.granted_bytes_s is not None:
+        parts.append(f"throttled to {format_bytes(job.granted_bytes_s)}/s")
+    if job.quiet_s >= QUIET_MIN_S:
+        parts.append(f"no progress for {format_duration(job.quiet_s)}")
+    return ", ".join(parts)
+
+
+@verb("jobs", Panel.SEE, "neve jobs")
+def jobs(session: Session) -> None:
+    """List the running jobs."""
+    found = session.client.jobs()
+    session.show(
+        found, lambda: render_jobs(found, SystemClock().now_s(), KnownTables(session.client.tables))
+    )
+
+
+@verb("activity", Panel.SEE, "neve activity --watch")
+def activity(session: Session, *, watch: Watch = False, every: Every = 5.0) -> None:
+    """List the tables with queued or running jobs, most bytes first."""
+    session.show_or_watch(session.client.activity, render_activity, watch=watch, every_s=every)
+
+
+@verb("history", Panel.SEE, "neve history users --count 5")
+def history(session: Session, name: Name, count: Count = 20) -> None:
+    """List the newest finished attempts of a table."""
+    found = session.client.history(name, count)
+    session.show(found, lambda: render_history(found, name, KnownTables(session.client.tables)))

@@ -1,0 +1,567 @@
+"""`neve queue`, `neve plan`."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import RenderableType
+
+from common.errors import RequestError
+from common.units import format_bytes, format_count, format_duration
+from neve import api
+from neve.cli.render import (
+    RIGHT,
+    WHOLE,
+    KnownTables,
+    TabletKeys,
+    grid,
+    lines,
+    reasons,
+    shortened,
+    time_text,
+)
+from neve.cli.session import (
+    Count,
+    Every,
+    Name,
+    OptionalTablet,
+    Panel,
+    Session,
+    Verbose,
+    Watch,
+    json_document,
+    name_values,
+    verb,
+)
+
+
+def render_queue(found: Sequence[api.PlannedJob], keys: TabletKeys) -> RenderableType:
+    """Render a list of queued jobs. `keys` maps tablets to their keys."""
+    return grid(
+        [
+            ("PLACE", RIGHT),
+            ("TABLE", ""),
+            ("TABLET", ""),
+            ("GROUP", ""),
+            ("PRIORITY", RIGHT),
+            ("FILES", RIGHT),
+            ("SIZE", RIGHT),
+            ("AGE", RIGHT),
+            ("REASON", ""),
+        ],
+        [
+            (
+                job.place,
+                shortened(job.table),
+                shortened(keys(job.table, job.tablet)),
+                shortened(job.group),
+                job.priority,
+                len(job.files),
+                format_bytes(job.input_bytes),
+                None if job.age_s is None else format_duration(job.age_s),
+                job.reason,
+            )
+            for job in found
+        ],
+    )
+
+
+def render_plan(found: api.Plan, keys: TabletKeys, *, verbose: bool = False) -> RenderableType:
+    """Render a plan: its jobs, and the reasons for files that are left out.
+
+    Args:
+        found: The plan.
+        keys: Maps tablets to their keys.
+        verbose: Whether to list every file that is left out, not only equal reasons once.
+    """
+    planned = grid(
+        [
+            ("JOB", RIGHT),
+            ("TABLET", ""),
+            ("KIND", WHOLE),
+            ("ACTION", WHOLE),
+            ("GROUP", ""),
+            ("PRIORITY", RIGHT),
+            ("FILES", RIGHT),
+            ("SIZE", RIGHT),
+            ("REASON", ""),
+        ],
+        [
+            (
+                place,
+                shortened(keys(each.table, each.tablet), _NARROW),
+                each.kind,
+                each.action,
+                shortened(each.group, _NARROW),
+                each.priority,
+                len(each.files),
+                format_bytes(each.input_bytes),
+                "; ".join([each.reason, *_outputs_text(each)]),
+            )
+            for place, each in enumerate(found.jobs)
+        ],
+    )
+    parts: list[RenderableType | str] = [planned]
+    if found.intervals:
+        parts += ["", _intervals(found.intervals, keys)]
+    if found.left:
+        parts += ["", reasons(found.left, verbose=verbose)]
+    return lines(*parts)
+
+
+def _intervals(found: Sequence[api.Interval], keys: TabletKeys) -> RenderableType:
+    """Render the planner's state of each time interval."""
+    return grid(
+        [
+            ("INTERVAL FROM (UTC)", WHOLE),
+            ("TABLET", ""),
+            ("STATE", WHOLE),
+            ("FILES", RIGHT),
+            ("SIZE", RIGHT),
+            ("WHY", ""),
+        ],
+        [
+            (
+                time_text(interval.start_s),
+                shortened(keys(interval.table, interval.tablet), _NARROW),
+                interval.state,
+                interval.files,
+                format_bytes(interval.size_bytes),
+                interval.reason,
+            )
+            for interval in found
+        ],
+    )
+
+
+_NARROW = 20
+"""Maximum length of a name in a list with many columns."""
+
+
+def _outputs_text(job: api.PlannedJob) -> list[str]:
+    """Return what is special about a planned job's outputs, and what the job waits for."""
+    said: list[str] = []
+    if job.cuts_at_s:
+        first, last = time_text(job.cuts_at_s[0]), time_text(job.cuts_at_s[-1])
+        times = f"at {first}" if len(job.cuts_at_s) == 1 else f"{len(job.cuts_at_s)} times"
+        between = "" if len(job.cuts_at_s) == 1 else f" from {first} to {last}"
+        said.append(f"outputs are split {times}{between} UTC")
+    elif job.outputs > 1:
+        said.append(f"makes up to {format_count(job.outputs, 'file')}")
+    if job.output_rows_max:
+        said.append(f"outputs have at most {format_count(job.output_rows_max, 'row')}")
+    if job.tags:
+        said.append("tags " + ", ".join(f"{name}={value}" for name, value in job.tags.items()))
+    if job.after:
+        said.append("after " + ", ".join(f"job {place}" for place in job.after))
+    return said
+
+
+def render_offline_plan(planned: Mapping[str, Any], *, verbose: bool = False) -> RenderableType:
+    """Render a plan that was made without a service."""
+    columns = [("GROUP", ""), ("KIND", ""), ("PRIORITY", RIGHT), ("FILES", ""), ("REASON", "")]
+    jobs_planned = [
+        (each["group"], each["kind"], each["priority"], " ".join(each["files"]), each["reason"])
+        for each in planned["jobs"]
+    ]
+    left = reasons(planned["left"], verbose=verbose)
+    return (
+        lines(grid(columns, jobs_planned), "", left)
+        if planned["left"]
+        else grid(columns, jobs_planned)
+    )
+
+
+@verb("queue", Panel.SEE, "neve queue --group default")
+def queue(
+    session: Session,
+    group: Annotated[str | None, typer.Option(help="Name of a compaction group.")] = None,
+    count: Count = 100,
+) -> None:
+    """List the waiting jobs, highest priority first."""
+    found = session.client.queue(group, count)
+    session.show(found, lambda: render_queue(found, KnownTables(session.client.tables)))
+
+
+@verb("plan", Panel.SEE, "neve plan users")
+def plan(
+    session: Session,
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the table.", metavar="[TABLE]")
+    ] = None,
+    *,
+    files: Annotated[Path | None, typer.Option(help="JSON file to plan without a service.")] = None,
+    planner: Annotated[str | None, typer.Option(help="With --files: the planner.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="With --files: `name=value`; may be repeated.")
+    ] = None,
+    tablet: Annotated[
+        str | None,
+        typer.Option(help="With --files: plan only the files of this tablet."),
+    ] = None,
+    verbose: Verbose = False,
+) -> None:
+    """Show which jobs would be planned now. Nothing is started.
+
+    --files takes the output of `neve table files TABLE --json`, or a document with settings, groups
+    and running jobs.
+    """
+    if (name is None) == (files is None):
+        raise RequestError("give either the name of a table or --files")
+    if files is not None:
+        _plan_offline(session, files, planner, settings or [], tablet, verbose=verbose)
+        return
+    if planner is not None or settings or tablet is not None:
+        raise RequestError(
+            "--planner, --set and --tablet need --files; a table has its own settings"
+        )
+    found = session.client.plan(str(name))
+    session.show(
+        found, lambda: render_plan(found, KnownTables(session.client.tables), verbose=verbose)
+    )
+
+
+def _plan_offline(
+    session: Session,
+    files: Path,
+    planner: str | None,
+    settings: list[str],
+    tablet: str | None,
+    *,
+    verbose: bool,
+) -> None:
+    # Imported here so that verbs of the client start without loading the planners.
+    from neve.offline import plan_offline
+
+    planned = plan_offline(json_document(files), planner, name_values(settings, "setting"), tablet)
+    session.show(planned, lambda: render_offline_plan(planned, verbose=verbose))
+
+
+# ------------------------------------------------------------------------------------------ Backlog
+# `neve backlog`: bytes still to rewrite, per table or tablet of a service, or for a file.
+
+
+# ----------------------------------------------------------------------------------------- The verb
+
+
+_Strategy = Annotated[
+    str | None,
+    typer.Option(
+        help=(
+            "With --files: `size-tiered` (default), `leveled`, `time-window`, `date-tiered`, "
+            "`ratio`, or the name of a plug-in."
+        )
+    ),
+]
+_Mode = Annotated[
+    str | None,
+    typer.Option(
+        help=(
+            "With --files: `interesting` (default) counts the tiers that are due for a merge, "
+            "`seed` counts all files."
+        )
+    ),
+]
+_Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="With --files: `name=value`; may be repeated.")
+]
+
+
+@verb("backlog", Panel.SEE, "neve backlog --files files.json --strategy leveled")
+def backlog(
+    session: Session,
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the table; default: all.", metavar="[TABLE]")
+    ] = None,
+    *,
+    files: Annotated[
+        Path | None, typer.Option(help="JSON file of a tablet to measure without a service.")
+    ] = None,
+    strategy: _Strategy = None,
+    mode: _Mode = None,
+    settings: _Settings = None,
+    tablet: Annotated[
+        str | None, typer.Option(help="With --files: measure only the files of this tablet.")
+    ] = None,
+    watch: Watch = False,
+    every: Every = 2.0,
+    past: Annotated[
+        bool, typer.Option("--history", help="Show the last hour; --json has every ten seconds.")
+    ] = False,
+    tablets: Annotated[
+        bool, typer.Option("--tablets", help="Show the tablets of TABLE with the largest backlog.")
+    ] = False,
+    count: Annotated[
+        int, typer.Option(help="With --tablets: maximum number of tablets.", min=1)
+    ] = 20,
+) -> None:
+    """Show how many bytes remain to be rewritten before planners have no more work.
+
+    --files takes the output of `neve table files TABLE --json`, or the document of `neve plan`.
+    With --watch and --json, each sample is one line.
+    """
+    measures = strategy is not None or mode is not None or bool(settings) or tablet is not None
+    wanted = _Wanted(name, watch=watch, every_s=every, past=past, tablets=tablets, count=count)
+    wanted.check(files, measures=measures)
+    if files is None:
+        _of_service(session, wanted)
+        return
+    # Imported here so that verbs of the client start without loading the trackers.
+    from neve.offline_backlog import backlog_offline
+
+    overrides = name_values(settings or [], "setting")
+    measured = backlog_offline(json_document(files), strategy, mode, overrides, tablet)
+    session.show(measured, format_bytes(round(measured["backlog"])))
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The parts of a service's backlog to show."""
+
+    name: str | None
+    watch: bool
+    every_s: float
+    past: bool
+    tablets: bool
+    count: int
+
+    def check(self, files: Path | None, *, measures: bool) -> None:
+        """Reject options that exclude each other."""
+        if self.watch and self.past:
+            raise RequestError("give either --watch or --history")
+        if self.tablets and (self.name is None or files is not None or self.past):
+            raise RequestError(
+                "--tablets needs the name of a table and excludes --files and --history"
+            )
+        if files is not None and (self.watch or self.past):
+            raise RequestError("--watch and --history need a running service and exclude --files")
+        if files is not None and self.name is not None:
+            raise RequestError("give either the name of a table or --files")
+        if files is None and measures:
+            raise RequestError(
+                "--strategy, --mode, --set and --tablet need --files; for a table, its "
+                "planner determines how the backlog is measured"
+            )
+
+
+def _of_service(session: Session, wanted: _Wanted) -> None:
+    client, name = session.client, wanted.name
+    if wanted.past:
+        points = client.backlog_history(name)
+        session.show(points, lambda: render_history(points))
+    elif wanted.tablets and name is not None:
+        keys = KnownTables(client.tables)
+        session.show_or_watch(
+            lambda: client.owed_tablets(name, wanted.count),
+            lambda found: render_owed_tablets(found, name, keys),
+            watch=wanted.watch,
+            every_s=wanted.every_s,
+        )
+    else:
+        session.show_or_watch(
+            lambda: client.backlog(name),
+            render_backlog,
+            watch=wanted.watch,
+            every_s=wanted.every_s,
+        )
+
+
+# ------------------------------------------------------------------------------ Backlogs for people
+
+
+def render_backlog(found: Sequence[api.Backlog]) -> RenderableType:
+    """Render the backlogs of tables with their sum."""
+    if not found:
+        return "no table has a backlog"
+    columns = [("TABLE", ""), ("BACKLOG", RIGHT), ("TABLETS", RIGHT)]
+    columns += [("REQUESTED", RIGHT), ("MEASURED BY", "")]
+    lined = [
+        (
+            each.table or f"({format_count(each.tables, 'more table')})",
+            format_bytes(each.size_bytes),
+            each.tablets,
+            format_bytes(each.requested_bytes) if each.requested_bytes else None,
+            each.problem or each.strategy or "queued jobs of requests",
+        )
+        for each in found
+    ]
+    total = format_bytes(sum(each.size_bytes for each in found))
+    requested = sum(each.requested_bytes for each in found)
+    more = f"; requests add {format_bytes(requested)}" if requested else ""
+    return lines(grid(columns, lined), "", f"{total} in total{_by_group(found)}{more}")
+
+
+def _by_group(found: Sequence[api.Backlog]) -> str:
+    """Return the backlog per group if there is more than one group."""
+    sums: Counter[str] = Counter()
+    for each in found:
+        sums.update(each.groups)
+    if len(sums) < 2:
+        return ""
+    return ": " + ", ".join(f"{format_bytes(sums[name])} in group {name}" for name in sorted(sums))
+
+
+def render_owed_tablets(
+    found: Sequence[api.OwedTablet], table: str, keys: TabletKeys
+) -> RenderableType:
+    """Render the tablets of a table with the largest backlog. `keys` maps tablets to their keys."""
+    if not found:
+        return "no tablet has a backlog"
+    columns = [("TABLET", ""), ("BACKLOG", RIGHT), ("GROUP", ""), ("MEASURED BY", "")]
+    return grid(
+        columns,
+        [
+            (
+                shortened(keys(table, tablet.tablet)),
+                format_bytes(tablet.size_bytes),
+                tablet.group,
+                tablet.problem or tablet.strategy,
+            )
+            for tablet in found
+        ],
+    )
+
+
+HISTORY_ROWS_MAX = 20
+BAR_WIDTH = 40
+
+
+def render_history(points: Sequence[api.BacklogPoint]) -> RenderableType:
+    """Render the history of the backlog as a bar for each of at most 20 points in time."""
+    if not points:
+        return "no samples yet: the coordinator takes a sample every ten seconds"
+    step = -(-len(points) // HISTORY_ROWS_MAX)
+    shown = points[::-1][::step][::-1]
+    most = max(point.size_bytes for point in shown)
+    columns = [("TIME (UTC)", ""), ("BACKLOG", RIGHT), ("", "")]
+    return grid(
+        columns,
+        [
+            (
+                time_text(point.at_s),
+                format_bytes(point.size_bytes),
+                "█" * round(BAR_WIDTH * point.size_bytes / most) if most else "",
+            )
+            for point in shown
+        ],
+    )
+
+
+# -------------------------------------------------------------------------------------- Maintenance
+# `neve trigger`, `neve ops`: ask the planners now, and list possible operations.
+
+
+@verb("trigger", Panel.CONTROL, "neve trigger users")
+def trigger(session: Session, name: Name) -> None:
+    """Ask the planner of a table now and show its decision for each tablet.
+
+    The planner may find nothing to do and gives its reason. `neve compact` forces a run.
+    """
+    found = session.client.trigger(name)
+    session.show(found, lambda: render_trigger(found, KnownTables(session.client.tables)))
+
+
+@verb("ops", Panel.SEE, "neve ops users")
+def ops(
+    session: Session,
+    name: Name,
+    tablet: OptionalTablet = None,
+    *,
+    every: Annotated[
+        bool, typer.Option("--all", help="Include kinds of operations with nothing to do.")
+    ] = False,
+) -> None:
+    """List possible operations in the tablets of a table: gain, cost, memory, or why not now.
+
+    One row per kind of operation with something to do; --all shows the other kinds as well.
+    """
+    found = session.client.maintenance(name, tablet)
+    session.show(found, lambda: render_ops(found, KnownTables(session.client.tables), every=every))
+
+
+def render_trigger(found: api.Trigger, keys: TabletKeys) -> RenderableType:
+    """Render a planner's decision for each tablet. `keys` maps tablets to their keys."""
+    answers = grid(
+        [("TABLET", ""), ("PLANNER", ""), ("JOBS", RIGHT), ("FILES", RIGHT), ("WHY", "")],
+        [
+            (
+                shortened(keys(found.table, tablet.tablet)),
+                tablet.verdict,
+                tablet.jobs,
+                tablet.files,
+                tablet.reason,
+            )
+            for tablet in found.tablets
+        ],
+    )
+    if not found.left:
+        return answers
+    more = format_count(found.left, "more tablet is", "more tablets are")
+    left = f"{more} being planned; `neve status` counts the results"
+    return lines(answers, "", left)
+
+
+def render_ops(found: api.TableMaintenance, keys: TabletKeys, *, every: bool) -> RenderableType:
+    """Render a list of operations, and how much the tablets are read and written.
+
+    Args:
+        found: The operations.
+        keys: Keys of tablets.
+        every: Whether to include kinds with nothing to do.
+    """
+    shown = [operation for operation in found.operations if every or operation.state in _WITH_WORK]
+    parts: list[RenderableType | str] = [_listing(found.table, shown, keys)]
+    busy = [rate for rate in found.rates if rate.scans_s >= 0.005 or rate.rows_s >= 0.5]
+    if busy:
+        rows = [
+            (
+                shortened(keys(found.table, rates.tablet)),
+                f"{rates.scans_s:.2f}",
+                f"{rates.rows_s:,.0f}",
+            )
+            for rates in busy
+        ]
+        parts += ["", grid([("TABLET", ""), ("SCANS/S", RIGHT), ("ROWS/S", RIGHT)], rows)]
+    if found.more:
+        parts += ["", "the table has more tablets; name one to see its operations"]
+    return lines(*parts)
+
+
+_WITH_WORK = ("runnable", "running", "waiting")
+
+
+def _listing(
+    table: str, shown: Sequence[api.MaintenanceOperation], keys: TabletKeys
+) -> RenderableType:
+    return grid(
+        [
+            ("TABLET", ""),
+            ("KIND", ""),
+            ("STATE", ""),
+            ("RANK", RIGHT),
+            ("SCORE", RIGHT),
+            ("GAIN", ""),
+            ("COST", RIGHT),
+            ("MEMORY", RIGHT),
+            ("CPU", RIGHT),
+            ("WHY", ""),
+        ],
+        [
+            (
+                shortened(keys(table, operation.tablet)),
+                operation.kind,
+                operation.state,
+                operation.rank,
+                f"{operation.adjusted:.3g}" if operation.score else None,
+                f"{operation.gain:.3g} {operation.gain_unit}" if operation.gain else None,
+                format_bytes(operation.cost_bytes) if operation.cost_bytes else None,
+                None if operation.memory_bytes is None else format_bytes(operation.memory_bytes),
+                None if operation.cpu_s is None else format_duration(operation.cpu_s),
+                operation.why,
+            )
+            for operation in shown
+        ],
+    )

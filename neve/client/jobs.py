@@ -1,0 +1,48 @@
+"""Jobs: running and finished ones, and the activity of tables."""
+
+from urllib.parse import quote
+
+from neve.api import (
+    Finished,
+    Job,
+    TableActivity,
+)
+from neve.client.http import Connection, decode_list
+from neve.client.tables import table_path
+
+
+class JobCalls:
+    """Client methods for jobs."""
+
+    _connection: Connection
+
+    def jobs(self) -> list[Job]:
+        """Return the running jobs."""
+        return decode_list(Job, self._connection.call("GET", "/v1/jobs"), "jobs")
+
+    def cancel_job(self, attempt: str) -> None:
+        """Cancel a running job; its files are not planned again for a while.
+
+        If the job belongs to a request, the key range of its tablet leaves the request. The
+        request continues in its other tablets and ends `done_in_part`, so that `wait` raises.
+
+        Args:
+            attempt: Id of the attempt, from `jobs`.
+        """
+        self._connection.call("POST", f"/v1/jobs/{quote(attempt, safe='')}/cancel")
+
+    def activity(self) -> list[TableActivity]:
+        """Return the tables with queued or running jobs, most bytes first."""
+        return decode_list(TableActivity, self._connection.call("GET", "/v1/activity"), "tables")
+
+    def history(self, table: str, count: int = 100) -> list[Finished]:
+        """Return the most recently finished attempts, newest first.
+
+        Args:
+            table: Name of the table.
+            count: Maximum number of entries.
+        """
+        answer = self._connection.call(
+            "GET", table_path(table, "history"), parameters={"count": count}
+        )
+        return decode_list(Finished, answer, "attempts")

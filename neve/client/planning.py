@@ -1,0 +1,129 @@
+"""Planning: queue, plan, backlog, triggers and maintenance."""
+
+import time  # noqa: TID251  the client may import no clock of the project
+
+from neve.api import (
+    Backlog,
+    BacklogPoint,
+    OwedTablet,
+    Plan,
+    PlannedJob,
+    TableMaintenance,
+    Trigger,
+)
+from neve.client.errors import UnavailableError
+from neve.client.http import Connection, decode, decode_list
+from neve.client.tables import table_path
+
+REST_POLL_S = 0.2
+
+
+class PlanningCalls:
+    """Client methods for planned work."""
+
+    _connection: Connection
+
+    def queue(self, group: str | None = None, count: int = 100) -> list[PlannedJob]:
+        """Return the waiting jobs, highest priority first.
+
+        Args:
+            group: Return the jobs of this compaction group; None: of all groups.
+            count: Maximum number of entries.
+        """
+        parameters = {"group": group, "count": count}
+        answer = self._connection.call("GET", "/v1/queue", parameters=parameters)
+        return decode_list(PlannedJob, answer, "jobs")
+
+    def plan(self, table: str) -> Plan:
+        """Return what would be planned for a table now, and start nothing."""
+        return decode(Plan, self._connection.call("GET", table_path(table, "plan")))
+
+    def replan(self, table: str) -> None:
+        """Plan every tablet of a table again, at once."""
+        self._connection.call("POST", table_path(table, "replan"))
+
+    def backlog(self, table: str | None = None) -> list[Backlog]:
+        """Return the bytes that are still to be rewritten, by table, largest first.
+
+        A table at rest has no entry. With more than 99 tables, the last entry has no name and
+        stands for the tables without an entry of their own.
+
+        Args:
+            table: Return only this table; None: all tables.
+        """
+        parameters = None if table is None else {"table": table}
+        found = self._connection.call("GET", "/v1/backlog", parameters=parameters)
+        return decode_list(Backlog, found, "backlog")
+
+    def owed_tablets(self, table: str, count: int = 100) -> list[OwedTablet]:
+        """Return the tablets of a table with the largest backlog, largest first.
+
+        A tablet at rest has no entry.
+
+        Args:
+            table: Name of the table.
+            count: Maximum number of tablets.
+        """
+        found = self._connection.call(
+            "GET", table_path(table, "backlog"), parameters={"count": count}
+        )
+        return decode_list(OwedTablet, found, "tablets")
+
+    def backlog_history(self, table: str | None = None) -> list[BacklogPoint]:
+        """Return the backlog over the last hour, oldest point first.
+
+        There is one point every ten seconds. A restart of the coordinator clears the history.
+
+        Args:
+            table: Return the backlog of this table; None: the total of all tables.
+        """
+        parameters = None if table is None else {"table": table}
+        found = self._connection.call("GET", "/v1/backlog/history", parameters=parameters)
+        return decode_list(BacklogPoint, found, "history")
+
+    def maintenance(self, table: str, tablet: str | None = None) -> TableMaintenance:
+        """Return possible maintenance of tablets: gain, cost and memory, or why it is not done.
+
+        Args:
+            table: Name of the table.
+            tablet: One tablet, identified by its end; None: the first tablets of the table.
+        """
+        parameters = {} if tablet is None else {"tablet": tablet}
+        path = table_path(table, "maintenance")
+        return decode(TableMaintenance, self._connection.call("GET", path, parameters=parameters))
+
+    def trigger(self, table: str) -> Trigger:
+        """Run the planner of a table now, and return its decision for each tablet.
+
+        The planner may decide against a job; use `compact` to force one.
+
+        Args:
+            table: Name of the table.
+
+        Raises:
+            RefusedError: The table is not live, or its setting `triggers` lacks `admin`.
+        """
+        return decode(Trigger, self._connection.call("POST", table_path(table, "trigger")))
+
+    def wait_until_at_rest(self, table: str, *, timeout_s: float = 300.0) -> None:
+        """Wait until no job runs on a table and none would be planned.
+
+        Args:
+            table: Name of the table.
+            timeout_s: Longest wait.
+
+        Raises:
+            UnavailableError: The table did not come to rest in time.
+        """
+        end_s = time.monotonic() + timeout_s
+        while True:
+            # Use one answer: between two calls, a waiting job could become a running one.
+            plan = self.plan(table)
+            if not plan.jobs and not plan.running:
+                return
+            if time.monotonic() >= end_s:
+                raise UnavailableError(
+                    f"table {table!r} did not come to rest within {timeout_s:g} s: "
+                    f"jobs that run: {plan.running}, that wait: {len(plan.jobs)}"
+                )
+            time.sleep(REST_POLL_S)

@@ -1,0 +1,113 @@
+"""Jobs: running and finished ones, and the activity of tables."""
+
+from dataclasses import fields
+from typing import Annotated
+
+from fastapi import Query
+
+from common.metadata.store_values import HistoryEntry
+from common.wire import RunningAttempt
+from neve import api
+from neve.gateway.access.callers import begin_call, check_table, sees_table
+from neve.gateway.access.route_rights import (
+    COMPACT_LISTED,
+    READ,
+    READ_LISTED,
+    route,
+)
+from neve.gateway.problems import UnknownJobError
+from neve.gateway.services import (
+    LIST_MAX,
+    Services,
+    bounded_count,
+    whole_id,
+)
+
+
+def job_view(running: RunningAttempt) -> api.Job:
+    """Return the wire model of a running job."""
+    progress = running.progress
+    return api.Job(
+        id=running.job_id,
+        attempt=running.attempt,
+        table=running.table_name,
+        tablet=running.tablet,
+        kind=running.kind,
+        group=running.group,
+        compactor=running.compactor,
+        inputs=running.inputs,
+        input_bytes=running.input_bytes,
+        since_s=running.since_s,
+        state="" if progress is None else progress.state,
+        fraction=0.0 if progress is None else progress.fraction,
+        reason=running.reason,
+        throttled=running.throttled,
+        granted_bytes_s=None if progress is None else progress.granted_bytes_s,
+        moved_bytes=0 if progress is None else progress.moved_bytes,
+        waited_s=0.0 if progress is None else progress.waited_s,
+        quiet_s=running.quiet_s,
+    )
+
+
+def finished_view(entry: HistoryEntry) -> api.Finished:
+    """Return the wire model of a finished attempt."""
+    values = {each.name: getattr(entry, each.name) for each in fields(api.Finished)}
+    return api.Finished(**values | {"tablet": entry.tablet.text})
+
+
+class JobRoutes:
+    """Routes of jobs."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    @route("GET /v1/jobs", READ_LISTED)
+    async def jobs(self) -> dict[str, list[api.Job]]:
+        """Return the running jobs."""
+        return {"jobs": [job_view(attempt) for attempt in await self._seen_running()]}
+
+    async def _seen_running(self) -> list[RunningAttempt]:
+        """Return the running attempts on tables that the caller may see."""
+        running = await self._services.coordinator.running()
+        return [attempt for attempt in running if sees_table(attempt.table_name)]
+
+    @route("GET /v1/activity", READ_LISTED)
+    async def activity(self) -> dict[str, list[api.TableActivity]]:
+        """Return the tables with queued or running jobs, most bytes first."""
+        tables = await self._services.coordinator.activity()
+        return {"tables": [table for table in tables if sees_table(table.table)]}
+
+    @route(
+        "POST /v1/jobs/{attempt}/cancel",
+        COMPACT_LISTED.noted("on the table of the job", late=True),
+        status_code=202,
+    )
+    async def cancel(self, attempt: str) -> None:
+        """Cancel a running job. Its files are not planned again for a while.
+
+        If the job belongs to a request, the request leaves out this tablet. It goes on in the
+        other tablets and ends `done_in_part`.
+        """
+        running = await self._seen_running()
+        attempts = {name: job for job in running for name in (job.job_id, job.attempt)}
+        found = whole_id(attempt, attempts, "job")
+        if found is None:
+            raise UnknownJobError(
+                f"no running job has attempt {attempt[:64]!r} (any more); `neve jobs` lists them"
+            )
+        check_table(attempts[found].table_name)
+        await begin_call()
+        await self._services.coordinator.cancel(attempts[found].attempt)
+
+    @route("GET /v1/tables/{table}/history", READ)
+    async def history(
+        self,
+        table: str,
+        count: Annotated[int, Query(description="Number of attempts at most.")] = 100,
+    ) -> dict[str, list[api.Finished]]:
+        """Return the finished attempts of a table, newest first."""
+        found = await self._services.table(table)
+        entries = await self._services.store.history(
+            found.id, bounded_count(count, LIST_MAX, "count")
+        )
+        return {"attempts": [finished_view(entry) for entry in entries]}

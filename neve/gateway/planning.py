@@ -1,0 +1,232 @@
+"""Planning: queue, plan, backlog, triggers and maintenance."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated
+
+from fastapi import Query
+
+from common.errors import (
+    PluginError,
+)
+from common.model.job import Job, TabletPlan
+from common.model.table import Table
+from common.model.tablet import Tablet, TabletId
+from common.wire import BacklogSample, QueuedJob
+from neve import api
+from neve.gateway.access.callers import current_call, sees_table
+from neve.gateway.access.route_rights import (
+    COMPACT,
+    READ,
+    READ_LISTED,
+    route,
+)
+from neve.gateway.services import (
+    LIST_MAX,
+    Services,
+    bounded_count,
+    checked_label,
+)
+
+
+def plan_view(
+    table: Table,
+    plans: Sequence[TabletPlan],
+    running: int,
+    tablets: Sequence[TabletId] = (),
+) -> api.Plan:
+    """Return the wire model of the plans of tablets.
+
+    Args:
+        table: The table, as stored.
+        plans: Plans of the tablets.
+        running: Number of jobs that run on the tablets.
+        tablets: Ids of the tablets, in the order of the plans, for the names of intervals.
+    """
+    intervals = tuple(
+        replace(interval, tablet=tablet.text, table=table.name)
+        for tablet, plan in zip(tablets, plans, strict=False)
+        for interval in plan.intervals
+    )
+    wanted = [job for plan in plans for job in plan.jobs]
+    places = {job.id: place for place, job in enumerate(wanted)}
+    jobs = [
+        replace(
+            _planned_view(job),
+            table=table.name,
+            after=tuple(places[depend] for depend in job.depends_on),
+        )
+        for job in wanted
+    ]
+    left = {path: why for plan in plans for path, why in plan.left.items()}
+    return api.Plan(jobs=tuple(jobs), left=left, running=running, intervals=intervals)
+
+
+def queued_view(queued: QueuedJob) -> api.PlannedJob:
+    """Return the wire model of a queued job."""
+    job = queued.job
+    return replace(
+        _planned_view(job), id=job.id, table=job.table_name, place=queued.place, age_s=queued.age_s
+    )
+
+
+def _planned_view(job: Job) -> api.PlannedJob:
+    return api.PlannedJob(
+        tablet=job.tablet.text,
+        files=job.inputs,
+        input_bytes=job.input_bytes,
+        cost_bytes=job.cost_bytes,
+        group=job.group,
+        priority=job.priority,
+        kind=job.kind.value,
+        reason=job.reason,
+        action=job.action,
+        outputs=job.outputs_expected,
+        cuts_at_s=job.cuts_at_s,
+        output_rows_max=job.output_rows_max,
+        tags=dict(job.output_tags),
+    )
+
+
+PLANNED_TABLETS_MAX = 100_000
+
+
+def _size_of(sample: BacklogSample, table: str | None) -> int:
+    """Return the backlog of a table; None: of all tables that the caller sees."""
+    if table is not None:
+        return sample.tables.get(table, 0)
+    if current_call().caller.sees_all:
+        return sample.size_bytes
+    return sum(size for name, size in sample.tables.items() if sees_table(name))
+
+
+class PlanningRoutes:
+    """Routes of planned work."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    @route("GET /v1/queue", READ_LISTED)
+    async def queue(
+        self,
+        group: Annotated[
+            str | None, Query(description="Name of a compaction group; all groups by default.")
+        ] = None,
+        count: Annotated[int, Query(description="Number of jobs at most.")] = 100,
+    ) -> dict[str, list[api.PlannedJob]]:
+        """Return the queued jobs, highest priority first."""
+        if group is not None:
+            checked_label(group, "group name")
+        count = bounded_count(count, LIST_MAX, "count")
+        queued = await self._services.coordinator.queue(group, count)
+        return {"jobs": [queued_view(job) for job in queued if sees_table(job.job.table_name)]}
+
+    @route("GET /v1/backlog", READ_LISTED)
+    async def backlog(
+        self,
+        table: Annotated[
+            str | None, Query(description="Name of a table; every table by default.")
+        ] = None,
+    ) -> dict[str, list[api.Backlog]]:
+        """Return the bytes that are still to be rewritten, by table, largest first.
+
+        A table at rest is not listed. With more than 99 tables, the last entry has no name and
+        stands for all other tables.
+        """
+        if table is not None:
+            await self._services.table(table)
+        found = (await self._services.coordinator.status()).backlogs
+        # The entry without a name stands for all other tables.
+        chosen = [each for each in found if table in {None, each.table} and sees_table(each.table)]
+        return {"backlog": chosen}
+
+    @route("GET /v1/tables/{table}/backlog", READ)
+    async def owed_tablets(
+        self, table: str, count: Annotated[int, Query(description="At most so many.")] = 100
+    ) -> dict[str, list[api.OwedTablet]]:
+        """Return the tablets with the largest backlog, largest first.
+
+        A tablet at rest is not listed.
+        """
+        services = self._services
+        found = await services.table(table)
+        owed = await services.coordinator.owed_tablets(
+            found.id, bounded_count(count, 10_000, "count")
+        )
+        return {"tablets": owed}
+
+    @route("GET /v1/backlog/history", READ_LISTED)
+    async def backlog_history(
+        self,
+        table: Annotated[
+            str | None, Query(description="Name of a table; all tables by default.")
+        ] = None,
+    ) -> dict[str, list[api.BacklogPoint]]:
+        """Return the backlog over the last hour, oldest point first.
+
+        There is a point every ten seconds. A table that was not among the 20 largest counts as at
+        rest. A caller that may not see every table gets the sum of the visible tables. A restart of
+        the coordinator clears the history.
+        """
+        if table is not None:
+            await self._services.table(table)
+        samples = await self._services.coordinator.backlog_history()
+        return {
+            "history": [
+                api.BacklogPoint(
+                    at_s=sample.at_s,
+                    size_bytes=_size_of(sample, table),
+                )
+                for sample in samples
+            ]
+        }
+
+    @route("GET /v1/tables/{table}/plan", READ)
+    async def plan(self, table: str) -> api.Plan:
+        """Return the jobs that would be planned for a table now. Nothing is started."""
+        services = self._services
+        found = await services.table(table)
+        now_s = await services.store.now_s()
+        plans: list[TabletPlan] = []
+        tablets: list[TabletId] = []
+        running = 0
+        async for page in services.pages(found):
+            running += sum(len(tablet.running) for tablet in page)
+            plans += await services.rows.run(found.location, self._planned, found, page, now_s)
+            tablets += [tablet.id for tablet in page]
+            bounded_count(len(plans) or 1, PLANNED_TABLETS_MAX, "number of tablets to plan")
+        return plan_view(found, plans, running, tablets)
+
+    def _planned(self, table: Table, tablets: list[Tablet], now_s: float) -> list[TabletPlan]:
+        try:
+            return [self._services.plan(tablet, table, now_s) for tablet in tablets]
+        except PluginError as error:
+            raise PluginError(f"table {table.name!r} cannot be planned: {error}") from error
+
+    @route("POST /v1/tables/{table}/replan", COMPACT, status_code=202)
+    async def replan(self, table: str) -> None:
+        """Plan every tablet of a table again, now."""
+        await self._services.coordinator.replan((await self._services.table(table)).id)
+
+    @route("POST /v1/tables/{table}/trigger", COMPACT)
+    async def trigger(self, table: str) -> api.Trigger:
+        """Run the planner of a table now, and return its decision for each tablet.
+
+        The planner may decide against a job. A compaction request does not depend on the planner.
+        """
+        found = await self._services.table(table)
+        return await self._services.coordinator.trigger(found.id)
+
+    @route("GET /v1/tables/{table}/maintenance", READ)
+    async def maintenance(
+        self,
+        table: str,
+        tablet: Annotated[
+            str | None, Query(description="End of a tablet; the first 100 tablets by default.")
+        ] = None,
+    ) -> api.TableMaintenance:
+        """Return possible maintenance of tablets: gain, cost and memory, or why it is not done."""
+        services = self._services
+        found = await services.table(table)
+        only = None if tablet is None else (await services.tablet(found, tablet)).text
+        return await services.coordinator.maintenance(found.id, only)
