@@ -23,7 +23,7 @@ READERS = {
     "compactor": ("compactor/",),
     "gateway": ("neve/gateway/", "neve/local/"),
     "readers": ("common/readers/",),
-    "autoscaler": ("coordinator/autoscaler.py",),
+    "autoscaler": ("coordinator/core/autoscaling.py",),
     "control": ("coordinator/registry.py",),
     "cluster": ("neve/serve/",),
     "access": ("neve/gateway/", "neve/local/"),

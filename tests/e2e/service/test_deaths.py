@@ -20,6 +20,7 @@ import pytest
 import redis
 
 from common.runtime import call_id
+from neve import Client
 from tests.support.ledger import LedgerTable, bag_rows, keyed_rows
 from tests.support.stack import QUARANTINE_FAILURES, SLOW, Service
 
@@ -237,6 +238,15 @@ def test_redis_is_killed_and_comes_back(service: Service) -> None:
     finish(service, table, commits=2)
 
 
+def check_failures_of(
+    client: Client, table: LedgerTable, inputs: set[str], failed_before: int
+) -> None:
+    failed = [attempt for attempt in client.history(table.name) if attempt.end == "failed"]
+    assert len(failed) == QUARANTINE_FAILURES, failed
+    assert {frozenset(attempt.inputs) for attempt in failed} == {frozenset(inputs)}
+    assert client.status().failed >= failed_before + len(failed)
+
+
 def test_a_job_that_always_fails_is_quarantined(service: Service) -> None:
     client = service.client
     table = LedgerTable(client, service.folder, keyed=True, splits=["999"], paused=True)
@@ -245,6 +255,7 @@ def test_a_job_that_always_fails_is_quarantined(service: Service) -> None:
     good_bytes = (table.location / bad).read_bytes()
     table.add(*(keyed_rows(range(1000, 1500), version) for version in range(4)))
     inputs = {file.path for file in client.files(table.name) if file.tablet != "last"}
+    failed_before = client.status().failed
     (table.location / bad).write_bytes(b"\0" * len(good_bytes))
     client.resume(table.name)
 
@@ -257,9 +268,7 @@ def test_a_job_that_always_fails_is_quarantined(service: Service) -> None:
     assert inputs <= table.listed()
     assert len(table.listed()) == len(inputs) + 1
     service.wait_until_clean(table)
-    failed = [each for each in client.history(table.name) if each.end == "failed"]
-    assert len(failed) == QUARANTINE_FAILURES, failed
-    assert {frozenset(each.inputs) for each in failed} == {frozenset(inputs)}
+    check_failures_of(client, table, inputs, failed_before)
     assert client.status().quarantined == 1
 
     table.add(*(keyed_rows(range(1000, 1500), version) for version in range(4, 8)))

@@ -177,6 +177,7 @@ def test_a_setting_is_shown_with_value_source_and_what_a_change_needs() -> None:
     )
     queue = shown["coordinator.queue_bytes_max"]
     assert (queue.value, queue.text) == (1024**2, "1.0 MiB")
+    assert shown["trace.sample_ratio"].text == "1", "a ratio, no seconds"
     assert shown["coordinator.tick_s"].source == "default"
     limit = shown["coordinator.group_limit_bytes_s"]
     assert limit.change == "restart, or now: neve group limit"

@@ -214,12 +214,12 @@ def test_whatever_dies_all_bytes_are_accounted_for(
 @pytest.mark.parametrize(
     ("written", "says"),
     [
-        (document({"requests": {"every": "0s"}}), "requests.every is 0, expected 0.1 to"),
+        (document({"requests": {"every": "0s"}}), "requests.every is 0 s, expected 0.1 s to"),
         (document({"requests": {"often": 1}}), "requests: .*'often'|requests.often"),
-        (document({"requests": {"boost": -1}}), "requests.boost is -1, expected a whole number"),
+        (document({"requests": {"boost": -1}}), "requests.boost is -1, expected 0 to 20000"),
         (document({"requests": {"every": 0.1}}, simulation={"days": 10}), "requests would be made"),
         (failing(attempts=1.0), "cluster.failures.attempts is 1, expected 0 to 0.9"),
-        (failing(compactor_life="1s"), "cluster.failures.compactor_life is 1, expected 60"),
+        (failing(compactor_life="1s"), "cluster.failures.compactor_life is 1 s, expected 60 s"),
         (failing(attempt=0.1), "failures.*'attempt'"),
     ],
 )
