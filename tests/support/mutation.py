@@ -23,17 +23,17 @@ CORE = ["tests/unit/coordinator_core", "-m", "not slow"]
 MERGE = ["tests/property/test_merge_kernel.py", "tests/unit/compactor", "-m", "not slow"]
 
 MODULES = {
-    "common/metadata/mutation/attempts.py": CONTRACT,
-    "common/metadata/mutation/files.py": CONTRACT,
-    "common/metadata/mutation/selections.py": CONTRACT,
-    "common/metadata/mutation/split_merge.py": CONTRACT,
-    "common/metadata/predicates.py": ["tests/unit/metadata"],
-    "common/metadata/recent_adds.py": ["tests/unit/metadata/test_recent_adds.py"],
+    "common/metadata/changes/attempts.py": CONTRACT,
+    "common/metadata/changes/files.py": CONTRACT,
+    "common/metadata/changes/requests.py": CONTRACT,
+    "common/metadata/changes/selections.py": CONTRACT,
+    "common/metadata/changes/split_merge.py": CONTRACT,
     "compactor/rewrite/kernel/range_merge.py": MERGE,
     "compactor/rewrite/kernel/winners.py": MERGE,
     "compactor/rewrite/merge/ranges.py": MERGE,
     "coordinator/core/assignment.py": CORE,
     "coordinator/core/attempt_events.py": CORE,
+    "coordinator/core/retry.py": CORE,
     "coordinator/core/queue.py": QUEUE,
     "coordinator/core/queue_index.py": QUEUE,
 }
