@@ -10,7 +10,7 @@ from tests.support.patience import PATIENCE_S
 
 PROGRAM = """
 import gc
-from common.garbage_collection import ignore_what_is_loaded
+from common.runtime import ignore_what_is_loaded
 
 ignore_what_is_loaded()
 loaded = gc.get_freeze_count()
@@ -29,7 +29,7 @@ def test_what_is_loaded_at_the_first_call_is_ignored_and_nothing_that_comes_late
 
 OLDEST = """
 import asyncio, gc, weakref
-from common.garbage_collection import collect_oldest_forever
+from common.runtime import collect_oldest_forever
 
 class Node:
     def __init__(self):

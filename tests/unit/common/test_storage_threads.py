@@ -97,7 +97,7 @@ def test_work_that_waits_for_what_stands_still_is_refused_with_it() -> None:
 
     async def story() -> None:
         threads = StorageThreads(threads=1, deadline_s=SOON_S)
-        rows = threads.beside(1)
+        rows = threads.with_threads(1)
         work = [
             threads.run(HELD, hung(release)),
             threads.run(HELD, lambda: begun.append("waited")),
