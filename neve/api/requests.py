@@ -130,7 +130,7 @@ class Progress:
     bytes_left: int = 0
     fraction: float = 0.0
     eta_s: float | None = None
-    """Seconds until the request is done; None: it has ended, or too little is done to tell."""
+    """Seconds until the request is done; None: it has ended, or there is no estimate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,7 +73,7 @@ def create(
     tokens = _token_file(file, config, stack, home)
     life_s = None if expires is None else parse_duration_s(expires, "--expires")
     entry, token = tokens.create(name, grant or [], now_s=SystemClock().now_s(), life_s=life_s)
-    _tell_token(session, tokens.path, entry, token)
+    _show_token(session, tokens.path, entry, token)
 
 
 @verb("token list", Panel.RIGHTS, "neve token list", remote=False)
@@ -88,8 +88,8 @@ def list_tokens(
     """List the tokens with their grants and expiry times."""
     tokens = _token_file(file, config, stack, home)
     found, now_s = tokens.tokens(), SystemClock().now_s()
-    told = [_told(token, now_s) for token in found]
-    session.show({"file": str(tokens.path), "tokens": told}, lambda: _render_tokens(told))
+    rows = [_token_facts(token, now_s) for token in found]
+    session.show({"file": str(tokens.path), "tokens": rows}, lambda: _render_tokens(rows))
 
 
 @verb("token rotate", Panel.RIGHTS, "neve token rotate ci --overlap 1d", remote=False)
@@ -109,7 +109,7 @@ def rotate(
     tokens = _token_file(file, config, stack, home)
     overlap_s = parse_duration_s(overlap, "--overlap")
     entry, token = tokens.rotate(name, now_s=SystemClock().now_s(), overlap_s=overlap_s)
-    _tell_token(session, tokens.path, entry, token)
+    _show_token(session, tokens.path, entry, token)
 
 
 @verb("token revoke", Panel.RIGHTS, "neve token revoke ci", remote=False)
@@ -134,15 +134,15 @@ def revoke(
     session.show({"revoked": name, "left": left}, f"revoked {name}; tokens left: {left}")
 
 
-def _tell_token(session: Session, path: Path, entry: "NamedToken", token: str) -> None:
+def _show_token(session: Session, path: Path, entry: "NamedToken", token: str) -> None:
     """Print only the token on standard output, so that it can be redirected into a file."""
-    told = _told(entry, entry.created_at_s)
+    facts = _token_facts(entry, entry.created_at_s)
     if session.as_json:
-        session.show({"file": str(path), **told, "token": token}, "")
+        session.show({"file": str(path), **facts, "token": token}, "")
         return
     session.write(f"{token}\n")
     session.say(
-        f"token {entry.name} ({told['grants']}): its digest is stored in {path}. The token "
+        f"token {entry.name} ({facts['grants']}): its digest is stored in {path}. The token "
         "is shown only this once. Pass it as NEVE_TOKEN_FILE or NEVE_TOKEN"
     )
 
@@ -176,7 +176,7 @@ def _token_file(
     return TokenFile(Path(given.get("access.tokens_file") or folder.tokens_file))
 
 
-def _told(entry: "NamedToken", now_s: float) -> dict[str, Any]:
+def _token_facts(entry: "NamedToken", now_s: float) -> dict[str, Any]:
     return {
         "name": entry.name,
         "id": entry.id,
@@ -187,7 +187,7 @@ def _told(entry: "NamedToken", now_s: float) -> dict[str, Any]:
     }
 
 
-def _render_tokens(told: Sequence[dict[str, Any]]) -> RenderableType:
+def _render_tokens(facts: Sequence[dict[str, Any]]) -> RenderableType:
     return grid(
         [
             ("TOKEN", WHOLE),
@@ -206,7 +206,7 @@ def _render_tokens(told: Sequence[dict[str, Any]]) -> RenderableType:
                 "never" if each["expires_at_s"] is None else time_text(each["expires_at_s"]),
                 each["state"],
             )
-            for each in told
+            for each in facts
         ],
     )
 

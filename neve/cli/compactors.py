@@ -66,18 +66,18 @@ def render_groups(found: Sequence[api.Group]) -> RenderableType:
 
 def render_scaling(found: Sequence[api.Group]) -> Sequence[RenderableType | str]:
     """Return a sentence for each group that is being scaled, or cannot be scaled."""
-    said = []
+    texts = []
     for group in found:
         scaling = group.scaling
         if scaling is None:
             continue
-        told = scaling.blocked
-        if not told and (scaling.starting or scaling.draining):
-            told = scaling.reason
+        reason = scaling.blocked
+        if not reason and (scaling.starting or scaling.draining):
+            reason = scaling.reason
         # The reason for compactors that are starting already names what is missing.
-        missing = scaling.missing if scaling.missing not in told else ""
-        said += [f"group {group.group}: {sentence}" for sentence in (told, missing) if sentence]
-    return said
+        missing = scaling.missing if scaling.missing not in reason else ""
+        texts += [f"group {group.group}: {sentence}" for sentence in (reason, missing) if sentence]
+    return texts
 
 
 def render_group(group: api.Group) -> RenderableType:
@@ -249,12 +249,12 @@ def scale(
     """Set the number of compactors of a group. It stays until the next `scale`, or until `auto`."""
     wanted = None if count == AUTO else _count(count)
     session.client.scale_group(group, wanted)
-    said = (
+    count = (
         "as many compactors as its work needs"
         if wanted is None
         else format_count(wanted, "compactor")
     )
-    session.show({"scaled": group, "compactors": wanted}, f"group {group} gets {said}")
+    session.show({"scaled": group, "compactors": wanted}, f"group {group} gets {count}")
 
 
 def _count(text: str) -> int:
@@ -373,8 +373,8 @@ def _change_limit(
 ) -> None:
     wish = {"none": 0, "default": None}.get(limit, limit)
     call(wish)
-    said = {"none": "not limited", "default": "limited by the settings"}
-    text = f"{what} is {said.get(limit, f'limited to {limit}/s')}"
+    texts = {"none": "not limited", "default": "limited by the settings"}
+    text = f"{what} is {texts.get(limit, f'limited to {limit}/s')}"
     session.show({"limited": what, "limit": wish}, text)
 
 

@@ -289,12 +289,12 @@ def _groups(session: Session) -> str:
     missing = [f"group {group}: {each.missing}" for group, each in scalings if each.missing]
     unobtainable = any(each.unobtainable for _, each in scalings)
     failing = any(compactor.start_problem for compactor in status.compactors)
-    said = "; ".join((*blocked, *missing, *status.warnings))
+    problems = "; ".join((*blocked, *missing, *status.warnings))
     if stuck:
-        raise ConfigError(said)
+        raise ConfigError(problems)
     if waiting or blocked or unobtainable or failing:
-        raise WarningError(said)
-    return said or f"{len(status.groups)} with compactors"
+        raise WarningError(problems)
+    return problems or f"{len(status.groups)} with compactors"
 
 
 def _gets_compactors(group: api.Group) -> bool:

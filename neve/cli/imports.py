@@ -213,7 +213,7 @@ class _Bar:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._said = ""
+        self._shown = ""
         self._bar: Progress | None = None
         if sys.stderr.isatty() and not session.as_json:
             self._bar = Progress(
@@ -244,15 +244,15 @@ class _Bar:
     def show(self, progress: ImportProgress) -> None:
         """Show the progress of the import."""
         if self._bar is None:
-            if progress.files and progress.text != self._said:
-                self._said = progress.text
+            if progress.files and progress.text != self._shown:
+                self._shown = progress.text
                 self._session.say(f"{progress.text}: {format_count(progress.files, 'file')}")
             return
         if not progress.files:
             self._bar.update(self._task, description=progress.text)
             return
-        if progress.text != self._said:
-            self._said = progress.text
+        if progress.text != self._shown:
+            self._shown = progress.text
             self._bar.reset(self._task)
         self._bar.update(
             self._task,

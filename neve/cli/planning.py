@@ -143,21 +143,21 @@ _NARROW = 20
 
 def _outputs_text(job: api.PlannedJob) -> list[str]:
     """Return what is special about a planned job's outputs, and what the job waits for."""
-    said: list[str] = []
+    texts: list[str] = []
     if job.cuts_at_s:
         first, last = time_text(job.cuts_at_s[0]), time_text(job.cuts_at_s[-1])
         times = f"at {first}" if len(job.cuts_at_s) == 1 else f"{len(job.cuts_at_s)} times"
         between = "" if len(job.cuts_at_s) == 1 else f" from {first} to {last}"
-        said.append(f"outputs are split {times}{between} UTC")
+        texts.append(f"outputs are split {times}{between} UTC")
     elif job.outputs > 1:
-        said.append(f"makes up to {format_count(job.outputs, 'file')}")
+        texts.append(f"makes up to {format_count(job.outputs, 'file')}")
     if job.output_rows_max:
-        said.append(f"outputs have at most {format_count(job.output_rows_max, 'row')}")
+        texts.append(f"outputs have at most {format_count(job.output_rows_max, 'row')}")
     if job.tags:
-        said.append("tags " + ", ".join(f"{name}={value}" for name, value in job.tags.items()))
+        texts.append("tags " + ", ".join(f"{name}={value}" for name, value in job.tags.items()))
     if job.after:
-        said.append("after " + ", ".join(f"job {place}" for place in job.after))
-    return said
+        texts.append("after " + ", ".join(f"job {place}" for place in job.after))
+    return texts
 
 
 def render_offline_plan(planned: Mapping[str, Any], *, verbose: bool = False) -> RenderableType:

@@ -60,7 +60,7 @@ def render_requests(found: Sequence[api.Request]) -> RenderableType:
 
 def render_request(found: api.Request) -> RenderableType:
     """Render a request with its progress."""
-    told = facts(
+    rows = facts(
         [
             ("request", found.id),
             ("table", found.table),
@@ -77,15 +77,15 @@ def render_request(found: api.Request) -> RenderableType:
         ]
     )
     if not found.tablets:
-        return told
-    return lines(told, "", _tablet_grid(found.tablets))
+        return rows
+    return lines(rows, "", _tablet_grid(found.tablets))
 
 
 def render_dry_run(found: api.DryRun) -> RenderableType:
     """Render the files that a request would compact."""
     transform = [("transform", found.transform), ("rows touched", NOT_COUNTED)]
     touched = transform if found.transform else []
-    told = facts(
+    summary = facts(
         [
             ("table", found.table),
             ("tablets", f"{found.tablets:,}"),
@@ -98,7 +98,7 @@ def render_dry_run(found: api.DryRun) -> RenderableType:
         ]
     )
     if not found.per_tablet:
-        return told
+        return summary
     columns = [
         ("TABLET", ""),
         ("FILES", RIGHT),
@@ -118,7 +118,7 @@ def render_dry_run(found: api.DryRun) -> RenderableType:
         )
         for tablet in found.per_tablet
     ]
-    return lines(told, "", grid(columns, rows))
+    return lines(summary, "", grid(columns, rows))
 
 
 def _tablet_grid(found: Sequence[api.RequestTablet]) -> RenderableType:
@@ -168,13 +168,14 @@ def _wanted_facts(found: api.Request) -> list[tuple[str, str]]:
 
 
 def _progress_facts(found: api.Request) -> list[tuple[str, str]]:
-    told = found.progress
+    progress = found.progress
     if found.ended_at_s is not None:
         return [("took", _duration_text(found.submitted_at_s, found.ended_at_s))]
-    if told is None:
+    if progress is None:
         return []
-    left = f"{format_bytes(told.bytes_left)} in {format_count(told.files_left, 'selected file')}"
-    return [("progress", f"{told.fraction:.0%} · {sentence(found)}"), ("left", left)]
+    files = format_count(progress.files_left, "selected file")
+    left = f"{format_bytes(progress.bytes_left)} in {files}"
+    return [("progress", f"{progress.fraction:.0%} · {sentence(found)}"), ("left", left)]
 
 
 def _result_facts(request: api.Request) -> list[tuple[str, str]]:
@@ -336,8 +337,8 @@ def compact(
         wait_for(session, request, timeout_s)
         return
     asked = request.status(tablets=0)
-    told = f"requested as {request.id}; `neve request show {name} {request.id}` shows its progress"
-    session.show(asked, told)
+    text = f"requested as {request.id}; `neve request show {name} {request.id}` shows its progress"
+    session.show(asked, text)
 
 
 def wait_max_s(timeout: str | None, *, wait: bool) -> float | None:
@@ -428,8 +429,8 @@ def cancel_request(
     """Cancel a request, or its part in some tablets. Committed work stays."""
     found = session.client.request(name, request).cancel(start=start, end=end, tablet=tablet)
     whole = start is None and end is None and tablet is None
-    told = f"{request} is being cancelled" if whole else f"part of {request} is cancelled"
-    session.show(found, told)
+    text = f"{request} is being cancelled" if whole else f"part of {request} is cancelled"
+    session.show(found, text)
 
 
 @verb("job cancel", Panel.COMPACTIONS, "neve job cancel att-9af9e225e9ccdbb05650")
@@ -446,5 +447,5 @@ def cancel_job(
     jobs = [job for job in session.client.jobs() if job.attempt == attempt]
     session.client.cancel_job(attempt)
     of_request = any(job.kind == "USER" for job in jobs)
-    told = "; its request skips this tablet and will end as done_in_part" if of_request else ""
-    session.show({"cancelled": attempt}, f"cancelling {attempt}{told}")
+    text = "; its request skips this tablet and will end as done_in_part" if of_request else ""
+    session.show({"cancelled": attempt}, f"cancelling {attempt}{text}")

@@ -109,16 +109,16 @@ def _read_in_process(kind: str, path: Path) -> pa.Table:
             rows = pa.ipc.open_stream(reader.stdout).read_all()
         except pa.ArrowException:
             rows = None  # The process ended early; its exit code gives the reason.
-        said = reader.stderr.read().decode(errors="replace").strip()
+        cause = reader.stderr.read().decode(errors="replace").strip()
     if reader.returncode == 0 and rows is not None:
         return rows
-    raise _read_error(path, reader.returncode, said)
+    raise _read_error(path, reader.returncode, cause)
 
 
-def _read_error(path: Path, code: int, said: str) -> InputError:
+def _read_error(path: Path, code: int, cause: str) -> InputError:
     if code < 0:
-        said = f"it crashes the process that reads it ({signal.Signals(-code).name})"
-    return InputError(f"file {path} cannot be read: {said or 'it ends unexpectedly'}")
+        cause = f"it crashes the process that reads it ({signal.Signals(-code).name})"
+    return InputError(f"file {path} cannot be read: {cause or 'it ends unexpectedly'}")
 
 
 def read_schema(example: str | None, written: str | None) -> pa.Schema | None:

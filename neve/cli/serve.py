@@ -80,16 +80,16 @@ def serve(
         health_port=health_port,
     )
     chosen = _settings(session, config, settings or [])
-    serve_until_stopped(chosen, orders, session.step, partial(_tell_answer, session))
+    serve_until_stopped(chosen, orders, session.step, partial(_show_answer, session))
 
 
-def _tell_answer(session: Session, told: Mapping[str, Any]) -> None:
+def _show_answer(session: Session, answer: Mapping[str, Any]) -> None:
     """Print the address of the service on standard output, as the result of the start."""
     from neve.serve.watch import ServeStep
 
-    text = f"Névé runs on {told['ray']}, its gateway at {told['url']}"
+    text = f"Névé runs on {answer['ray']}, its gateway at {answer['url']}"
     if session.as_json:
-        session.step(ServeStep.ANSWERS, text, **told)
+        session.step(ServeStep.ANSWERS, text, **answer)
     else:
         session.write(f"{text}\n")
 

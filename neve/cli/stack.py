@@ -80,7 +80,7 @@ def up(
         session.say(f"note: {remark}")
     options = StackOptions(settings=chosen, allow=tuple(allow or ()))
     started = LocalStack.start(home=home, name=stack, options=options, on_progress=session.say)
-    told = {
+    facts = {
         "stack": started.name,
         "url": started.gateway_url,
         "token_file": str(started.folder.token_file),
@@ -88,7 +88,7 @@ def up(
         "locations": list(started.locations),
     }
     session.show(
-        told,
+        facts,
         f"Névé runs at {started.gateway_url}\ntables may be created in "
         f"{', '.join(started.locations)}; --allow adds locations\ninterface: "
         f"{started.gateway_url}/docs   token: {started.folder.token_file}\nlogs: "
@@ -167,14 +167,15 @@ def logs(
     if part is None:
         if follow:
             raise RequestError("--follow needs the name of a process; `neve logs` lists them")
-        told = {each: str(found.files(each)[-1]) for each in found.parts()}
-        session.show(told, "\n".join(f"{name:24} {path}" for name, path in told.items()) or "none")
+        paths = {each: str(found.files(each)[-1]) for each in found.parts()}
+        text = "\n".join(f"{name:24} {path}" for name, path in paths.items())
+        session.show(paths, text or "none")
         return
-    said = found.tail(part, lines) if lines else []
+    lines_found = found.tail(part, lines) if lines else []
     if not follow:
-        session.show({"part": part, "lines": said}, lambda: "\n".join(said))
+        session.show({"part": part, "lines": lines_found}, lambda: "\n".join(lines_found))
         return
-    session.write("".join(f"{visible(line)}\n" for line in said))
+    session.write("".join(f"{visible(line)}\n" for line in lines_found))
     for line in found.follow(part, threading.Event().wait):
         session.write(f"{visible(line)}\n")
 
@@ -280,10 +281,10 @@ def check_settings(
     )
 
     loaded = load_service_settings(file, flags=settings or [])
-    shown, said = shown_settings(loaded), setting_remarks(loaded)
+    shown, remarks = shown_settings(loaded), setting_remarks(loaded)
     session.show(
-        {"settings": settings_to_document(shown), "remarks": said},
-        lambda: render.lines(_settings_grid(shown), *(f"note: {each}" for each in said)),
+        {"settings": settings_to_document(shown), "remarks": remarks},
+        lambda: render.lines(_settings_grid(shown), *(f"note: {remark}" for remark in remarks)),
     )
 
 

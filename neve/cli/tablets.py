@@ -353,8 +353,8 @@ def _abandon_operations(session: Session, name: str, kind: str, tablet: str | No
     given_up = [operation for operation in found if operation.kind == kind]
     for operation in given_up:
         session.client.abandon(name, operation.id)
-    told = ", ".join(f"{kind} at {operation.at}" for operation in given_up)
-    session.show(given_up, f"abandoned: {told}" if given_up else f"no {kind} is in progress")
+    ended = ", ".join(f"{kind} at {operation.at}" for operation in given_up)
+    session.show(given_up, f"abandoned: {ended}" if given_up else f"no {kind} is in progress")
 
 
 def _show_started(session: Session, name: str, begun: api.StartedOperation, *, wait: bool) -> None:

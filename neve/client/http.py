@@ -250,8 +250,8 @@ class Connection:
                     raise
             else:
                 self._answered = True
-                told = _is_problem(response) and number >= TRIES_MIN
-                if last or told or response.status_code not in (429, 502, 503, 504):
+                refused = _is_problem(response) and number >= TRIES_MIN
+                if last or refused or response.status_code not in (429, 502, 503, 504):
                     return response
                 pause_s = max(pause_s, _asked_pause_s(response))
                 response.close()
@@ -348,7 +348,7 @@ def _translate_errors(url: str, *, writes: bool = False) -> Iterator[None]:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
         raise UnavailableError(
-            f"nobody answers at {url}: is the service running? "
+            f"no service answers at {url}: is the service running? "
             "(`neve up` starts one on this machine, `neve doctor` checks)"
         ) from error
     except httpx.TimeoutException as error:

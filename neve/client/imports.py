@@ -86,12 +86,12 @@ class ImportCalls:
         body = asdict(wanted)
         with self._connection.stream("/v1/import", {}, "POST", body=body) as chunks:
             for line in lines_of(chunks):
-                told = checked_line(line)
-                kind = told.pop("kind")
+                message = checked_line(line)
+                kind = message.pop("kind")
                 if kind == "result":
-                    return decode(ImportReport, told["result"])
+                    return decode(ImportReport, message["result"])
                 if progress is not None:
-                    progress(decode(ImportProgress, told))
+                    progress(decode(ImportProgress, message))
         raise ProtocolError("the service's answer ended before its result")
 
     def manifest(self, table: str) -> dict[str, Any]:

@@ -263,7 +263,7 @@ class SplitMergeCalls:
         if self._is_there(table, operation.left) != (operation.kind == "split"):
             raise RequestFailedError(
                 f"{operation.kind} {operation.id} of table {table!r} was abandoned; "
-                "`neve explain` tells why",
+                "`neve explain` shows why",
                 code="abandoned",
             )
 

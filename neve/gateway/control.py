@@ -44,8 +44,8 @@ class ControlRoutes:
         found = {name: await services.table(name) for name in body.tables}
         await begin_call()
         for name, table in found.items():
-            told = body.tables[name]
-            services.waits.note(services, table.id, told.latency_s, told.reads)
+            report = body.tables[name]
+            services.waits.note(services, table.id, report.latency_s, report.reads)
 
 
 def _require_latency(latency_s: float, table: str) -> None:

@@ -199,7 +199,7 @@ async def read_known(services: Services, directory: ImportedDirectory) -> None:
 
 
 async def read_copies(services: Services, directory: ImportedDirectory) -> None:
-    """Read the files of which the table has copies, or had copies before their compaction."""
+    """Read the files whose copies the table has, or had before their compaction."""
     table = directory.table
     if table is None:
         return
@@ -352,7 +352,7 @@ def batch_call_id(table: Table, paths: Sequence[str], now_s: float) -> str:
 
 
 FOOTERS_AT_ONCE = 64
-TOLD_EVERY = 256
+REPORT_EVERY = 256
 
 
 async def import_directory(
@@ -486,7 +486,7 @@ async def _read_footers(
         looked += zip(some, footers, strict=True)
         done_bytes += sum(file.size_bytes for file in some)
         rows += sum(footer.rows for footer in footers if isinstance(footer, FooterFacts))
-        if first % TOLD_EVERY == 0 or len(looked) == len(files):
+        if first % REPORT_EVERY == 0 or len(looked) == len(files):
             on_progress(
                 "reading footers",
                 files_done=len(looked),

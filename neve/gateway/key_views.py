@@ -262,7 +262,7 @@ _SENTENCES: Mapping[StoryKind, Callable[[StoryEntry], str]] = {
     StoryKind.FAILED: _failed,
     StoryKind.GIVEN_BACK: lambda it: f"{it.compactor} gave {it.job} back, {it.code}{_because(it)}",
     StoryKind.RELEASING: lambda it: (
-        f"{it.job} was taken from {it.compactor or 'nobody'} as {it.code}{_because(it)}"
+        f"{it.job} was taken from {it.compactor or 'no compactor'} as {it.code}{_because(it)}"
     ),
     StoryKind.RELEASED: lambda it: f"the files of {it.job} are free again",
     StoryKind.COMMITTED: _committed,

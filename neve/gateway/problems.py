@@ -188,7 +188,7 @@ def install_problems(app: FastAPI, log: Log) -> None:
     async def unexpected(request: Request, error: Exception) -> JSONResponse:
         cause = f"{type(error).__name__}: {error}"
         log("request failed", method=request.method, path=request.url.path, cause=cause)
-        detail = "the service failed in a way that it did not expect; its log tells more"
+        detail = "the service failed in a way that it did not expect; see its log"
         return _answer(500, error="InternalError", title="Unexpected failure.", detail=detail)
 
     handlers: Mapping[Any, Callable[[Request, Exception], Awaitable[JSONResponse]]] = {

@@ -37,9 +37,9 @@ async def progress_lines(work: LongWork, log: Log) -> AsyncIterator[bytes]:
     def on_progress(text: str, **numbers: int) -> None:
         put((text, numbers))
 
-    def put(told: ProgressStep) -> None:
+    def put(step: ProgressStep) -> None:
         with suppress(asyncio.QueueFull):  # A caller that reads slowly misses some progress.
-            news.put_nowait(told)
+            news.put_nowait(step)
 
     task = asyncio.ensure_future(work(on_progress))
     task.add_done_callback(lambda _done: put(None))
@@ -78,5 +78,5 @@ def error_line(error: BaseException, log: Log) -> bytes:
     if isinstance(error, CompactionError):
         return line_of("error", **json.loads(bytes(problem_response(error).body)))
     log("request failed", cause=f"{type(error).__name__}: {error}")
-    detail = "the service failed in a way that it did not expect; its log tells more"
+    detail = "the service failed in a way that it did not expect; see its log"
     return line_of("error", error="InternalError", status=500, detail=detail)

@@ -323,7 +323,7 @@ class RecoveryRoutes:
         try:
             async for line in lines:
                 yield line
-        except Exception as error:  # noqa: BLE001, RUF100 - told as the last line of the archive
+        except Exception as error:  # noqa: BLE001, RUF100 - reported as the last line of the archive
             yield error_line(error, self._services.log)
 
     async def _spooled(self, request: Request) -> IO[bytes]:

@@ -163,12 +163,12 @@ class ProbeRoutes:
 
     @route("GET /healthz", OPEN)
     async def healthz(self) -> dict[str, str]:
-        """Tell that the process answers."""
+        """Answer while the process runs."""
         return {"status": "ok"}
 
     @route("GET /readyz", OPEN)
     async def readyz(self) -> dict[str, str]:
-        """Tell that the store and the coordinator answer; 503 if not."""
+        """Answer while the store and the coordinator answer; otherwise 503."""
         watch = self._services.store_watch
         await watch.until_looked()
         if silent_s := watch.silent_s:

@@ -159,9 +159,9 @@ class ReadCounts:
             if len(self._counts) < READS_MAX or (table, tablet) in self._counts:
                 self._counts[table, tablet] = self._counts.get((table, tablet), 0) + 1
         if idle and self._counts:
-            services.later(self._tell(services.coordinator))
+            services.later(self._notify(services.coordinator))
 
-    async def _tell(self, coordinator: "CoordinatorActor") -> None:
+    async def _notify(self, coordinator: "CoordinatorActor") -> None:
         await asyncio.sleep(READS_PAUSE_S)
         counts, self._counts = self._counts, {}
         by_table: dict[str, dict[str, int]] = {}
@@ -201,9 +201,9 @@ class ReadWaits:
             before_s, count = self._waits.get(table, (0.0, 0))
             self._waits[table] = before_s + latency_s * reads, count + reads
         if idle and self._waits:
-            services.later(self._tell(services.coordinator))
+            services.later(self._notify(services.coordinator))
 
-    async def _tell(self, coordinator: "CoordinatorActor") -> None:
+    async def _notify(self, coordinator: "CoordinatorActor") -> None:
         await asyncio.sleep(READS_PAUSE_S)
         waits, self._waits = self._waits, {}
         with suppress(UnavailableError):  # Later reads report the same.
@@ -417,7 +417,7 @@ def parsed_tablet(table: Table, text: str) -> TabletId:
     except ValueError as error:
         raise UnknownTabletError(
             f"table {table.name!r} has no tablet {text[:100]!r}; "
-            "expected `last` or the hex text that `tablets` tells"
+            "expected `last` or the hex text that `tablets` lists"
         ) from error
 
 

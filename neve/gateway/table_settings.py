@@ -147,8 +147,8 @@ def _planner_of_new_table(
 def _services_of(settings: TableSettings, services: Mapping[str, Service]) -> list[Service]:
     """Return the services that may plan a table: its own service, and the ones named after it."""
     name = settings.service
-    beside = [service for service in sorted(services) if service.startswith(f"{name}-")]
-    return [services[each] for each in (name, *beside)]
+    parts = [service for service in sorted(services) if service.startswith(f"{name}-")]
+    return [services[each] for each in (name, *parts)]
 
 
 def _is_chosen(service: Service) -> bool:

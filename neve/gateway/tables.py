@@ -430,7 +430,7 @@ def _check_version(table: Table, types: Mapping[str, str]) -> None:
     if table.key and version is None:
         raise RequestError(
             f"table {table.name!r} has a key, but no version_column: "
-            "it tells which row of a key is the newest"
+            "it decides which row of a key is the newest"
         )
     if not table.key and (version or table.tombstone_column):
         name = "version_column" if version else "tombstone_column"

@@ -47,7 +47,7 @@ async def watermark_sentences(
     services: Services, table: Table, tablets: Sequence[TabletId]
 ) -> Mapping[str, Sequence[str]]:
     """Return human-readable watermark notes, by the text of the tablet's end."""
-    now_s, said = await services.store.now_s(), dict[str, Sequence[str]]()
+    now_s, sentences = await services.store.now_s(), dict[str, Sequence[str]]()
     if table.version_column is None:
         return dict.fromkeys((tablet.text for tablet in tablets), ())
     for tablet in tablets:
@@ -55,26 +55,26 @@ async def watermark_sentences(
             known = await services.store.tablet(tablet)
         except BrokenValueError:
             known = None  # The planning of the tablet reports the error.
-        said[tablet.text] = [] if known is None else _sentences(table, known, now_s)
-    return said
+        sentences[tablet.text] = [] if known is None else _sentences(table, known, now_s)
+    return sentences
 
 
 def _sentences(table: Table, tablet: Tablet, now_s: float) -> list[str]:
-    said: list[str] = []
+    sentences: list[str] = []
     if tablet.purge is not None:
         takes = "are taken all the same" if table.settings.allow_late_data else "are refused"
-        said.append(
+        sentences.append(
             f"its watermark is {_text(table, tablet.purge)}: tombstones up to there were dropped,"
             f" and rows of such versions {takes}"
         )
     lowest = recent_adds_bound(tablet.record.recent_adds, now_s)
     highest = max((file.version_max or b"" for file in tablet.files.values()), default=b"")
     if lowest is not None and highest > lowest:
-        said.append(
+        sentences.append(
             f"it will not rise above {_text(table, lowest)} for now, which is all that some recent"
             f" add has reached, though a row has version {_text(table, highest)}"
         )
-    return said
+    return sentences
 
 
 async def lower_tablet_watermark(

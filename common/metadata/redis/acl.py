@@ -21,7 +21,7 @@ PROBE = "neve:rights"
 
 
 class RedisUser(StrEnum):
-    """Whom a user of Redis is for."""
+    """The purpose of a user of Redis."""
 
     STORE = "store"
     """Coordinator, gateway and compactors: the user of `store.url`."""
@@ -39,7 +39,7 @@ TRANSACTION: Mapping[str, Command] = {
     "multi": ("MULTI",),
 }
 """Right → a question that shows whether it is given. `multi` stands last: it begins what the
-questions of `STORE` are put into, and nobody ends it."""
+questions of `STORE` are put into, and no process ends it."""
 _QUESTIONS = """
 get KEY, mget KEY, exists KEY, strlen KEY, hget KEY f, hmget KEY f, hgetall KEY, hlen KEY
 hscan KEY 0, smembers KEY, zcard KEY, zrange KEY 0 0, zrangebylex KEY - +, zrevrangebylex KEY + -

@@ -394,7 +394,7 @@ async def _all(work: Iterable[Awaitable[T]]) -> list[T]:
 
 
 def _packed(batches: Sequence[Sequence[Command]]) -> list[Command]:
-    """Return the commands of batches, each of which is read at one moment."""
+    """Return the commands of batches; each batch is read at one moment."""
     commands: list[Command] = []
     for batch in batches:
         commands += batch if len(batch) == 1 else (MULTI, *batch, EXEC)

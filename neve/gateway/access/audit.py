@@ -146,7 +146,7 @@ def folded(lines: Iterable[bytes], count: int, chosen: Mapping[str, str]) -> lis
         with suppress(ValueError):
             entry = json.loads(line)
             if isinstance(entry, dict) and isinstance(entry.get("id"), str):
-                entry = {name: encodable(told) for name, told in entry.items()}
+                entry = {name: encodable(value) for name, value in entry.items()}
                 found.setdefault(entry["id"], entry)
     fits = (
         entry
@@ -360,8 +360,8 @@ class Audit:
             return
         early.left -= 1
         if early.left_out:
-            said = f"{early.left_out} others like it were left out before; {entry.details}"
-            entry = replace(entry, details=said)
+            details = f"{early.left_out} others like it were left out before; {entry.details}"
+            entry = replace(entry, details=details)
             early.left_out = 0
         self._keep(entry, REFUSED, REFUSED)
 

@@ -332,7 +332,7 @@ class OidcTokens:
         self._require_short_life(claims)
         subject = claims["sub"]
         if not subject or len(subject) > SUBJECT_MAX or not subject.isprintable():
-            raise UnauthorizedError("the token is not accepted: its claim sub names nobody")
+            raise UnauthorizedError("the token is not accepted: its claim sub names no caller")
         return Caller(f"oidc:{subject}", self._rules.grants_of(claims))
 
     async def _claims(self, token: bytes) -> Mapping[str, Any]:

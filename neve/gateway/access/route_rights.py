@@ -24,7 +24,7 @@ from neve.gateway.problems import ForbiddenError
 class Reach(StrEnum):
     """The tables on which a caller needs the role of a route."""
 
-    NOBODY = "none"
+    NONE = "none"
     """The route is public and needs no token."""
     TABLE = "the table"
     """The look-up of the table checks the role."""
@@ -53,7 +53,7 @@ class RouteRight:
         return replace(self, note=note, late=late)
 
 
-OPEN = RouteRight(None, Reach.NOBODY)
+OPEN = RouteRight(None, Reach.NONE)
 READ = RouteRight(Role.READ, Reach.TABLE)
 READ_LISTED = RouteRight(Role.READ, Reach.LISTED)
 READ_ALL = RouteRight(Role.READ, Reach.SERVICE)
@@ -125,7 +125,7 @@ def guard_routes(routes: Iterable[BaseRoute]) -> None:
         assert isinstance(found, Route), f"{found!r} is no plain route, so nothing guards it"
         right = right_of(found)
         assert right is not None, f"route {found.path} has no right; declare it with `@route`"
-        is_open = right.reach is Reach.NOBODY
+        is_open = right.reach is Reach.NONE
         assert is_open == (found.path in OPEN_PATHS), f"route {found.path}: see OPEN_PATHS"
         found.app = GuardedRoute(found.app, right)
 
@@ -143,7 +143,7 @@ class GuardedRoute:
         Raises:
             ForbiddenError: The caller lacks the right.
         """
-        if self._right.reach is not Reach.NOBODY:
+        if self._right.reach is not Reach.NONE:
             self._check(authorized_call())
         await self._app(scope, receive, send)
 

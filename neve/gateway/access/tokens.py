@@ -369,7 +369,7 @@ class KnownTokens:
         try:
             tokens = parse_tokens(text, str(path)) if (text := read_text(path)) else ()
         except ConfigError as error:
-            self._tell_fault(str(error))
+            self._report_fault(str(error))
             return
         if seen != self._seen or self._fault:
             self._log("tokens read", tokens=len(tokens))
@@ -379,7 +379,7 @@ class KnownTokens:
             for token in tokens
         }
 
-    def _tell_fault(self, fault: str) -> None:
+    def _report_fault(self, fault: str) -> None:
         if fault != self._fault:
             self._log("tokens not read", cause=fault)
         self._fault = fault

@@ -81,11 +81,11 @@ class ProgressTotals:
         self._bytes_left += here.bytes_left
         made = (each for each in tablet.files.values() if each.request == self._request.id)
         self._bytes_done += sum(file.size_bytes for file in made)
-        for told in filter(None, map(self._attempts.get, here.running)):
-            read = min(told.bytes_done, here.bytes_left)
+        for attempt in filter(None, map(self._attempts.get, here.running)):
+            read = min(attempt.bytes_done, here.bytes_left)
             self._bytes_left -= read
             self._bytes_done += read
-            self._bytes_per_s += told.bytes_done / max(self._now_s - told.since_s, 1.0)
+            self._bytes_per_s += attempt.bytes_done / max(self._now_s - attempt.since_s, 1.0)
         listed = self._ended if here.state in _ENDED else self._open
         if len(listed) < TABLETS_MAX:
             listed.append(self._view(tablet, here))

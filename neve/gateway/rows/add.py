@@ -174,7 +174,7 @@ ENDS = RefusalCode.OPERATION
 WRITTEN_AGAIN = frozenset({RefusalCode.CROSSES, RefusalCode.REPLACED})
 SLOW = frozenset({RefusalCode.LOOK_TOO_OLD, RefusalCode.REPLACED})
 KEEPS_CHANGING = "its tablets keep changing"
-TOO_SLOW = "its storage takes longer than files that nobody knows are kept"
+TOO_SLOW = "its storage takes longer than files without metadata are kept"
 WAITS_MAX = 40
 WAIT_S = 0.05
 """Pause for the end of a split or merge, which follows its last step at once."""
@@ -228,14 +228,14 @@ class AddRetry:
 
 
 async def append_targets(
-    services: Services, table: Table, beside: Iterable[bytes]
+    services: Services, table: Table, more_ends: Iterable[bytes]
 ) -> list[AppendTarget]:
     """Return the targets of the rows of an unpartitioned table, ascending.
 
     Args:
         services: Ports and settings.
         table: A table without partitions.
-        beside: Ends of further tablets that may be being split. Rows are cut at the split key of
+        more_ends: Ends of further tablets that may be being split. Rows are cut at the split key of
             these tablets and of those that were recently being split.
 
     Raises:
@@ -243,7 +243,7 @@ async def append_targets(
     """
     ids = await _every_id(services, table)
     inner: dict[bytes, bytes] = {}
-    looked = tuple(dict.fromkeys((*beside, *services.split_hints.of(table.id))))
+    looked = tuple(dict.fromkeys((*more_ends, *services.split_hints.of(table.id))))
     for tablet in await services.store.tablets([TabletId(table.id, end) for end in looked]):
         operation = None if tablet is None else tablet.operation
         if tablet is None or operation is None or operation.kind is OperationKind.MERGE:

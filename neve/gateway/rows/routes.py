@@ -90,5 +90,5 @@ class IngestRoutes:
 
     @route("GET /v1/tables/{table}/calls/{call}", READ)
     async def call(self, table: str, call: str) -> api.Call:
-        """Return what became of a call: it was accepted, is unknown, or is too old to tell."""
+        """Return what became of a call: it was accepted, is unknown, or is too old to be known."""
         return await call_view(self._services, await self._services.table(table), call)

@@ -235,9 +235,9 @@ async def arrow_stream(
     except (CompactionError, MemoryError) as error:
         if not begun:
             raise  # Nothing was sent, so the error becomes a problem.
-        told = short_of_memory() if isinstance(error, MemoryError) else error
-        services.log("scan failed", table=table.name, cause=str(told))
-        yield failed_stream(problem_body(told))
+        reported = short_of_memory() if isinstance(error, MemoryError) else error
+        services.log("scan failed", table=table.name, cause=str(reported))
+        yield failed_stream(problem_body(reported))
 
 
 async def _stream_chunks(

@@ -197,9 +197,9 @@ NOW_S = int(time.time())
         ({"exp": [1]}, "not accepted"),
         ({"nbf": NOW_S + 3600}, "not yet valid"),
         ({"sub": None}, "sub"),
-        ({"sub": ""}, "names nobody"),
-        ({"sub": "a\nb"}, "names nobody"),
-        ({"sub": "a" * 256}, "names nobody"),
+        ({"sub": ""}, "names no caller"),
+        ({"sub": "a\nb"}, "names no caller"),
+        ({"sub": "a" * 256}, "names no caller"),
     ],
 )
 def test_a_claim_that_is_wrong_lets_nobody_in(

@@ -271,7 +271,7 @@ def test_a_file_without_an_end_is_not_read_whole(tmp_path: Path) -> None:
         (["table", "create", "events", "--location", "/tmp/e", "--schema", "a:int64"], 3, "exists"),
         (["config", "check", "--set", "gateway.prot=1"], 2, "did you mean 'port'"),
         (["compactor", "scale", "default", "9" * 10_000], 2, "is not a number of compactors"),
-        (["status", "--url", "http://127.0.0.1:9"], 4, "nobody answers at http://127.0.0.1:9"),
+        (["status", "--url", "http://127.0.0.1:9"], 4, "no service answers at http://127.0.0.1:9"),
         (["status", "--url", "nonsense"], 2, "must begin with http"),
         (["status", "--token", "wrong"], 2, "the bearer token is missing or wrong"),
     ],

@@ -124,7 +124,7 @@ def test_a_notebook_with_a_folder_named_common_can_use_the_client(tmp_path: Path
 
 def test_how_long_calls_are_repeated_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NEVE_RETRY_S", "0")
-    with pytest.raises(UnavailableError, match="nobody answers"):
+    with pytest.raises(UnavailableError, match="no service answers"):
         connect("http://127.0.0.1:1", "t").tables()
     for wrong in ("soon", "-1", "1e9"):
         monkeypatch.setenv("NEVE_RETRY_S", wrong)

@@ -103,7 +103,7 @@ def test_a_write_without_an_id_is_sent_once() -> None:
 def test_a_call_is_tried_a_bounded_number_of_times() -> None:
     made, seen, _ = connection(nobody)
 
-    with pytest.raises(UnavailableError, match=r"nobody answers at http://service") as caught:
+    with pytest.raises(UnavailableError, match=r"no service answers at http://service") as caught:
         made.call("GET", "/v1/x")
     assert len(seen) == TRIES_MIN
     assert not isinstance(caught.value, UnknownOutcomeError)

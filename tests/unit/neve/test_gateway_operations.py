@@ -174,7 +174,7 @@ def test_a_split_says_what_it_waits_for_and_can_be_abandoned(client: Client) -> 
 
 def test_a_wait_tells_that_an_operation_was_abandoned(client: Client) -> None:
     client.append("events", rows(1, 9))
-    with pytest.raises(RequestFailedError, match=r"was abandoned; `neve explain` tells why"):
+    with pytest.raises(RequestFailedError, match=r"was abandoned; `neve explain` shows why"):
         client.split(
             "events", at="5", wait=True, progress=lambda each: client.abandon("events", each.id)
         )

@@ -127,7 +127,7 @@ def test_an_append_that_always_stands_still_is_refused(
     client: Client, store: Stalls, tmp_path: Path
 ) -> None:
     store.stalls = [2 * GRACE_S] * 9
-    with pytest.raises(RefusedError, match="takes longer than files that nobody knows are kept"):
+    with pytest.raises(RefusedError, match="takes longer than files without metadata are kept"):
         client.append("events", rows(1, 150))
     store.stalls = []
     assert held(client, tmp_path) == []
