@@ -400,22 +400,22 @@ def _beyond_a_merge(job: Job, places: Mapping[str, int]) -> dict[str, Any]:
         job: A job of the plan.
         places: Job id → index of the job in the plan.
     """
-    said: dict[str, Any] = {}
+    row: dict[str, Any] = {}
     if job.action != JobAction.REWRITE:
-        said["action"] = job.action
+        row["action"] = job.action
     if job.outputs_expected != 1:
-        said["outputs"] = job.outputs_expected
+        row["outputs"] = job.outputs_expected
     if job.cuts:
-        said["cuts"] = [cut.hex() for cut in job.cuts]
+        row["cuts"] = [cut.hex() for cut in job.cuts]
     if job.cuts_at_s:
-        said["cuts_at"] = list(job.cuts_at_s)
+        row["cuts_at"] = list(job.cuts_at_s)
     if job.output_rows_max:
-        said["output_rows_max"] = job.output_rows_max
+        row["output_rows_max"] = job.output_rows_max
     if job.output_tags:
-        said["tags"] = dict(job.output_tags)
+        row["tags"] = dict(job.output_tags)
     if job.depends_on:
-        said["after"] = [places[depend] for depend in job.depends_on]
-    return said
+        row["after"] = [places[depend] for depend in job.depends_on]
+    return row
 
 
 def _parameters(
