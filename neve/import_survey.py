@@ -30,7 +30,7 @@ from common.parquet.foreign_formats import (
 from common.parquet.location import Location
 from common.parquet.service_files import OWNER_PATH, owner_of
 from common.readers.pool import in_reader
-from common.rows.partitions import folders_of, partition_of, value_of_folder
+from common.rows.key_encoding import folders_of, partition_of, value_of_folder
 from common.rows.reader_limits import has_nanoseconds, in_microseconds
 from common.rows.schema import (
     arrow_schema,

@@ -27,7 +27,7 @@ from compactor.spark.driver_protocol import DriverSettings
 from compactor.spark.engine import SparkEngine
 from neve.local import LocalStack, StackOptions
 from neve.local.processes import exit_on_sigterm, processes_of_stack
-from neve.local.ray_head import NODE_RESOURCE
+from neve.local.servers import NODE_RESOURCE
 
 CONTENDERS = (*ENGINES, SPARK, EVERYTHING, NEVE)
 Results = list[tuple[Dataset, list[Record]]]

@@ -20,9 +20,8 @@ from common.parquet.row_batches import OpenFile, open_parquet_file, row_batches,
 from common.primitives import BoundedMap
 from common.readers.pool import ReaderDeathError, in_reader
 from common.rows.conform import BATCH_ROWS, conform, refuse_nulls, requires_values
-from common.rows.key_encoding import encode_keys
+from common.rows.key_encoding import encode_keys, fill_of_path, filled
 from common.rows.merge import in_range
-from common.rows.partitions import fill_of_path, filled
 from common.rows.row_facts import (
     RowFacts,
     RowTally,

@@ -3,12 +3,10 @@
     schema         column types, schema union, changes of a table's schema
     reader_limits  columns that an engine cannot read
     conform        rows of a file in the columns and types of their table; Arrow as numpy
-    partitions     partitions as text, as keys, and as columns
-    key_encoding   key columns as encoded keys
+    key_encoding   key columns as encoded keys; partitions as text, as keys, and as columns
     rules          which row of a key wins, and which dead rows may be dropped
     merge          sorting, merging, merge on read
     row_facts      statistics of streamed rows, and the canonical hash of a row
-    stream_size    the decompressed size of an Arrow stream
 
 The steps of a merge:
 

@@ -1,8 +1,7 @@
 """Rewrites files by the row rules: read, merge, write, verify. Nothing here commits.
 
-    attempt                  the entry: one attempt in the driver process
+    attempt                  the entry: one attempt in the driver process, and the choice of its way
     plan/                    the plan of a rewrite, from assignment and footers
-    choose                   the ways of a job, and the choice among them
     live_rows                an analysis: live bytes of each file, from a few columns
     stitch_job               the ways without a merge: row groups copied, or all rows expired
     merge/                   the way `merge`: ranges, tasks, joining
@@ -21,7 +20,7 @@
     file_io                  inputs and outputs as files
     parquet_bytes/           Parquet below the level of rows: footers, pages, copying
 
-The flow: (1) `attempt` makes a plan from the assignment and the footers. (2) `choose` selects
+The flow: (1) `attempt` makes a plan from the assignment and the footers. (2) It selects
 the cheapest correct way. (3) Tasks read, merge and write the outputs under their final
 names. (4) `verify` reads the outputs again; only then is the result returned.
 """

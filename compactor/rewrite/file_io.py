@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from common.errors import InputError, RequestError
 from common.parquet.file_inspection import open_table_file
 from common.parquet.location import Location, open_location
-from common.rows.partitions import Fill, fill_of_path
+from common.rows.key_encoding import Fill, fill_of_path
 from common.rows.rules import RowRules
 from common.runtime import SystemClock
 

@@ -20,9 +20,8 @@ from pyarrow import types as is_type
 from common.errors import InputError, RequestError, VerificationError
 from common.model.outcome import RowCounts
 from common.rows.conform import conform
-from common.rows.key_encoding import encode_keys
+from common.rows.key_encoding import encode_keys, filled
 from common.rows.merge import MergeResult, merge_tables
-from common.rows.partitions import filled
 from common.rows.rules import DropRule, RowRules, dead_rows
 from compactor.rewrite.attempt_folder import ProgressMark
 from compactor.rewrite.file_io import (

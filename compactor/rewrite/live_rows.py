@@ -28,9 +28,8 @@ from common.model.file import DataFile
 from common.model.outcome import FileStatistics, TabletStatistics
 from common.parquet.location import Location
 from common.rows.conform import Flags, Int64s, conform
-from common.rows.key_encoding import encode_column
+from common.rows.key_encoding import encode_column, filled
 from common.rows.merge import SortedRows, in_range, sorted_rows
-from common.rows.partitions import filled
 from common.rows.rules import RowRules, dead_rows, may_expire
 from common.rows.schema import arrow_schema
 from common.spi.deltas import delta_sets

@@ -27,8 +27,7 @@ from common.model.outcome import DroppedRows, RowCounts
 from common.parquet.location import Location, storage_error
 from common.parquet.write import row_group_rows
 from common.rows.conform import conform
-from common.rows.key_encoding import encode_keys
-from common.rows.partitions import filled
+from common.rows.key_encoding import encode_keys, filled
 from common.rows.row_facts import RowFacts, greatest, times_s
 from compactor.rewrite.attempt_folder import ProgressMark
 from compactor.rewrite.file_io import (

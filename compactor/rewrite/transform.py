@@ -24,7 +24,7 @@ from common.errors import (
 from common.model.request import TransformKind
 from common.plugins import load_transform
 from common.rows.conform import Flags, Int64s, conform, null_array
-from common.rows.partitions import filled
+from common.rows.key_encoding import filled
 from common.rows.row_facts import row_hash
 from common.rows.rules import RowRules
 from common.spi.transform import DELETED, TransformContext

@@ -15,7 +15,7 @@ from common.model.outcome import AttemptEnd
 from common.model.request import Request, TransformKind
 from common.model.table import Table
 from common.model.tablet import Reservation, Tablet, TabletId
-from common.rows.partitions import partition_folder
+from common.rows.key_encoding import partition_folder
 from common.spi.controller import ControlDecision, ShareClass
 from common.units import format_count
 from common.wire import Assignment, OutsideFile, TakeRequest

@@ -36,7 +36,7 @@ from common.model.request import (
 from common.model.table import Table, TableState
 from common.model.tablet import Bounds, Selection, Tablet
 from common.primitives import digest
-from common.rows.partitions import partition_types, partition_values
+from common.rows.key_encoding import partition_types, partition_values
 from common.spi.planner import RequestFacts
 from common.spi.selector import Chosen
 

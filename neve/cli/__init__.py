@@ -3,8 +3,6 @@
     app           all verbs in one command, their groups and examples in the help
     session       shared by every verb: arguments, the client, `--json`, exit codes
     render        tables and lists for people, results about tables, names of tablets
-    stack         up, down, demo, logs, config
-    serve         serve: start a service on an existing cluster
     tables        table …, pause, resume
     imports       table import, table export
     rows          add, append, call, scan
@@ -12,7 +10,7 @@
     tablets       table split, merge, operations, explain, analyze, quarantine, watermarks
     jobs          jobs, activity, history
     planning      queue, plan, backlog, trigger, ops
-    service       status
+    service       up, down, demo, logs, config, serve, status
     simulate      simulate, record
     control       control: the controller, its readings and decision
     compactors    compactor …, group …, volume …, limits

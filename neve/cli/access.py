@@ -21,8 +21,8 @@ from common.secret_files import SECRET_BYTES_MAX, regular_text
 from common.units import parse_duration_s
 from neve.api import AuditEntry
 from neve.cli.render import WHOLE, grid, time_text
+from neve.cli.service import AnyStack, ConfigFile, Home, needs_server, stack_folder
 from neve.cli.session import Panel, Session, verb
-from neve.cli.stack import AnyStack, ConfigFile, Home, needs_server, stack_folder
 
 if TYPE_CHECKING:
     from neve.gateway.access.tokens import NamedToken, TokenFile

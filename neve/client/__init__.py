@@ -14,7 +14,6 @@ The package imports httpx, pyarrow and `neve.api`, and nothing else of the proje
     errors        exceptions, grouped by who must act
     tables        create, describe, change, drop, pause
     rows          add, append, files, scan
-    dictionaries  lossless conversion of dictionaries to an Arrow table
     imports       import and export
     requests      compactions: submit, follow, wait, cancel
     tablets       explain, story, live bytes, quarantine, watermarks, splits and merges

@@ -4,10 +4,14 @@ import io
 import json
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime, time, timedelta
+from decimal import Decimal
+from numbers import Integral, Real
 from typing import Any, Literal, Protocol, TypeAlias, overload
 from urllib.parse import quote
 
 import pyarrow as pa
+from pyarrow import types as is_type
 
 from neve.api import (
     ARROW_STREAM,
@@ -18,8 +22,9 @@ from neve.api import (
     FilePage,
     Table,
 )
-from neve.client.dictionaries import table_of
+from neve.api.column_types import read_type
 from neve.client.errors import (
+    CallerError,
     ProtocolError,
     error_of,
 )
@@ -30,6 +35,142 @@ from neve.client.http import (
     new_call,
 )
 from neve.client.tables import table_path
+
+# ------------------------------------------------------------------------------------- Dictionaries
+# Lossless conversion of dictionaries to an Arrow table with the column types of the service.
+#
+# Arrow itself would truncate `1.5` in an integer column and microseconds in a column of seconds,
+# and would drop fields that a struct lacks. This module rejects such rows. Rounding to the
+# precision of a floating-point column (`0.1` as `float`) is allowed: the user has chosen that type.
+
+
+_WRONG = (pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError)
+"""Exceptions that Arrow raises for values that do not fit a type."""
+_SHOWN_CHARS = 100
+
+
+def table_of(rows: Sequence[Any], types: Mapping[str, str]) -> pa.Table:
+    """Return dictionaries as a table, with columns in order of first appearance.
+
+    Args:
+        rows: One dictionary per row; a missing column is null.
+        types: Column name → type, in the notation of the service.
+
+    Raises:
+        CallerError: A value does not fit its column; the message names row, column and type.
+    """
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
+            raise CallerError(
+                f"row {number} is {_shown(row)}, expected a dictionary with a text as each name"
+            )
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pa.table(
+        {name: _column(name, [row.get(name) for row in rows], types.get(name)) for name in names}
+    )
+
+
+def _column(name: str, values: list[Any], text: str | None) -> pa.Array:
+    kind = None if text is None else type_of(text)
+    try:
+        column = pa.array(values, kind)
+    except _WRONG as error:
+        raise _refusal(name, values, text, kind) or CallerError(
+            f"the values of column {name!r} have no common type: {error}"
+        ) from error
+    if kind is not None and any(True for value in values for _ in _losses(value, kind)):
+        raise _refusal(name, values, text, kind) or AssertionError(name)
+    return column
+
+
+def _refusal(
+    name: str, values: list[Any], text: str | None, kind: pa.DataType | None
+) -> CallerError | None:
+    """Return an error about the first value that does not fit, or None if all fit."""
+    for number, value in enumerate(values, start=1):
+        if cause := _misfit(value, kind):
+            wanted = "a value that Arrow knows" if text is None else text
+            return CallerError(
+                f"row {number}: the value {_shown(value)} of column {name!r} does not fit,"
+                f" expected {wanted}: {cause}"
+            )
+    return None
+
+
+def _misfit(value: object, kind: pa.DataType | None) -> str:
+    try:
+        pa.array([value], kind)
+    except _WRONG as error:
+        return str(error)
+    return "" if kind is None else next(_losses(value, kind), "")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+
+
+# ----------------------------------------------------------------------- What Arrow would truncate
+
+
+def _losses(value: Any, kind: pa.DataType) -> Iterator[str]:
+    """Yield what storing a value as a type would lose; usually nothing."""
+    if value is None or not _may_lose(kind):
+        return
+    if is_type.is_integer(kind):
+        if isinstance(value, Decimal | Real) and not isinstance(value, Integral) and value % 1:
+            yield f"{value} is no whole number"
+    elif is_type.is_temporal(kind):
+        if _is_cut(value, kind):
+            yield f"{value} is finer than that"
+    else:
+        if is_type.is_struct(kind):
+            unknown = (name for name in dict(value) if kind.get_field_index(name) < 0)
+            yield from (f"it has no field {name!r}" for name in unknown)
+        for inner, inner_kind in _parts(value, kind):
+            yield from _losses(inner, inner_kind)
+
+
+def _parts(value: Any, kind: pa.DataType) -> Iterator[tuple[Any, pa.DataType]]:
+    """Yield the values inside a nested value, each with its type."""
+    if is_type.is_struct(kind):
+        fields = dict(value)
+        yield from ((fields.get(field.name), field.type) for field in kind)
+    elif is_type.is_map(kind):
+        for key, item in value.items() if isinstance(value, Mapping) else value:
+            yield from ((key, kind.key_type), (item, kind.item_type))
+    else:
+        yield from ((each, kind.value_type) for each in value)
+
+
+def _may_lose(kind: pa.DataType) -> bool:
+    if is_type.is_list(kind):
+        return _may_lose(kind.value_type)
+    return bool(is_type.is_nested(kind) or is_type.is_integer(kind) or is_type.is_temporal(kind))
+
+
+def _is_cut(value: object, kind: pa.DataType) -> bool:
+    """Return whether a time or duration has parts that are finer than a type's unit."""
+    if is_type.is_date(kind):
+        return isinstance(value, datetime) and value.time() != time()
+    unit = {"s": 1_000_000, "ms": 1000}.get(kind.unit, 1)
+    if isinstance(value, datetime | time):
+        return bool(value.microsecond % unit)
+    return isinstance(value, timedelta) and bool(value.microseconds % unit)
+
+
+# ------------------------------------------------------------------------------------ Types as text
+
+
+def type_of(text: str) -> pa.DataType | None:
+    """Return the Arrow type that a text names, or None if only the service can parse it."""
+    try:
+        return read_type(text, pa)
+    except (LookupError, *_WRONG):
+        return None
+
+
+# --------------------------------------------------------------------------------------------- Rows
 
 
 class ArrowStream(Protocol):

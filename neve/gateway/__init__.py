@@ -1,8 +1,7 @@
 """The gateway: the HTTP interface of store and coordinator. It makes no compaction decisions.
 
     app                 the application: routes of all slices, probes, metrics
-    server              connections and the HTTP server
-    tls                 the certificate, and when TLS is required
+    server              connections, TLS, and the HTTP server
     actor               the Ray actor that runs the application
     authentication      middleware for all requests: token, quota, audit, limits
     access/             callers, rights of routes, quotas, audit
@@ -19,7 +18,8 @@
     table_files         files of tables, and merge on read of one tablet
     scan_slots          limits of concurrent scans and of their memory
     imports             import of an existing directory as a table
-    requests/           submit, follow, cancel, dry run
+    requests            submit, follow, cancel, dry run
+    request_checks      validation of a user's request
     jobs                running and finished jobs, activity of tables
     compactors          compactors, groups, scaling, limits on bytes per second
     planning            queue, plan, backlog, triggers, maintenance

@@ -35,10 +35,9 @@ from common.wire import (
 )
 from coordinator.registry import planner_for, unread_of_table
 from neve.gateway.access.oidc import OidcRules
-from neve.gateway.server import server_of
+from neve.gateway.server import require_safe_listener, server_of
 from neve.gateway.services import Services
 from neve.gateway.table_locations import locations_of
-from neve.gateway.tls import require_safe_listener
 
 if TYPE_CHECKING:  # The gateway calls the coordinator's actor, but does not import it.
     from coordinator.actor import CoordinatorActor

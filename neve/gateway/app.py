@@ -30,7 +30,7 @@ from neve.gateway.metrics import RequestMetrics
 from neve.gateway.planning import PlanningRoutes
 from neve.gateway.recovery import RecoveryRoutes
 from neve.gateway.request_bodies import JsonRoute
-from neve.gateway.requests.routes import RequestRoutes
+from neve.gateway.requests import RequestRoutes
 from neve.gateway.rows.routes import IngestRoutes
 from neve.gateway.rows.scan import ScanRoutes
 from neve.gateway.service import ProbeRoutes, ServiceRoutes

@@ -10,8 +10,7 @@ caller's process; code that needs Ray runs in a short-lived process (`actors`, `
     machine       what the machine provides: Java, Redis, memory, ports
     stack_folder  what a stack keeps on disk
     starter       starts the parts in order and saves each before the next
-    redis_server  the Redis server
-    ray_head      the Ray head
+    servers       the Redis server and the Ray head
     actors        gateway, coordinator and compactors
     shutdown      shuts compactors down before the stack is ended
     processes     start, recognise and end processes of a stack

@@ -13,7 +13,7 @@ from common.settings import CompactorCount, CompactorSettings, GatewaySettings, 
 from common.units import parse_size_bytes
 from compactor.spark.application import executor_bytes
 from compactor.spark.driver_protocol import driver_settings
-from neve.local.redis_server import AppendSync
+from neve.local.servers import AppendSync
 from neve.local.stack_folder import StackFolder, make_private, write_secret
 
 SPARE_BYTES = 1024**3

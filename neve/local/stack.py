@@ -20,9 +20,8 @@ from neve.local.logs import START, SUPERVISOR, StackLogs
 from neve.local.machine import find_java
 from neve.local.options import StackOptions, with_locations
 from neve.local.processes import end_processes
-from neve.local.ray_head import ROLES as RAY_ROLES
-from neve.local.ray_head import stack_environment
-from neve.local.redis_server import is_redis
+from neve.local.servers import ROLES as RAY_ROLES
+from neve.local.servers import is_redis, stack_environment
 from neve.local.shutdown import shut_down_compactors
 from neve.local.stack_folder import (
     StackFolder,

@@ -14,7 +14,7 @@ from common.errors import ConfigError
 from common.runtime import Clock
 from common.secret_files import secret_of
 from common.settings import Settings, StoreSettings
-from neve.gateway.tls import require_safe_listener
+from neve.gateway.server import require_safe_listener
 from neve.local.actors import ActorsPlan, Died, ended_part, start_actors
 from neve.local.logs import RAY, REDIS, StackLogs
 from neve.local.machine import (
@@ -29,13 +29,14 @@ from neve.local.machine import (
 )
 from neve.local.options import StackOptions
 from neve.local.processes import end_processes
-from neve.local.ray_head import (
+from neve.local.servers import (
     NODE_RESOURCE,
     RayHead,
+    RedisServer,
     SlowStartError,
+    is_redis,
     stack_environment,
 )
-from neve.local.redis_server import RedisServer, is_redis
 from neve.local.stack_folder import (
     StackFolder,
     StackState,

@@ -36,8 +36,8 @@ from neve.local.logs import COORDINATOR, GATEWAY, RAY, REDIS, SUPERVISOR
 from neve.local.machine import ask_http
 from neve.local.options import StackOptions
 from neve.local.processes import ProcessRef, end_processes, processes_of_stack
-from neve.local.ray_head import ROLES as RAY_ROLES
-from neve.local.redis_server import RedisServer, is_redis
+from neve.local.servers import ROLES as RAY_ROLES
+from neve.local.servers import RedisServer, is_redis
 from neve.local.stack_folder import (
     StackFolder,
     StackState,

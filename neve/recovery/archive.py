@@ -33,7 +33,7 @@ from common.model.file import DataFile
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, Bounds
 from common.parquet.service_files import table_from_plain
-from common.rows.partitions import partition_of_path
+from common.rows.key_encoding import partition_of_path
 
 FORMAT = "neve-archive"
 FORMAT_VERSION = 1

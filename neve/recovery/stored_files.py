@@ -25,7 +25,7 @@ from common.parquet.file_inspection import open_table_file
 from common.parquet.location import Location, fault
 from common.parquet.write import TABLE_FOOTER
 from common.readers.pool import in_reader
-from common.rows.partitions import Partition, folders_of, partition_of, partition_of_path
+from common.rows.key_encoding import Partition, folders_of, partition_of, partition_of_path
 
 CLOCKS_APART_S = 300.0
 """Largest assumed difference between the clocks of store and storage."""

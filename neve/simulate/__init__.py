@@ -7,8 +7,7 @@ In reading order:
     example        the specification that `--example` prints
     specification  turns a document into values, or raises an error that names the key
     sections       reads one section key by key, with bounds
-    recording      records and reads arrivals of a service; initial files
-    service        builds a specification from a table of a running service
+    recording      arrivals and initial files of a running service; its tables as a specification
     arrivals       when files arrive, in which tablet, and how large
     rows           how many rows a merge leaves, as expected numbers
     disturbances   times of user requests, attempt failures and compactor losses

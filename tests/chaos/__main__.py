@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 
 from neve.local.processes import exit_on_sigterm
-from neve.local.redis_server import AppendSync
+from neve.local.servers import AppendSync
 from tests.chaos.disk import with_own_mounts
 from tests.chaos.run import Result, Wanted, run
 from tests.chaos.show import Show, summary

@@ -21,7 +21,7 @@ from pathlib import Path
 from common.settings import StoreSettings
 from neve.client import Client
 from neve.local import StackOptions
-from neve.local.redis_server import AppendSync
+from neve.local.servers import AppendSync
 from tests.chaos.batches import KINDS
 from tests.chaos.disk import Disk, has_own_mounts
 from tests.chaos.draw import draw

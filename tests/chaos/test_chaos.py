@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from neve.local.redis_server import AppendSync
+from neve.local.servers import AppendSync
 from tests.chaos.run import Wanted, run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]

@@ -14,9 +14,8 @@ from common.metadata.commands import get, set_string
 from common.metadata.redis import connect
 from common.metadata.redis.address import ClusterSeeds, parse_url_of_store
 from common.metadata.redis.connection import Link
-from common.metadata.redis.keyspace import RedisKeyspace
+from common.metadata.redis.keyspace import BLOCKED_MAX, RedisKeyspace
 from common.metadata.redis.nodes import TAGGED_SLOTS, tag_of_slot
-from common.metadata.redis.streams import BLOCKED_MAX
 from common.model.tablet import TabletId
 from common.runtime import SystemClock
 from common.settings import StoreSettings

@@ -12,7 +12,7 @@ import pytest
 
 from neve.local import LocalStack, StackOptions
 from neve.local.machine import free_ports
-from neve.local.ray_head import NODE_RESOURCE
+from neve.local.servers import NODE_RESOURCE
 from tests.support.installed_stack import InstalledStack
 from tests.support.patience import PATIENCE_S
 

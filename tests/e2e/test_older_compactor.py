@@ -9,7 +9,7 @@ import pytest
 from common.settings import CompactorCount
 from neve.local import StackOptions
 from neve.local.options import with_group
-from neve.local.ray_head import NODE_RESOURCE
+from neve.local.servers import NODE_RESOURCE
 from tests.support import older_compactor
 from tests.support.installed_stack import InstalledStack
 from tests.support.older_release import check_a_job_is_done, older_release, run_from

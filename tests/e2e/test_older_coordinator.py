@@ -13,7 +13,7 @@ import pytest
 
 from neve.client import Client
 from neve.local import StackOptions
-from neve.local.ray_head import NODE_RESOURCE
+from neve.local.servers import NODE_RESOURCE
 from tests.support import older_coordinator, parts_of_this_release
 from tests.support.installed import installation
 from tests.support.installed_stack import InstalledStack

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from neve.local.machine import LOOPBACK, find_java, free_ports
-from neve.local.ray_head import stack_environment
+from neve.local.servers import stack_environment
 from tests.support.installed import installation
 from tests.support.patience import PATIENCE_S, SERVICE_S
 from tests.support.redis_server import RedisServer, running

@@ -23,7 +23,7 @@ from compactor.spark.driver_protocol import DriverSettings
 from compactor.spark.engine import SparkEngine
 from neve.local import LocalStack, StackOptions
 from neve.local.processes import processes_of_stack
-from neve.local.ray_head import NODE_RESOURCE
+from neve.local.servers import NODE_RESOURCE
 from tests.support.installed_stack import InstalledStack
 from tests.support.patience import PATIENCE_S, SERVICE_S
 

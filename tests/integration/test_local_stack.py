@@ -26,7 +26,7 @@ from neve.local import LocalStack, StackOptions
 from neve.local.logs import StackLogs
 from neve.local.machine import find_redis_server
 from neve.local.processes import ProcessRef, processes_of_stack
-from neve.local.redis_server import OUTPUT_LIMIT, RedisServer
+from neve.local.servers import OUTPUT_LIMIT, RedisServer
 from neve.local.stack import stop_stack
 from neve.local.stack_folder import StackFolder
 from tests.support import redis_server

@@ -22,7 +22,7 @@ from common.rows.row_facts import row_hash
 from common.rows.rules import DropRule, RowRules
 from common.wire import Assignment, OutsideFile
 from compactor.core import RewriteProgress, RewriteResult
-from compactor.rewrite import choose, spark_tasks
+from compactor.rewrite import attempt, spark_tasks
 from compactor.rewrite.attempt import rewrite
 from tests.property.test_rows_merge import assert_within
 from tests.support.assignments import an_assignment
@@ -52,9 +52,9 @@ def run(assignment: Assignment) -> RewriteResult:
 def take(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have even small jobs cut into ranges, or go the general ways."""
     if way in ("memory", "sql"):
-        monkeypatch.setattr(choose, "kernel_supports", lambda _: False)
+        monkeypatch.setattr(attempt, "kernel_supports", lambda _: False)
     if way in ("ranges", "sql"):
-        monkeypatch.setattr(choose, "IN_MEMORY_BYTES", 0)
+        monkeypatch.setattr(attempt, "IN_MEMORY_BYTES", 0)
         monkeypatch.setattr(spark_tasks, "READ_TASK_BYTES", 4000)
 
 

@@ -19,7 +19,7 @@ from common.model.request import OutputSpec, Request
 from common.model.table import Table
 from common.parquet.location import open_location
 from compactor.core import RewriteResult
-from compactor.rewrite import choose
+from compactor.rewrite import attempt
 from compactor.rewrite.attempt import rewrite
 from compactor.rewrite.throttle import Allowance
 from tests.support.layouts import read_file_layout
@@ -95,18 +95,18 @@ def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     """Have a job be stitched by the driver, or by a task, as if it were so large."""
     if request.param != "here":
         bound = "STITCH_HERE_BYTES" if request.param == "large" else "STITCH_HERE_FOOTER_BYTES"
-        monkeypatch.setattr(choose, bound, 1000)
+        monkeypatch.setattr(attempt, bound, 1000)
     return str(request.param)
 
 
 def test_an_append_only_table(tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    handed, run_tasks = list[Any](), choose.run_tasks
+    handed, run_tasks = list[Any](), attempt.run_tasks
 
     def hand(*args: Any) -> Any:
         handed.append(args)
         return run_tasks(*args)
 
-    monkeypatch.setattr(choose, "run_tasks", hand)
+    monkeypatch.setattr(attempt, "run_tasks", hand)
     tables = [rows_from(n * ROWS) for n in (2, 0, 1)]
     paths = fill(tmp_path, tables, write_page_index=True)
     table = bag_table(tmp_path, settings=small_groups(ttl_s=1000.0))
@@ -211,7 +211,7 @@ def test_a_request_for_another_level_is_heard(tmp_path: Path) -> None:
 def test_files_whose_rows_have_all_expired_are_not_read(
     make: Callable[..., Table], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choose, "run_tasks", None)  # Spark is not asked.
+    monkeypatch.setattr(attempt, "run_tasks", None)  # Spark is not asked.
     old = rows_from(0, at=[(NOW_S - 5000) * 1_000_000] * ROWS)
     paths = fill(tmp_path, [old, old])
     table = make(tmp_path, settings=small_groups(ttl_s=1000.0))

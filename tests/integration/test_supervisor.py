@@ -23,7 +23,7 @@ from neve.local.processes import (
     end_processes,
     processes_of_stack,
 )
-from neve.local.redis_server import AppendSync
+from neve.local.servers import AppendSync
 from neve.local.stack_folder import (
     StackFolder,
     StackState,

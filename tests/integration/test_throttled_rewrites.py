@@ -17,7 +17,7 @@ from common.model.table import Table
 from common.runtime import SystemClock
 from common.wire import Assignment
 from compactor.core import RewriteProgress, RewriteResult
-from compactor.rewrite import choose
+from compactor.rewrite import attempt
 from compactor.rewrite.attempt import rewrite
 from compactor.rewrite.throttle import Allowance
 from tests.support.spark_session import local_session
@@ -39,9 +39,9 @@ WAYS = {"whole": "merge", "ranges": "merge", "memory": "memory", "sql": "sql", "
 
 def take(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if way in ("memory", "sql"):
-        monkeypatch.setattr(choose, "kernel_supports", lambda _: False)
+        monkeypatch.setattr(attempt, "kernel_supports", lambda _: False)
     if way in ("ranges", "sql"):
-        monkeypatch.setattr(choose, "IN_MEMORY_BYTES", 0)
+        monkeypatch.setattr(attempt, "IN_MEMORY_BYTES", 0)
 
 
 def job(folder: Path, way: str, rows: int = 2000) -> Assignment:

@@ -22,7 +22,7 @@ from common.parquet.location import Location
 from common.rows.row_facts import row_hash
 from common.rows.rules import DropRule, RowRules
 from compactor.core import RewriteResult
-from compactor.rewrite import choose, general_merge, spark_tasks, transform
+from compactor.rewrite import attempt, general_merge, spark_tasks, transform
 from compactor.rewrite.attempt import rewrite
 from tests.support.assignments import an_assignment
 from tests.support.row_reference import reference_merge
@@ -83,7 +83,7 @@ def take(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
         in_steps = partial(small_steps, module.read_tables, rows_max)
         monkeypatch.setattr(module, "read_tables", in_steps)
     if way == "sql":
-        monkeypatch.setattr(choose, "IN_MEMORY_BYTES", 0)
+        monkeypatch.setattr(attempt, "IN_MEMORY_BYTES", 0)
         monkeypatch.setattr(spark_tasks, "READ_TASK_BYTES", 4000)
 
 

@@ -23,7 +23,7 @@ from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from common.wire import OutsideFile
 from compactor.rewrite import memory, outputs, parallel_column_writer
-from compactor.rewrite.choose import kernel_supports
+from compactor.rewrite.attempt import kernel_supports
 from compactor.rewrite.kernel import (
     range_merge,
     reader,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from common.errors import RequestError
 from common.model.key_values import EPOCH, plain_value
 from common.model.table import Column, Table
-from common.rows.partitions import (
+from common.rows.key_encoding import (
     fill_of_path,
     filled,
     folders_of,

@@ -27,7 +27,7 @@ from common.model.tablet import TabletId
 from common.parquet.file_inspection import inspect_file
 from common.parquet.location import open_location
 from common.parquet.service_files import claim_location
-from common.rows.partitions import partition_of_path
+from common.rows.key_encoding import partition_of_path
 from common.rows.rules import RowRules
 from common.runtime import call_id
 from coordinator.storage.manifests import ManifestPublisher

@@ -20,7 +20,7 @@ from pathlib import Path
 from common.settings import CompactorSettings, StoreSettings
 from common.wire import NAMESPACE
 from neve.local.machine import LOOPBACK
-from neve.local.ray_head import NODE_RESOURCE, NODE_RESOURCE_AMOUNT
+from neve.local.servers import NODE_RESOURCE, NODE_RESOURCE_AMOUNT
 from tests.support.patience import PATIENCE_S, SERVICE_S
 from tests.support.stack import SETTINGS, Service
 

@@ -6,8 +6,6 @@ In reading order:
     connection      one connection of redis-py: many commands in one write, and its errors
     nodes           the servers of a store: which owns a slot, and a pool for each
     acl             the rights that a user of Redis needs
-    memory_reserve  memory set aside in a Redis, so that a full one can be emptied
-    streams         reads of streams that wait
     keyspace        all of it as a keyspace: transactions, reads, health
 """
 

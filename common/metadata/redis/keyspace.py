@@ -7,16 +7,17 @@ A node that answers that a key is elsewhere has done nothing, so the whole try i
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from common.errors import BrokenValueError, MetadataError, UnknownOutcomeError
-from common.metadata.commands import TIME, Command, Reply, get, hgetall
+from common.metadata.codec import table
+from common.metadata.commands import TIME, Command, Reply, delete, get, hgetall, set_string
 from common.metadata.executor import time_s
-from common.metadata.keys import FULL, TABLES, TableKeys
+from common.metadata.keys import FULL, RESERVE, SHORT_STREAM_MAX, TABLES, TableKeys
 from common.metadata.keyspace import KeyspaceSession, LinkLostError, StoreBusyError, StreamEntry
 from common.metadata.redis.acl import explained, missing_rights
 from common.metadata.redis.address import parse_url_of_store
@@ -27,16 +28,249 @@ from common.metadata.redis.connection import (
     ReplyError,
     text_of,
 )
-from common.metadata.redis.memory_reserve import (
-    give_back,
-    health_of,
-    ids_of_names,
-    keep_reserve,
-    questions,
-)
 from common.metadata.redis.nodes import Node, Nodes, nodes_of
-from common.metadata.redis.streams import StreamReads
 from common.metadata.store_values import StoreHealth
+
+# ------------------------------------------------------------------------------------------ Streams
+# Reads of streams that wait. One command reads streams of one slot only, which is one table's.
+#
+# For few slots each has a read that waits, on a connection of its own. When one is answered, the
+# others go on waiting: the next caller, after the same positions, finds them again, so no
+# connection is given up with each answer. For many slots all streams of a node are looked at in one
+# round trip, again and again. One Redis is one slot.
+
+
+BLOCKED_MAX = 32
+"""Most slots with a read that waits on a connection of its own."""
+POLL_S = 0.1
+"""Pause between two looks at more slots than that."""
+POLL_STREAMS_PER_S = 20_000
+"""Most streams that are looked at in a second, however many there are."""
+
+_Key = tuple[Node, tuple[tuple[str, str], ...], int]
+"""A read that waits: at which node, for which streams after which positions, how many entries."""
+_Entries = Mapping[str, Sequence[StreamEntry]]
+
+
+class StreamReads:
+    """All reads of streams of a store."""
+
+    def __init__(self, nodes: Nodes, timeout_s: float, translate: Callable[..., Exception]) -> None:
+        """Read from `nodes`; `translate` makes our error of an answer and its command."""
+        self._nodes = nodes
+        self._timeout_s = timeout_s
+        self._translate = translate
+        self._waiting: dict[_Key, asyncio.Task[_Entries]] = {}
+
+    async def wait(self, after: Mapping[str, str], count: int, block_s: float) -> _Entries:
+        """Return the entries that come first; none if there are none in time."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + block_s
+        slots: dict[int, dict[str, str]] = {}
+        for key, position in after.items():
+            slots.setdefault(self._nodes.slot_of(key), {})[key] = position
+        pause_s = max(POLL_S, len(slots) / POLL_STREAMS_PER_S)
+        while True:
+            left_s = until_s - loop.time()
+            if left_s > 0 and len(slots) <= BLOCKED_MAX:
+                entries = await self._first(slots, count, left_s)
+            else:
+                entries = await self._look(slots, count)
+                if not entries and left_s > 0:
+                    await asyncio.sleep(min(pause_s, left_s))
+            if entries or loop.time() >= until_s:
+                return entries
+
+    async def _look(self, slots: Mapping[int, Mapping[str, str]], count: int) -> _Entries:
+        """Return the entries that are there, by one round trip to each node."""
+        commands: dict[Node, list[Command]] = {}
+        for slot, after in slots.items():
+            node = await self._nodes.node_of(slot)
+            commands.setdefault(node, []).append(_stream_read(after, count, 0.0))
+        tasks = [
+            asyncio.ensure_future(self._read(node, mine, 0.0)) for node, mine in commands.items()
+        ]
+        await asyncio.wait(tasks)
+        return _results(tasks)
+
+    async def _first(
+        self, slots: Mapping[int, Mapping[str, str]], count: int, block_s: float
+    ) -> _Entries:
+        """Return the entries that come first, by reads that wait."""
+        own: dict[_Key, asyncio.Task[_Entries]] = {}
+        for slot, after in slots.items():
+            node = await self._nodes.node_of(slot)
+            key = (node, tuple(after.items()), count)
+            task = self._waiting.get(key)
+            if task is None:
+                command = _stream_read(after, count, block_s)
+                task = asyncio.ensure_future(self._read(node, [command], block_s))
+                task.add_done_callback(_take_error)
+                self._waiting[key] = task
+            own[key] = task
+        done, _ = await asyncio.wait(
+            own.values(), timeout=block_s, return_when=asyncio.FIRST_COMPLETED
+        )
+        for key in [key for key, task in own.items() if task in done]:
+            self._waiting.pop(key, None)
+        return _results(done)
+
+    async def _read(self, node: Node, commands: Sequence[Command], block_s: float) -> _Entries:
+        try:
+            async with node.lend(extra=True) as link:
+                replies = await link.exchange(commands, block_s + self._timeout_s)
+                return _joined(map(self._entries, replies))
+        except LinkLostError as error:
+            await self._nodes.doubt(node, error)
+            raise
+
+    def _entries(self, reply: Reply) -> _Entries:
+        """Return the entries in an answer; raises one that is an error."""
+        if isinstance(reply, ReplyError):
+            raise self._translate(reply, ("XREAD", "one of several streams"))
+        return {
+            key.decode(): [_entry(*pair) for pair in pairs] for key, pairs in (reply or {}).items()
+        }
+
+    async def close(self) -> None:
+        """End all reads."""
+        tasks = [*self._waiting.values()]
+        self._waiting.clear()
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+def _stream_read(after: Mapping[str, str], count: int, block_s: float) -> Command:
+    # Nought would wait for ever.
+    block = ("BLOCK", max(1, int(block_s * 1000))) if block_s > 0 else ()
+    return ("XREAD", "COUNT", count, *block, "STREAMS", *after, *after.values())
+
+
+def _entry(position: bytes, words: list[bytes]) -> StreamEntry:
+    return position.decode(), dict(zip(words[::2], words[1::2], strict=True))
+
+
+def _results(done: Iterable[asyncio.Task[_Entries]]) -> _Entries:
+    """Return what some reads have brought; if none has, raise the error of one.
+
+    A node that is lost does not silence tables of other nodes.
+    """
+    ended = list(done)
+    entries = _joined(task.result() for task in ended if task.exception() is None)
+    if not entries:
+        for task in ended:
+            task.result()
+    return entries
+
+
+def _joined(some: Iterable[_Entries]) -> _Entries:
+    return {key: stream for entries in some for key, stream in entries.items()}
+
+
+def _take_error(task: asyncio.Task[_Entries]) -> None:
+    """Take an error that perhaps no caller waits for any more."""
+    if not task.cancelled():
+        task.exception()
+
+
+# ----------------------------------------------------------------------------------- Memory reserve
+# Memory set aside in Redis, and given back when it is full, so that a full store can be emptied.
+#
+# At `maxmemory` Redis refuses every MULTI, also one that only deletes or reads; single commands
+# that delete are allowed. So a string of nothing is kept, and a client that is refused deletes it:
+# then reads, commits, releases and the collector go on. A key shows to all that the store was full:
+# adds and other changes that let it grow wait until it has room for a new reserve and as much
+# again.
+#
+# Nothing is remembered here: every process does the same. Each key has the tags of its node. The
+# node has the key with the first tag. What it holds under the other tags came from another node of
+# a cluster, and is deleted.
+
+
+SHARE_MAX = 16
+"""The reserve is at most such a part of `maxmemory`, so that a small store has room for tables."""
+
+Send = Callable[[list[Command]], Awaitable[list[Reply]]]
+"""Sends single commands and returns the answers, errors among them as values."""
+
+_WRITES = {
+    "append-only file": "aof_last_write_status",
+    "snapshot": "rdb_last_bgsave_status",
+}
+"""What is written to disk → what INFO calls its state."""
+
+
+def questions(tag: str) -> list[Command]:
+    """Return what `health_of` needs to know of a Redis."""
+    return [("INFO",), ("EXISTS", FULL + tag)]
+
+
+def health_of(info: Reply, full: Reply, replicas_wanted: int = 0) -> StoreHealth:
+    """Return what a Redis reports of itself, by its answers to `questions`."""
+    if isinstance(info, ReplyError):
+        return StoreHealth(full=full == 1)
+    fields = dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
+    failures = [
+        f"cannot write its {name}"
+        for name, field in _WRITES.items()
+        if fields.get(field, "ok") != "ok"
+    ]
+    return StoreHealth(
+        policy=fields.get("maxmemory_policy", StoreHealth().policy),
+        memory_bytes=int(fields.get("used_memory", 0)),
+        memory_max_bytes=int(fields.get("maxmemory", 0)),
+        full=full == 1,
+        append_only=fields.get("aof_enabled", "1") == "1",
+        write_failure=", ".join(failures),
+        replicas=int(fields.get("connected_slaves", 0)),
+        replicas_wanted=replicas_wanted,
+    )
+
+
+async def keep_reserve(send: Send, tags: Sequence[str], size_max_bytes: int) -> None:
+    """Set at most this memory aside if there is room for it twice; then adds go on, too."""
+    reserve, full = RESERVE + tags[0], FULL + tags[0]
+    strays = [delete(RESERVE + tag, FULL + tag) for tag in tags[1:]]
+    info, is_full, present, *_ = await send([*questions(tags[0]), ("STRLEN", reserve), *strays])
+    if isinstance(present, ReplyError):
+        return  # It starts, or has its keys elsewhere by now: the next round keeps it.
+    health = health_of(info, is_full)
+    wanted = min(size_max_bytes, health.memory_max_bytes // SHARE_MAX)
+    if not wanted:
+        if present or health.full:
+            await send([delete(reserve, full)])
+        return
+    if present == wanted and not health.full:
+        return
+    room = health.memory_max_bytes - health.memory_bytes + present
+    if room >= 2 * wanted:
+        # The old one goes first: it may be larger. The key is the last to go, so that no change
+        # grows into what is about to be set aside.
+        fill: Command = ("SETRANGE", reserve, wanted - 1, b"\0")
+        await send([delete(reserve), fill, delete(full)])
+
+
+async def give_back(send: Send, tag: str, table_ids: Iterable[str]) -> None:
+    """Make room in a Redis that is full: shorten streams of its tables, then drop the reserve."""
+    trims = [
+        ("XTRIM", stream, "MAXLEN", "~", SHORT_STREAM_MAX)
+        for keys in map(TableKeys, table_ids)
+        for stream in (keys.history, keys.changes)
+    ]
+    await send([*trims, delete(RESERVE + tag), set_string(FULL + tag, 1)])
+
+
+def ids_of_names(names: Reply) -> list[str]:
+    """Return the ids of tables in the answer to a read of all names."""
+    if isinstance(names, ReplyError):
+        return []
+    return [table.unpack_name(name, entry).id for name, entry in names.items()]
+
+
+# ----------------------------------------------------------------------------------------- Keyspace
+
 
 UNWATCH: Command = ("UNWATCH",)
 MULTI: Command = ("MULTI",)

@@ -21,8 +21,7 @@ from common.model.key_values import KeyType
 from common.parquet.file_inspection import open_table_file
 from common.parquet.location import Location, storage_error
 from common.rows.conform import conform, null_array
-from common.rows.key_encoding import encode_column, encode_keys
-from common.rows.partitions import Fill, filled
+from common.rows.key_encoding import Fill, encode_column, encode_keys, filled
 from common.rows.row_facts import (
     RowFacts,
     time_ends_s,

@@ -19,8 +19,7 @@ import polars as pl
 import pyarrow as pa
 
 from common.parquet.location import Location
-from common.rows.key_encoding import encode_keys
-from common.rows.partitions import Fill
+from common.rows.key_encoding import Fill, encode_keys
 from compactor.rewrite.file_io import leaf_columns, stored_bytes
 from compactor.rewrite.kernel.concurrency import MERGE_CORES, MemoryInUse
 from compactor.rewrite.kernel.normalized_keys import (

@@ -12,8 +12,7 @@ A planner plans one tablet at a time:
     time_chunk    merges the files of each hour, day or week, and cuts files at its end
     leveled       keeps files in levels without overlap within a level
 
-    packing         bins, gain and cost; shared by planners with a target size
+    packing         bins, gain, cost, and keys that divide outputs; shared by planners
     segments        ranges of segments with cost and benefit; pauses and periods
-    key_cuts        keys that divide outputs into parts of similar size
     chunks          timelines, scores, tasks, and the order of chunks; used by time_chunk
 """

@@ -33,11 +33,12 @@ from common.model.table import TableSettings
 from common.spi.options import of_table, option, option_names, read_options, settings_of
 from common.spi.planner import PlanParameters
 from common.units import format_bytes, format_count
-from coordinator.plugins.planners.key_cuts import number_after, shared_length
 from coordinator.plugins.planners.packing import (
     capacity_bytes,
     first_merges,
+    number_after,
     running_outputs,
+    shared_length,
 )
 
 MIB = 1024**2

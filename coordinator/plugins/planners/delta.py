@@ -33,8 +33,7 @@ from common.spi.deltas import DELTA_TAG, MAJOR, MINOR, DeltaSet, delta_sets, spa
 from common.spi.options import of_table, option, option_names, read_options, settings_of
 from common.spi.planner import PlanParameters
 from common.units import format_bytes, format_count
-from coordinator.plugins.planners.key_cuts import cut_keys
-from coordinator.plugins.planners.packing import capacity_bytes, small_bytes_below
+from coordinator.plugins.planners.packing import capacity_bytes, cut_keys, small_bytes_below
 from coordinator.plugins.planners.size_tiered import (
     PlanDraft,
     TierOptions,

@@ -37,8 +37,7 @@ from common.model.table import TableSettings
 from common.spi.options import of_table, option, option_names, read_options, settings_of
 from common.spi.planner import PlanParameters
 from common.units import format_bytes, format_count, whole_number
-from coordinator.plugins.planners.key_cuts import cut_keys
-from coordinator.plugins.planners.packing import capacity_bytes, forced_merges
+from coordinator.plugins.planners.packing import capacity_bytes, cut_keys, forced_merges
 from coordinator.plugins.planners.size_tiered import (
     PlanDraft,
     TierOptions,

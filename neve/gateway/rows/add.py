@@ -25,7 +25,7 @@ from common.model.table import Table
 from common.model.tablet import OperationKind, TabletId
 from common.parquet.file_inspection import FileFacts
 from common.parquet.location import open_location
-from common.rows.partitions import Partition, partition_of_path
+from common.rows.key_encoding import Partition, partition_of_path
 from common.rows.rules import RowRules
 from common.rows.schema import normal_type, schema_id_of, type_to_text
 from neve import api

@@ -28,7 +28,7 @@ from common.parquet.location import (
     existing_files,
     open_location,
 )
-from common.rows.partitions import Partition
+from common.rows.key_encoding import Partition
 from common.runtime import IdSource, growth_ignored
 from common.storage_threads import StorageThreads
 from common.units import format_count

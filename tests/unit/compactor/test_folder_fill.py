@@ -13,7 +13,7 @@ from common.errors import InputError
 from common.model.request import Request, TransformKind, TransformSpec
 from common.model.table import Table
 from common.model.tablet import Bounds
-from common.rows.partitions import partition_of_path
+from common.rows.key_encoding import partition_of_path
 from compactor.rewrite.general_merge import read_for_sort, rewrite_bag, rewrite_in_memory
 from compactor.rewrite.plan.rewrite_plan import make_plan
 from compactor.rewrite.transform import END_OF_INPUT, read_expression_inputs

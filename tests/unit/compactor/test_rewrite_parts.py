@@ -46,7 +46,7 @@ from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
 from compactor.rewrite.tally import Tally
 from compactor.rewrite.verify import verify
 from compactor.service import TRUSTED_S, TableStorage
-from coordinator.plugins.planners.key_cuts import key_between
+from coordinator.plugins.planners.packing import key_between
 from tests.support.predictable import ManualClock
 from tests.support.tables_on_disk import (
     KEYED,

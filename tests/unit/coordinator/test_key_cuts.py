@@ -9,7 +9,7 @@ import pytest
 from common.model.file import DataFile
 from common.model.key_values import KeyType
 from common.model.keys import PLUS_INFINITY, decode_key, encode_key
-from coordinator.plugins.planners.key_cuts import cut_keys, key_between
+from coordinator.plugins.planners.packing import cut_keys, key_between
 
 INT, BOOL = (KeyType.INT,), (KeyType.BOOL,)
 

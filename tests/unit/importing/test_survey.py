@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from common.errors import RequestError
 from common.model.key_values import KeyType
 from common.model.table import Column as TableColumn
-from common.rows.partitions import value_of_folder
+from common.rows.key_encoding import value_of_folder
 from common.rows.schema import columns_of
 from neve.import_survey import (
     ColumnStatistics,

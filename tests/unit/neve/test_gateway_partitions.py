@@ -12,7 +12,7 @@ import pytest
 
 from common.errors import RequestError
 from common.model.table import Column, Table
-from common.rows.partitions import partition_of, partition_of_path, partition_values
+from common.rows.key_encoding import partition_of, partition_of_path, partition_values
 from neve.client import Client
 from neve.client.errors import CallerError
 from tests.support.gateway import serving

@@ -45,7 +45,7 @@ from coordinator.core.scans import GarbageRules
 from coordinator.storage.garbage_collector import GarbageCollector
 from neve.api import STREAM_PROBLEM
 from neve.client.rows import _stream_of
-from neve.gateway.requests.routes import dry_run
+from neve.gateway.requests import dry_run
 from neve.gateway.rows.append import append_rows
 from neve.gateway.rows.scan import (
     arrow_stream,

@@ -6,7 +6,7 @@ from common.metadata.keys import HISTORY_MAX
 from common.metadata.store_values import HistoryEntry
 from common.model.request import Request
 from common.model.tablet import PLUS_INFINITY, TabletId
-from neve.gateway.requests.lifecycle import sum_commits
+from neve.gateway.requests import sum_commits
 
 REQUEST = Request(id="r1", table="t1", submitted_at_s=100.0)
 

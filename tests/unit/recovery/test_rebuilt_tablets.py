@@ -14,7 +14,7 @@ import pytest
 
 from common.model.file import DataFile
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
-from common.rows.partitions import Partition
+from common.rows.key_encoding import Partition
 from neve.recovery.archive import TabletDump
 from neve.recovery.rebuild.evidence import PublishedManifest
 from neve.recovery.rebuild.live_files import attempts_of, trace_lineage, trace_since_manifest

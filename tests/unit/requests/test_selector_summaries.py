@@ -18,7 +18,7 @@ from common.model.tablet import PLUS_INFINITY, TabletId
 from common.parquet.file_inspection import SUMMARY_BYTES_MAX
 from common.spi.selector import Chosen, SelectorParameters
 from coordinator.requests import SelectorCalls
-from neve.gateway.requests.routes import dry_run
+from neve.gateway.requests import dry_run
 from tests.support.request_shell import TABLE
 from tests.unit.neve.test_gateway_pins import Stage, story
 
@@ -99,9 +99,7 @@ def test_a_damaged_file_fails_the_choice_and_is_named(tmp_path: Path) -> None:
 def test_a_dry_run_reads_the_same_summaries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "neve.gateway.requests.routes.load_request_selector", lambda _spec: ByDuplicates()
-    )
+    monkeypatch.setattr("neve.gateway.requests.load_request_selector", lambda _spec: ByDuplicates())
 
     async def tell(stage: Stage) -> None:
         def asked(most: str) -> Request:

@@ -9,9 +9,8 @@ from contextlib import suppress
 import pyarrow as pa
 import pytest
 
-from common.rows.stream_size import stream_memory_bytes
 from neve.gateway.problems import TooLargeError
-from neve.gateway.rows.append import read_stream
+from neve.gateway.rows.append import read_stream, stream_memory_bytes
 
 ROWS = pa.table(
     {

@@ -9,7 +9,7 @@ import pytest
 
 from common.errors import RequestError
 from neve.api import Column, Compactor, Group, GroupScaling, Table
-from neve.simulate.service import described, job_speed
+from neve.simulate.recording import described, job_speed
 from neve.simulate.specification import read_specifications
 from tests.unit.simulate.test_recording import file, finished
 
