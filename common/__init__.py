@@ -6,7 +6,8 @@ In reading order:
     units            bytes and durations, parsed and printed
     documents        the one reader of untrusted values: kinds, bounds, sentences
     primitives       digests, backoff, and maps that forget; values only
-    runtime          time and random ids as ports; garbage collection and memory of a process
+    runtime          time and random ids as ports; garbage collection of a process
+    memory_limit     how much memory a process may take, and what allocators keep
     redaction        removes secrets from texts
     secret_files     reads regular files that an operator names, secrets among them
     model/           values without I/O: tables, tablets, files, jobs, requests, keys

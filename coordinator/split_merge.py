@@ -25,9 +25,8 @@ from common.metadata.changes import (
     StepOperation,
     Unknown,
 )
-from common.metadata.changes.files import may_cross
 from common.metadata.changes.split_merge import operation_tablets
-from common.model.file import DataFile
+from common.model.file import DataFile, may_cross
 from common.model.job import Job
 from common.model.key_values import key_type_of
 from common.model.keys import format_key
@@ -42,13 +41,13 @@ from common.storage_threads import StorageThreads
 from common.telemetry import Log
 from coordinator.context import ShellContext
 from coordinator.core import events as on
+from coordinator.core.split_jobs import is_cutting
 from coordinator.core.split_merge import (
     AbandonStep,
     OperationChange,
     WaitForTablets,
     files_to_sample,
     has_ranges,
-    is_cutting,
     is_sure,
     merge_bytes,
     next_change,

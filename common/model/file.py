@@ -72,3 +72,8 @@ class DataFile(StoredValue):
 def total_bytes(files: Iterable[DataFile]) -> int:
     """Return the total bytes of the files."""
     return sum(file.size_bytes for file in files)
+
+
+def may_cross(file: DataFile, at: bytes) -> bool:
+    """Return whether a file may hold keys on both sides of a split key."""
+    return file.key_min is None or file.key_max is None or file.key_min <= at < file.key_max

@@ -14,6 +14,9 @@ from common.model.fields import StoredValue
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 from neve.api.messages import readable_across_releases
 
+AUTOMATIC_PREFIX = "auto-"
+"""Beginning of the ids of requests that the service creates for a table with a selector."""
+
 
 class RequestState(StrEnum):
     """State of a request."""

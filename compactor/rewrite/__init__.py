@@ -15,7 +15,8 @@
     by_size                  the configurer `by-size`
     verify                   reads outputs again and compares them with the inputs
     throttle                 limits the bytes that an attempt moves to its grant
-    memory                   the budget of a task; limits its memory, explains a lack of it
+    memory_budget            how much one task may hold
+    memory                   limits the memory of tasks, explains a lack of memory
     attempt_folder           the attempt's own folder: progress, changed rows
     file_io                  inputs and outputs as files
     parquet_bytes/           Parquet below the level of rows: footers, pages, copying

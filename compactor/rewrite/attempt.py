@@ -30,7 +30,7 @@ from compactor.rewrite.file_io import delete_file, forget_pages, table_location
 from compactor.rewrite.general_merge import rewrite_bag, rewrite_in_memory
 from compactor.rewrite.kernel.normalized_keys import LongKeyError
 from compactor.rewrite.live_rows import count_live
-from compactor.rewrite.memory import (
+from compactor.rewrite.memory_budget import (
     LIMIT_SETTING,
     PAGE_CACHE_SETTING,
     SCRATCH_SETTING,

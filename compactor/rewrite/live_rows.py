@@ -42,7 +42,7 @@ from compactor.rewrite.file_io import (
     table_location,
 )
 from compactor.rewrite.kernel.normalized_keys import MergeRange
-from compactor.rewrite.memory import IN_MEMORY_SHARE, ROWS_MAX
+from compactor.rewrite.memory_budget import IN_MEMORY_SHARE, ROWS_MAX
 from compactor.rewrite.merge.driver import SAMPLED_GROUPS, sample_keys
 from compactor.rewrite.merge.ranges import (
     KeyPoints,

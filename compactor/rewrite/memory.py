@@ -13,7 +13,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,126 +20,7 @@ import polars as pl
 import pyarrow as pa
 
 from common.errors import CompactionError, EngineDiedError, MemoryShortError
-
-# ------------------------------------------------------------------------------------ Memory budget
-# How much a task may hold: pure, computed in advance from limits and footers.
-#
-# The memory of a task's process, as measured with difficult inputs:
-#
-#   libraries + 1.1 times the rows that overlap + 9 steps + 1.1 times an output row group
-#
-# A budget divides the memory of a process among these. After a job has run out of memory, its next
-# attempt divides half as much: more ranges, longer runs, smaller steps.
-
-
-TASK_BYTES = 768 * 1024**2
-SCRATCH_SETTING = "spark.neve.scratch"
-PAGE_CACHE_SETTING = "spark.neve.page.cache"
-TASK_SETTING, LIMIT_SETTING = "spark.neve.task.bytes", "spark.neve.task.limit.bytes"
-"""Settings that carry the limits to a driver; Spark keeps unknown settings."""
-TASK_ENVIRON = {
-    "MALLOC_ARENA_MAX": "1",
-    "ARROW_DEFAULT_MEMORY_POOL": "jemalloc",
-    "JE_ARROW_MALLOC_CONF": "narenas:1,dirty_decay_ms:500,muzzy_decay_ms:0",
-    "_RJEM_MALLOC_CONF": "narenas:2,muzzy_decay_ms:0",
-}
-"""Environment of task processes. By default every thread, and every allocator, keeps memory that
-others cannot use: 100 to 150 MB of a merge, without making it faster. Arrow's writer fragments the
-system's allocator, by 0.5 MB with every row group of long texts, so it uses another one. The last
-variable is for the allocator in Polars; returning pages earlier than it does (after 0.5 s) saves
-50 MB more, but takes up to 40 % more time."""
-BASE_BYTES = 280 * 1024**2
-"""A Python worker with all libraries (110 MB), data that waits between the threads of a merge, data
-that they encode, and memory that three allocators return late."""
-HELD_FACTOR, STEP_FACTOR, GROUP_FACTOR = 1.1, 9, 1.1
-AT_ONCE_FACTOR = 5
-"""Copies of the rows of one merge step: decoded, joined, gathered, as Arrow, cast."""
-RESERVE_SHARE = 0.05
-"""Share of the process that is reserved, because allocators return memory late."""
-FREE_BYTES_MIN = 16 * 1024**2
-GROUP_SHARE, STEP_SHARE = 3, 64
-IN_MEMORY_SHARE = 7
-"""Copies of a job that is merged at once: read, joined, sorted, written."""
-ROWS_MAX = 1 << 16
-"""Largest number of rows that are read at a time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryBudget:
-    """Limits on what a task may hold at once, in decoded bytes."""
-
-    task_bytes: int
-    """Memory of its process in total."""
-    held_bytes: int
-    """Row groups that overlap."""
-    step_bytes: int
-    """Rows of one merge step."""
-    group_bytes: int
-    """Largest row group of an output."""
-    in_memory_bytes: int
-    """Largest job that is read completely."""
-    halvings: int = 0
-    limit_bytes: int = 0
-    """Memory above which a process is ended; 0: no limit."""
-
-    @property
-    def at_once_bytes(self) -> int:
-        """Largest number of decoded bytes for one merge step, if nothing else is held."""
-        return self.held_bytes // AT_ONCE_FACTOR
-
-    @property
-    def text(self) -> str:
-        """A sentence about the budget, for the operator who can raise it."""
-        halved = f", divided by {2**self.halvings}" if self.halvings else ""
-        return (
-            f"a task may have {_mb(self.task_bytes)}{halved}: raise compactor.task_memory, or"
-            " write smaller row groups"
-        )
-
-
-def memory_budget(
-    task_bytes: int, halvings: int, group_bytes: int, limit_bytes: int = 0
-) -> MemoryBudget:
-    """Return the limits of a task.
-
-    Args:
-        task_bytes: Memory of its process.
-        halvings: How often earlier attempts ran out of memory.
-        group_bytes: Wanted decoded size of an output's row group.
-        limit_bytes: Memory above which a process is ended; 0: no limit.
-    """
-    free = max(FREE_BYTES_MIN, int(task_bytes * (1 - RESERVE_SHARE)) - BASE_BYTES)
-    free = max(free >> min(halvings, 32), FREE_BYTES_MIN >> 3)
-    group = min(group_bytes, free // GROUP_SHARE)
-    step = free // STEP_SHARE
-    return MemoryBudget(
-        task_bytes=task_bytes,
-        held_bytes=int((free - GROUP_FACTOR * group - STEP_FACTOR * step) / HELD_FACTOR),
-        step_bytes=step,
-        group_bytes=group,
-        in_memory_bytes=free // IN_MEMORY_SHARE,
-        halvings=halvings,
-        limit_bytes=limit_bytes,
-    )
-
-
-def estimate_bytes(held_bytes: int, budget: MemoryBudget) -> int:
-    """Return the estimated memory of a task's process with this many overlapping bytes."""
-    parts = HELD_FACTOR * held_bytes + STEP_FACTOR * budget.step_bytes
-    return int(BASE_BYTES + parts + GROUP_FACTOR * budget.group_bytes)
-
-
-def rows_at_a_time(row_bytes: float, budget: MemoryBudget) -> int:
-    """Return how many rows of a given width are read at a time."""
-    return max(1, min(ROWS_MAX, int(budget.step_bytes / max(1.0, row_bytes))))
-
-
-def _mb(size_bytes: int) -> str:
-    return f"{size_bytes // 1024**2} MB"
-
-
-# ------------------------------------------------------------------------------------- Memory guard
-
+from compactor.rewrite.memory_budget import MemoryBudget
 
 CHECK_INTERVAL_S = 0.05
 CLEAN_UP_CHECKS = 60

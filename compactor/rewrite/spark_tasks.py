@@ -34,13 +34,8 @@ from compactor.rewrite.general_merge import (
     spark_schema,
     write_sorted,
 )
-from compactor.rewrite.memory import (
-    MemoryBudget,
-    StartNote,
-    bounded_memory,
-    memory_error_of,
-    with_memory_limit,
-)
+from compactor.rewrite.memory import StartNote, bounded_memory, memory_error_of, with_memory_limit
+from compactor.rewrite.memory_budget import MemoryBudget
 from compactor.rewrite.outputs import (
     RESULT_SCHEMA,
     TaskFailure,

@@ -19,7 +19,7 @@ from common.errors import ConfigError, RequestError
 from common.settings import CompactorSettings
 from common.units import parse_size_bytes
 from compactor.core import RewriteProgress
-from compactor.rewrite.memory import TASK_BYTES
+from compactor.rewrite.memory_budget import TASK_BYTES
 
 REWRITE_FUNCTION = "compactor.rewrite.attempt:rewrite"
 

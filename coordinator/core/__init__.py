@@ -26,10 +26,12 @@
     planning           from a tablet to its plan
     backlog            bytes still to rewrite, reduced by running work
     maintenance        possible operations in a tablet, their value, and the tablet's load
-    triggers           when the planner of a table is asked, and which versions are settled
+    triggers           when the planner of a table is asked, and what it decided
+    version_watermark  since when a tablet holds everything up to a version
     scans              what a full scan reads; how long replaced files stay
     requests           the next step of a request
     split_merge        the next step of a split or merge
+    split_jobs         jobs that cut files at the key where a tablet is being split
     views              data for people and metrics
     story              the history of each tablet, kept for explanations
 """

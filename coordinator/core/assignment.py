@@ -36,7 +36,7 @@ from coordinator.core.compactors import Compactor, ReservingTake, Take
 from coordinator.core.control import ClusterFacts
 from coordinator.core.queue import JobFilter, admits_weight, job_weight
 from coordinator.core.queue_index import JOB_COST_BYTES, SHARE_CLASSES
-from coordinator.core.triggers import droppable_version
+from coordinator.core.version_watermark import droppable_version
 
 # -------------------------------------------------------------------------------------- Enforcement
 # Collect the facts for the controller, and enforce its decisions.

@@ -29,8 +29,10 @@ from common.model.job import (
 )
 from common.model.key_values import KeyType, key_type_of
 from common.model.keys import SPLIT_BYTES_MAX
+from common.model.request import AUTOMATIC_PREFIX
 from common.model.table import Table, TableSettings, TableState
 from common.model.tablet import Reservation, Selection, Tablet, TabletId
+from common.primitives import earliest_s
 from common.spi.dispatcher import Dispatcher, DispatchParameters
 from common.spi.planner import (
     NOTHING_KNOWN,
@@ -43,9 +45,7 @@ from common.spi.planner import (
 from common.spi.tracker import TrackerPlugin
 from common.units import format_bytes, whole_number
 from coordinator.core.backlog import measured
-from coordinator.core.requests import AUTOMATIC_PREFIX
-from coordinator.core.scans import earliest_s
-from coordinator.core.split_merge import cut_plan, is_cutting
+from coordinator.core.split_jobs import cut_plan, is_cutting
 from coordinator.core.triggers import (
     gate_sentence,
     is_gated,

@@ -24,6 +24,7 @@ from common.model.file import DataFile
 from common.model.key_values import NANOS, KeyType, key_type_of
 from common.model.keys import encode_value
 from common.model.request import (
+    AUTOMATIC_PREFIX,
     OutputSpec,
     Request,
     RequestProgressInTablet,
@@ -433,9 +434,6 @@ def _named(paths: Sequence[str]) -> str:
 #
 # Files that such a request has written do not cause a new request, so that a selector that chooses
 # all files does not loop. The exception is a file that time has made eligible since it was written.
-
-
-AUTOMATIC_PREFIX = "auto-"
 
 
 def table_selector(table: Table) -> SelectorSpec | None:

@@ -16,14 +16,10 @@ from common.metadata.store_values import GarbageEntry, Manifest, PinEntry
 from common.model.job import TabletPlan
 from common.model.table import Table, TableState
 from common.model.tablet import Analysis, Record, Tablet
-from common.primitives import digest
+from common.primitives import digest, earliest_s
 from coordinator.core.requests import must_ask_selector, table_selector
-from coordinator.core.triggers import (
-    WATERMARKS_PER_RETENTION,
-    Watermarks,
-    next_watermarks,
-    open_trigger_s,
-)
+from coordinator.core.triggers import open_trigger_s
+from coordinator.core.version_watermark import WATERMARKS_PER_RETENTION, Watermarks, next_watermarks
 
 # -------------------------------------------------------------------- Reading tablets, and verdicts
 
@@ -176,12 +172,6 @@ def recent_user_adds(tablet: Tablet, now_s: float) -> tuple[tuple[float, int], .
 
 
 _TOMBSTONES = attrgetter("tombstones")
-
-
-def earliest_s(*times_s: float | None) -> float | None:
-    """Return the earliest time; None stands for never."""
-    known = [time_s for time_s in times_s if time_s is not None]
-    return min(known, default=None)
 
 
 def recheck_at_s(tablet: Tablet, table: Table, plan: TabletPlan) -> float | None:

@@ -31,7 +31,7 @@ from common.telemetry import Log
 from coordinator.core import events as on
 from coordinator.core.requests import facts_of
 from coordinator.core.scans import recent_user_adds, recheck_at_s, wanted_watermarks
-from coordinator.core.triggers import Watermarks
+from coordinator.core.version_watermark import Watermarks
 from coordinator.ports import PlanTablet, Submit
 from coordinator.table_faults import (
     STORE_AWAY_ERRORS,

@@ -1,7 +1,8 @@
 """The gateway: the HTTP interface of store and coordinator. It makes no compaction decisions.
 
     app                 the application: routes of all slices, probes, metrics
-    server              connections, TLS, and the HTTP server
+    server              connections and the HTTP server
+    tls                 the certificate, and when TLS is required
     actor               the Ray actor that runs the application
     authentication      middleware for all requests: token, quota, audit, limits
     access/             callers, rights of routes, quotas, audit

@@ -15,16 +15,11 @@ import ray
 from common.coordinator_proxy import CoordinatorProxy
 from common.errors import ConfigError, actor_error, first_line
 from common.log_files import LogFiles
+from common.memory_limit import limit_memory, share_freed_memory
 from common.metadata.redis import connect
 from common.metadata.store_watch import StoreWatch
 from common.readers.pool import open_readers
-from common.runtime import (
-    RandomIds,
-    SystemClock,
-    ignore_what_is_loaded,
-    limit_memory,
-    share_freed_memory,
-)
+from common.runtime import RandomIds, SystemClock, ignore_what_is_loaded
 from common.setting_rules import SettingError
 from common.settings import Settings
 from common.storage_threads import StorageThreads
@@ -35,9 +30,10 @@ from common.wire import (
 )
 from coordinator.registry import planner_for, unread_of_table
 from neve.gateway.access.oidc import OidcRules
-from neve.gateway.server import require_safe_listener, server_of
+from neve.gateway.server import server_of
 from neve.gateway.services import Services
 from neve.gateway.table_locations import locations_of
+from neve.gateway.tls import require_safe_listener
 
 if TYPE_CHECKING:  # The gateway calls the coordinator's actor, but does not import it.
     from coordinator.actor import CoordinatorActor

@@ -14,7 +14,7 @@ from common.errors import ConfigError
 from common.runtime import Clock
 from common.secret_files import secret_of
 from common.settings import Settings, StoreSettings
-from neve.gateway.server import require_safe_listener
+from neve.gateway.tls import require_safe_listener
 from neve.local.actors import ActorsPlan, Died, ended_part, start_actors
 from neve.local.logs import RAY, REDIS, StackLogs
 from neve.local.machine import (

@@ -19,7 +19,7 @@ from common.rows.schema import arrow_schema
 from compactor.rewrite.kernel.normalized_keys import RowGroup
 from compactor.rewrite.kernel.reader import Reader
 from compactor.rewrite.kernel.winners import RowLayout
-from compactor.rewrite.memory import TASK_ENVIRON
+from compactor.rewrite.memory_budget import TASK_ENVIRON
 from compactor.rewrite.plan.inputs import FooterQuery, estimate_decoded_bytes, read_footers
 from neve.recovery.fsck import FileCheck, check_file
 from tests.support.peak_memory import peak_bytes

@@ -18,14 +18,8 @@ import pytest
 
 from common.errors import EngineDiedError, MemoryShortError
 from compactor.rewrite import memory
-from compactor.rewrite.memory import (
-    TASK_ENVIRON,
-    StartNote,
-    bounded_memory,
-    memory_budget,
-    resident_bytes,
-    with_memory_limit,
-)
+from compactor.rewrite.memory import StartNote, bounded_memory, resident_bytes, with_memory_limit
+from compactor.rewrite.memory_budget import TASK_ENVIRON, memory_budget
 from compactor.rewrite.outputs import pickled_outcome
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
 from tests.support.patience import PATIENCE_S

@@ -15,7 +15,7 @@ import pytest
 from benchmarks.memory_shapes import KEY, TOMBSTONE, VERSION, make
 from common.model.table import Table
 from common.rows.schema import columns_of
-from compactor.rewrite.memory import TASK_ENVIRON, memory_budget
+from compactor.rewrite.memory_budget import TASK_ENVIRON, memory_budget
 from compactor.rewrite.merge.driver import merge_large_job
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
 from tests.support.peak_memory import peak_bytes

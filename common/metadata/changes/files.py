@@ -44,7 +44,7 @@ from common.metadata.commands import (
 )
 from common.metadata.keys import CALL_SKEW_S, MARK_LIFE_S, TableKeys, TabletKeys, retired_name
 from common.metadata.store_values import CallKind, CallMark
-from common.model.file import DataFile
+from common.model.file import DataFile, may_cross
 from common.model.location_identity import is_service_path
 from common.model.outcome import Refusal, RefusalCode
 from common.model.table import Table
@@ -266,11 +266,6 @@ def _within(bounds: Bounds, file: DataFile) -> bool:
     if file.key_min is None or file.key_max is None:
         return bounds.start is None and bounds.end == PLUS_INFINITY
     return bounds.holds(file.key_min, file.key_max)
-
-
-def may_cross(file: DataFile, at: bytes) -> bool:
-    """Return whether a file may hold keys on both sides of a split key."""
-    return file.key_min is None or file.key_max is None or file.key_min <= at < file.key_max
 
 
 def _is_cut(operation: Operation | None, file: DataFile) -> bool:

@@ -6,7 +6,7 @@ Each is one transaction over all tablets of the operation.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from common.metadata.changes.files import may_cross, merge_recent_adds
+from common.metadata.changes.files import merge_recent_adds
 from common.metadata.changes.protocol import (
     Decision,
     Guarded,
@@ -48,7 +48,7 @@ from common.metadata.codec.tablet import (
 )
 from common.metadata.commands import Command, Word, delete, hdel, hset, set_string, zadd, zrem
 from common.metadata.keys import TableKeys, TabletKeys
-from common.model.file import DataFile
+from common.model.file import DataFile, may_cross
 from common.model.outcome import Refusal, RefusalCode
 from common.model.table import Table
 from common.model.tablet import (

@@ -32,7 +32,7 @@ from compactor.rewrite.kernel.reader import (
     key_ends,
     key_layout,
 )
-from compactor.rewrite.memory import MemoryBudget, estimate_bytes
+from compactor.rewrite.memory_budget import MemoryBudget, estimate_bytes
 from compactor.rewrite.merge.io import groups_of_run
 from compactor.rewrite.merge.ranges import (
     RUN_BYTES_MIN,

@@ -30,7 +30,7 @@ from compactor.rewrite.kernel.range_merge import (
 )
 from compactor.rewrite.kernel.reader import read_back
 from compactor.rewrite.kernel.winners import ROWS_MAX, RowLayout
-from compactor.rewrite.memory import MemoryBudget
+from compactor.rewrite.memory_budget import MemoryBudget
 from compactor.rewrite.merge.io import (
     AsyncWriter,
     BatchedReader,

@@ -31,12 +31,7 @@ from common.rows.schema import arrow_schema, columns_of, normal_field, unite_sch
 from common.wire import Assignment
 from compactor.rewrite.file_io import table_location
 from compactor.rewrite.kernel.normalized_keys import RowGroup
-from compactor.rewrite.memory import (
-    TASK_BYTES,
-    MemoryBudget,
-    memory_budget,
-    rows_at_a_time,
-)
+from compactor.rewrite.memory_budget import TASK_BYTES, MemoryBudget, memory_budget, rows_at_a_time
 from compactor.rewrite.plan.inputs import (
     FooterQuery,
     InputFooter,

@@ -17,7 +17,8 @@ from common.settings import GatewaySettings
 from neve.client import Client
 from neve.client.connect import connect
 from neve.client.errors import CallerError, UnavailableError
-from neve.gateway.server import LEAST, ServerCertificate, is_loopback, require_safe_listener
+from neve.gateway.server import LEAST
+from neve.gateway.tls import ServerCertificate, is_loopback, require_safe_listener
 from tests.support.certificates import Authority
 from tests.support.gateway import TOKEN, serving
 from tests.support.patience import PATIENCE_S

@@ -12,7 +12,7 @@ from common.errors import ConfigError
 from common.parquet.location import Location, open_location
 from common.settings import CompactorSettings
 from compactor.rewrite.file_io import forget_pages
-from compactor.rewrite.memory import PAGE_CACHE_SETTING
+from compactor.rewrite.memory_budget import PAGE_CACHE_SETTING
 from compactor.spark.application import spark_configs
 from compactor.spark.driver_protocol import driver_settings
 from tests.support.page_cache import resident_bytes

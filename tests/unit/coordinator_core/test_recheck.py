@@ -18,10 +18,10 @@ from common.model.tablet import (
     Tablet,
     TabletId,
 )
+from common.primitives import earliest_s
 from coordinator.core.scans import (
     ScanVerdict,
     TabletSpan,
-    earliest_s,
     is_recheck_due,
     must_ask,
     needs_look,
