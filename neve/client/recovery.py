@@ -188,14 +188,15 @@ class RecoveryCalls:
             "adopt": adopt,
             "dry_run": dry_run,
         }
-        return self._follow_lines(
-            RestoreReport,
-            "/v1/restore",
-            progress,
-            parameters=parameters,
-            content=_chunks_of(Path(archive)),
-            headers={"Content-Type": ARCHIVE},
-        )
+        with _chunks_of(Path(archive)) as chunks:
+            return self._follow_lines(
+                RestoreReport,
+                "/v1/restore",
+                progress,
+                parameters=parameters,
+                content=chunks,
+                headers={"Content-Type": ARCHIVE},
+            )
 
     def _follow_lines(
         self,
@@ -243,8 +244,9 @@ def _new_file(path: Path) -> Iterator[IO[bytes]]:
             part.unlink(missing_ok=True)
 
 
-def _chunks_of(path: Path) -> Iterator[bytes]:
-    """Open a file at once, and return an iterator over its chunks.
+@contextmanager
+def _chunks_of(path: Path) -> Iterator[Iterator[bytes]]:
+    """Open a file, and yield an iterator over its chunks.
 
     Raises:
         CallerError: The file does not exist, or cannot be read.
@@ -255,13 +257,13 @@ def _chunks_of(path: Path) -> Iterator[bytes]:
         raise CallerError(f"{path} cannot be read: {error.strerror}") from error
 
     def chunks() -> Iterator[bytes]:
-        with source:
-            try:
-                yield from iter(lambda: source.read(CHUNK_BYTES), b"")
-            except OSError as error:
-                raise CallerError(f"{path} cannot be read: {error.strerror}") from error
+        try:
+            yield from iter(lambda: source.read(CHUNK_BYTES), b"")
+        except OSError as error:
+            raise CallerError(f"{path} cannot be read: {error.strerror}") from error
 
-    return chunks()
+    with source:  # A call that does not reach the service reads no chunk.
+        yield chunks()
 
 
 def lines_of(chunks: Iterator[bytes]) -> Iterator[bytes]:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,22 @@ def test_how_long_calls_are_repeated_is_checked(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setenv("NEVE_RETRY_S", wrong)
         with pytest.raises(CallerError, match=f"NEVE_RETRY_S is '{wrong}', expected seconds"):
             connect("http://127.0.0.1:1", "t")
+
+
+def test_a_restore_that_reaches_no_service_closes_its_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NEVE_RETRY_S", "0")
+    archive = tmp_path / "all.backup"
+    archive.write_bytes(b"an archive")
+    with pytest.raises(UnavailableError) as caught:
+        connect("http://127.0.0.1:1", "t").restore(archive)
+    assert str(archive) not in open_files(), caught
+
+
+def open_files() -> set[str]:
+    held = set()
+    for entry in Path("/proc/self/fd").glob("*"):
+        with suppress(OSError):
+            held.add(str(entry.readlink()))
+    return held
