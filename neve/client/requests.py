@@ -283,16 +283,41 @@ class RequestCalls:
         )
         return Request(self._connection, table, decode(api.Request, answer).id)
 
-    def dry_run(self, table: str, **wanted: Unpack[Wanted]) -> api.DryRun:
-        """Return what `compact` would select with the same arguments, and start nothing.
-
-        Args:
-            table: Name of the table.
-            wanted: The arguments of `compact` other than `call`.
-        """
-        body = replace(_body(**wanted), dry_run=True)
+    def dry_run(
+        self,
+        table: str,
+        *,
+        start: str | None = None,
+        end: str | None = None,
+        delete_where: str | None = None,
+        set: str | None = None,  # noqa: A002  as the language of expressions calls it
+        transform: PluginText | None = None,
+        selector: PluginText | None = None,
+        codec: str | None = None,
+        codec_level: int | None = None,
+        row_group_bytes: int | str | None = None,
+        hints: Mapping[str, str] | None = None,
+        boost: int = 0,
+        deadline: str | float | None = None,
+    ) -> api.DryRun:
+        """Return what `compact` would select with the same arguments, and start nothing."""
+        body = _body(
+            start=start,
+            end=end,
+            delete_where=delete_where,
+            set=set,
+            transform=transform,
+            selector=selector,
+            codec=codec,
+            codec_level=codec_level,
+            row_group_bytes=row_group_bytes,
+            hints=hints,
+            boost=boost,
+            deadline=deadline,
+        )
         path = table_path(table, "compactions")
-        return decode(api.DryRun, self._connection.call("POST", path, body=asdict(body)))
+        wanted = asdict(replace(body, dry_run=True))
+        return decode(api.DryRun, self._connection.call("POST", path, body=wanted))
 
     def requests(self, table: str, count: int = 100) -> list[api.Request]:
         """Return the compaction requests of a table, newest first.

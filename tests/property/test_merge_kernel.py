@@ -22,7 +22,7 @@ from common.rows.merge import merge_tables, scan_tables
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from common.wire import OutsideFile
-from compactor.rewrite import memory, outputs, parallel_column_writer
+from compactor.rewrite import memory_budget, outputs, parallel_column_writer
 from compactor.rewrite.attempt import kernel_supports
 from compactor.rewrite.kernel import (
     range_merge,
@@ -118,7 +118,7 @@ def squeeze(chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "BUNDLE_BYTES", chance.choice([1, 400]))
     monkeypatch.setattr(driver, "FAN_IN_MAX", 2)
     monkeypatch.setattr(driver, "SHORT_RUNS_MAX", chance.choice([0, 1 << 30]))
-    monkeypatch.setattr(memory, "AT_ONCE_FACTOR", chance.choice([1, 1 << 40]))
+    monkeypatch.setattr(memory_budget, "AT_ONCE_FACTOR", chance.choice([1, 1 << 40]))
     monkeypatch.setattr(driver, "BLOCK_BYTES_MIN", chance.choice([1, 200, 1 << 20]))
     monkeypatch.setattr(driver, "BLOCK_BYTES_MAX", chance.choice([1, 200, 1 << 20]))
     monkeypatch.setattr(driver, "REPEATED_MAX", chance.choice([1.0, 2.0, 100.0]))

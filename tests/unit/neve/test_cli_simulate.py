@@ -102,7 +102,9 @@ def test_what_is_wrong_is_said_in_a_sentence(neve: Shell, spec: str, tmp_path: P
     neve.run("simulate", str(tmp_path / "pipe"), code=1, says="it is not a regular file")
     bad.write_text(SPEC.replace("every", 'recorded = "pipe", every'))
     neve.run("simulate", str(bad), code=1, says="pipe cannot be read: it is not a regular file")
-    neve.run("simulate", spec, "--days", "1e9", code=2, says="simulation.days is 1,000,000,000")
+    neve.run(
+        "simulate", spec, "--days", "1e9", code=2, says="simulation.days is 1000000000, expected"
+    )
     neve.run("simulate", spec, "--seed=-1", code=2, says="simulation.seed is -1")
     neve.run("simulate", spec, "--planner", "rati", code=2, says="'rati' is not installed")
     neve.run("simulate", spec, "--csv", str(tmp_path / "no" / "f"), code=1, says="cannot be used")
