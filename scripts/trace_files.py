@@ -27,7 +27,7 @@ RECORDER = """
 import json, os, sys, threading, time
 from pathlib import Path
 
-folder = Path(os.environ["NEVE_TRACE"])
+folder = Path(os.environ["TRACED_FILES"])
 seen = {}
 current = set()
 
@@ -66,7 +66,7 @@ def traced(folder: Path) -> Counter[str]:
     environ = {
         **os.environ,
         "PYTHONPATH": str(folder),
-        "NEVE_TRACE": str(folder),
+        "TRACED_FILES": str(folder),
         "NEVE_HOME": str(folder / "home"),
     }
 
@@ -74,7 +74,7 @@ def traced(folder: Path) -> Counter[str]:
         program = "from neve.cli import main; main()"
         subprocess.run([sys.executable, "-c", program, *words], env=environ, check=True)
 
-    neve("up", "--allow", str(folder))
+    neve("up")
     try:
         compact(folder, neve)
     finally:
@@ -85,7 +85,7 @@ def traced(folder: Path) -> Counter[str]:
 def compact(folder: Path, neve: Callable[..., None]) -> None:
     """Record some time at rest, and then a compaction."""
     place, schema = str(folder / "lake" / "events"), "id:int64,version:int64"
-    keyed = ("--key", "id", "--version-column", "version")
+    keyed = ("--key", "id", "--version", "version")
     neve("table", "create", "events", "--location", place, "--schema", schema, *keyed)
     for number in range(2):  # Too few for a job of the planner.
         rows = folder / f"{number}.csv"
