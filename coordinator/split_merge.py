@@ -16,13 +16,10 @@ from typing import Protocol
 
 from common.errors import CompactionError, MetadataError, UnavailableError
 from common.metadata.changes import (
-    AbandonOperation,
     Applied,
     BeginOperation,
-    EndOperation,
     Outcome,
     Refused,
-    StepOperation,
     Unknown,
 )
 from common.metadata.changes.split_merge import operation_tablets
@@ -123,8 +120,6 @@ def _read_samples(
 # A step that the store refuses is not retried at once: the refusal is due to a change of a tablet,
 # which schedules the tablet again. At the latest, the full scan does.
 
-
-StoreChange = BeginOperation | StepOperation | EndOperation | AbandonOperation
 
 STEPS_MAX = 8
 """Maximum number of consecutive steps; an operation has three, and others may take some of them."""

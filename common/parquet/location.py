@@ -515,7 +515,7 @@ def _write(location: Location, full: str) -> None:
 
 def _list(location: Location, full: str) -> None:
     selector = arrow_fs.FileSelector(posixpath.dirname(full), allow_not_found=True)
-    sizes = {each.path: each.size for each in location.filesystem.get_file_info(selector)}
+    sizes = {entry.path: entry.size for entry in location.filesystem.get_file_info(selector)}
     if sizes.get(full) != len(CONTENT):
         raise OSError("a file that was just written is not listed")
 

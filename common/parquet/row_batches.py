@@ -372,9 +372,9 @@ def remove_guards(location: Location) -> None:
     root = f"{location.root}/{GUARDS_FOLDER}"
     selector = fs.FileSelector(root, recursive=True, allow_not_found=True)
     try:
-        for each in location.filesystem.get_file_info(selector):
-            if each.base_name == _NOTE and each.type == fs.FileType.File:
-                folder = posixpath.dirname(each.path).removeprefix(root).strip("/")
+        for entry in location.filesystem.get_file_info(selector):
+            if entry.base_name == _NOTE and entry.type == fs.FileType.File:
+                folder = posixpath.dirname(entry.path).removeprefix(root).strip("/")
                 _delete(location, posixpath.join(folder, GUARD_NAME))
         if location.filesystem.get_file_info(root).type == fs.FileType.Directory:
             location.filesystem.delete_dir(root)

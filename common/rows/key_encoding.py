@@ -297,7 +297,7 @@ def partition_of_path(table: Table, path: str) -> Partition:
     values = []
     for name, kind in zip(table.partition_by, partition_types(table), strict=True):
         if name not in folders:
-            wanted = "/".join(f"{each}=…" for each in table.partition_by)
+            wanted = "/".join(f"{column}=…" for column in table.partition_by)
             raise RequestError(
                 f"file {path} is in no partition: its folders do not name {name}, "
                 f"expected a path such as {wanted}/file.parquet"

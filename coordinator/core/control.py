@@ -178,7 +178,7 @@ def _lowered(
 def _unhindered_bytes_s(decided: ControlDecision, readings: ControlReadings) -> float | None:
     """Return the rate before it is lowered for readers; None if it is unknown so far."""
     known = [decided.bytes_s, _rate_for_readers(readings)]
-    limits = [each for each in known if each is not None]
+    limits = [limit for limit in known if limit is not None]
     if limits:
         return min(limits)
     measured = readings.rewrite_bytes_s

@@ -84,7 +84,7 @@ def admits_weight(weight: int, running: Iterable[int], most: int = 1) -> bool:
         running: Weights of the jobs that run on the same volume.
         most: Maximum number of running jobs of one weight.
     """
-    return weight == 0 or sum(each == weight for each in running) < most
+    return weight == 0 or sum(other == weight for other in running) < most
 
 
 def admits_fan_in(inputs: int, running: Iterable[int]) -> bool:
@@ -335,8 +335,8 @@ class JobQueue:
         """
         entry = self._index.next(saturated, barred)
         if entry is not None and suits is not None and not suits(entry.job):
-            opened = (each for each in self.entries() if each.job.tablet.table not in saturated)
-            entry = next((each for each in islice(opened, PROBES_MAX) if suits(each.job)), None)
+            opened = (other for other in self.entries() if other.job.tablet.table not in saturated)
+            entry = next((other for other in islice(opened, PROBES_MAX) if suits(other.job)), None)
         if entry is None:
             return None
         if self._shares is not None:
@@ -406,7 +406,7 @@ class JobQueue:
         if leaving is None:
             self.counts.rejected += 1
             return reject_full(entry.job, len(index), index.size_bytes)
-        evicted = tuple(index.drop(each) for each in leaving)
+        evicted = tuple(index.drop(lowest) for lowest in leaving)
         index.put(entry)
         self.counts.accepted += 1
         self.counts.evicted += len(evicted)

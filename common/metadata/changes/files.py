@@ -463,7 +463,7 @@ def _added(
     effects = [] if stored else make_tablet(tablet, bounds)
     effects += files_written(keys, stamped)
     before = unpack_recent(keys.record, seen[f"{tablet.text}/recent"])
-    flags = _recent(table, before, [each for each in stamped if not is_late(each, purge)], seen)
+    flags = _recent(table, before, [file for file in stamped if not is_late(file, purge)], seen)
     effects += tablet_changed(tablet, "add", counts=file_counts(stamped), flags=flags)
     return effects
 

@@ -211,7 +211,7 @@ def _first_runs(
     total, largest = sum(piece.size_bytes for piece in pieces), max(e.size_bytes for e in pieces)
     count = -(-total // max(1, bundle_max) // cores) * cores  # All cores finish together.
     bundle = min(bundle_max, total // max(1, count) + largest)
-    return [MergeRange(groups=each) for each in bundles_of(pieces, bundle)]
+    return [MergeRange(groups=bundled) for bundled in bundles_of(pieces, bundle)]
 
 
 def _merges_of_runs(memory: MemoryBudget, blocks: Sequence[RowGroup]) -> list[MergeRange]:
@@ -252,10 +252,10 @@ def results_of(ended: Sequence[TaskOutcome], kind: type[_Result]) -> list[_Resul
     Raises:
         LongKeyError: Keys are too long for the kernel.
     """
-    if any(isinstance(each, LongKeys) for each in ended):
+    if any(isinstance(result, LongKeys) for result in ended):
         raise LongKeyError("a key is longer than the kernel supports")
-    wrong = {each.input for each in ended if isinstance(each, WrongStatistics)}
-    return wrong or [each for each in ended if isinstance(each, kind)]
+    wrong = {result.input for result in ended if isinstance(result, WrongStatistics)}
+    return wrong or [result for result in ended if isinstance(result, kind)]
 
 
 # ------------------------------------------------------------------------------------------- Driver
