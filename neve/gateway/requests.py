@@ -49,7 +49,7 @@ from common.rows.schema import arrow_schema
 from common.spi.selector import SelectorParameters
 from common.wire import AttemptProgress
 from coordinator.core.requests import matching_files, meets_tablet, shown_files, tablet_progress
-from coordinator.core.version_watermark import WATERMARKS_PER_RETENTION
+from coordinator.core.scans import WATERMARKS_PER_RETENTION
 from neve import api
 from neve.gateway.access.callers import Role, current_call
 from neve.gateway.access.route_rights import COMPACT, READ, route
