@@ -15,9 +15,8 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
-from common.errors import BrokenValueError, MetadataError, UnavailableError
+from common.errors import BrokenValueError, MetadataError, UnavailableError, redacted
 from common.primitives import Backoff, BoundedMap
-from common.redaction import redacted
 from common.telemetry import Log
 
 T = TypeVar("T")

@@ -33,16 +33,17 @@ from common.model.request import AUTOMATIC_PREFIX
 from common.model.table import Table, TableSettings, TableState
 from common.model.tablet import Reservation, Selection, Tablet, TabletId
 from common.primitives import earliest_s
-from common.spi.dispatcher import Dispatcher, DispatchParameters
+from common.spi.controller import TrackerPlugin
 from common.spi.planner import (
     NOTHING_KNOWN,
+    Dispatcher,
+    DispatchParameters,
     Planner,
     PlanParameters,
     RequestFacts,
     RunningJob,
     Surroundings,
 )
-from common.spi.tracker import TrackerPlugin
 from common.units import format_bytes, whole_number
 from coordinator.core.backlog import measured
 from coordinator.core.split_jobs import cut_plan, is_cutting

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 
-from common.errors import ConfigError, MetadataError, RequestError, UnavailableError
+from common.errors import ConfigError, MetadataError, RequestError, UnavailableError, redacted
 from common.metadata.changes import Applied, BumpGeneration
 from common.metadata.store import TabletStore
 from common.model.table import Table, TableState
@@ -29,7 +29,6 @@ from common.parquet.service_files import (
     write_generation,
     written_generation,
 )
-from common.redaction import redacted
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
 from coordinator.table_faults import TableFaults
