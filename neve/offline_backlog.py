@@ -10,7 +10,7 @@ from typing import Any
 from common.documents import read_list, read_object
 from common.errors import ConfigError, RequestError
 from common.plugins import TRACKERS, load_tracker, request_errors
-from common.spi.tracker import PartialOutput, WorkUnderWay
+from common.spi.controller import PartialOutput, WorkUnderWay
 from neve.offline import (
     COUNT,
     SIZE,

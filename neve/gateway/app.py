@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fastapi import APIRouter, FastAPI, Response
 
-from common.secret_files import secret_of
+from common.config import secret_of
 from neve.gateway import problems
 from neve.gateway.access.oidc import OidcTokens
 from neve.gateway.access.route_rights import declared_routes, guard_routes

@@ -46,7 +46,7 @@ from common.rows.conform import conform
 from common.rows.key_encoding import encode_keys
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
-from common.spi.selector import SelectorParameters
+from common.spi.planner import SelectorParameters
 from common.wire import AttemptProgress
 from coordinator.core.requests import matching_files, meets_tablet, shown_files, tablet_progress
 from coordinator.core.scans import WATERMARKS_PER_RETENTION

@@ -22,8 +22,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import InvalidResponse, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from common.metadata.commands import Command, Reply
-from common.metadata.keyspace import LinkLostError
+from common.metadata.keyspace import Command, LinkLostError, Reply
 from common.metadata.redis.address import RedisAddress
 
 ReplyError = ResponseError

@@ -15,10 +15,21 @@ from typing import TypeVar
 
 from common.errors import BrokenValueError, MetadataError, UnknownOutcomeError
 from common.metadata.codec import table
-from common.metadata.commands import TIME, Command, Reply, delete, get, hgetall, set_string
 from common.metadata.executor import time_s
 from common.metadata.keys import FULL, RESERVE, SHORT_STREAM_MAX, TABLES, TableKeys
-from common.metadata.keyspace import KeyspaceSession, LinkLostError, StoreBusyError, StreamEntry
+from common.metadata.keyspace import (
+    TIME,
+    Command,
+    KeyspaceSession,
+    LinkLostError,
+    Reply,
+    StoreBusyError,
+    StreamEntry,
+    delete,
+    get,
+    hgetall,
+    set_string,
+)
 from common.metadata.redis.acl import explained, missing_rights
 from common.metadata.redis.address import parse_url_of_store
 from common.metadata.redis.connection import (
