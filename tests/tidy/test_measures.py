@@ -37,12 +37,8 @@ def test_a_call_with_a_metric_changes_few_files() -> None:
     page = (ROOT / "docs" / "development.md").read_text("utf-8")
     (commit, block) = re.findall(r"The commit\n`(\w+)`.+?```text\n(.+?)```", page, re.DOTALL)[0]
     listed = {line.split()[0] for line in block.splitlines()}
-    shown = subprocess.run(
-        ["git", "show", "--name-only", "--format=", commit],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
+    show = ["git", "show", "--name-only", "--format=", commit]
+    shown = subprocess.run(show, cwd=ROOT, capture_output=True, text=True)
 
     assert 0 < len(listed) <= CALL_FILES_MAX
     if shown.returncode == 0:  # An archive or a shallow clone does not have the commit.
