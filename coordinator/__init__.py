@@ -36,5 +36,5 @@ How a change of a tablet becomes a job of a compactor:
 import os
 
 # Before pyarrow is loaded: parts of it keep the allocator that they begin with.
-# See `common.memory_limit.share_freed_memory`.
+# See `common.runtime.share_freed_memory`.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")

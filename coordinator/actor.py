@@ -14,12 +14,17 @@ import ray
 from common.coordinator_proxy import callable_across_releases
 from common.errors import all_causes
 from common.log_files import LogFiles
-from common.memory_limit import share_freed_memory
 from common.metadata.redis import connect
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from common.readers.pool import open_readers
-from common.runtime import RandomIds, SystemClock, collect_oldest_forever, ignore_what_is_loaded
+from common.runtime import (
+    RandomIds,
+    SystemClock,
+    collect_oldest_forever,
+    ignore_what_is_loaded,
+    share_freed_memory,
+)
 from common.settings import Settings
 from common.telemetry import event_log
 from common.tracing import spans_of

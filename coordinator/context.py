@@ -17,6 +17,7 @@ from common.errors import (
     MetadataError,
     RequestError,
     UnavailableError,
+    redacted,
 )
 from common.metadata.changes import (
     Applied,
@@ -42,7 +43,6 @@ from common.parquet.service_files import (
     written_generation,
 )
 from common.primitives import Backoff, BoundedMap
-from common.redaction import redacted
 from common.runtime import Clock, IdSource
 from common.storage_threads import StorageThreads
 from common.telemetry import Log

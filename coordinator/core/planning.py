@@ -42,16 +42,17 @@ from common.model.tablet import (
     TabletId,
 )
 from common.primitives import earliest_s
-from common.spi.dispatcher import Dispatcher, DispatchParameters
+from common.spi.controller import TrackerPlugin
 from common.spi.planner import (
     NOTHING_KNOWN,
+    Dispatcher,
+    DispatchParameters,
     Planner,
     PlanParameters,
     RequestFacts,
     RunningJob,
     Surroundings,
 )
-from common.spi.tracker import TrackerPlugin
 from common.units import format_bytes, whole_number
 from coordinator.core.backlog import measured
 from coordinator.core.triggers import (

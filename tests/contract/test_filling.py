@@ -24,8 +24,8 @@ from common.metadata.changes import (
     SubmitRequest,
     TriggerTable,
 )
-from common.metadata.commands import hdel, hset
 from common.metadata.keys import TABLES, TableKeys
+from common.metadata.keyspace import hdel, hset
 from common.model.request import Request
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from common.metadata.changes import CreateTable, DropTable, RestoreName
-from common.metadata.commands import hdel, hset
 from common.metadata.keys import TABLES, TableKeys
+from common.metadata.keyspace import hdel, hset
 from common.model.location_identity import LocationIdentity
 from common.model.table import Table, TableState
 from coordinator.context import TableFaults

@@ -22,9 +22,8 @@ from pyarrow import fs
 
 from common.errors import CompactionError
 from common.metadata.changes import Applied, ChangeTable, CommitAttempt, ReserveFiles
-from common.metadata.commands import Command, Reply
 from common.metadata.executor import RetryLimits
-from common.metadata.keyspace import LinkLostError, StreamEntry
+from common.metadata.keyspace import Command, LinkLostError, Reply, StreamEntry
 from common.metadata.store import TabletStore
 from common.metadata.store_values import StoreHealth
 from common.model.job import Job, Kind, job_id

@@ -17,7 +17,7 @@ from common.model.table import Table, TableSettings
 from common.model.tablet import Record, Tablet, TabletId
 from common.plugins import load_tracker
 from common.settings import CoordinatorSettings
-from common.spi.tracker import BacklogTracker, TrackerPlugin, WorkUnderWay
+from common.spi.controller import BacklogTracker, TrackerPlugin, WorkUnderWay
 from common.wire import AttemptProgress, AttemptReport, Heartbeat, TakeRequest
 from coordinator.core import events as on
 from coordinator.core.assignment import cluster_facts

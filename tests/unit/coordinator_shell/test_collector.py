@@ -31,9 +31,8 @@ from common.model.job import Kind
 from common.model.outcome import AttemptEnd, RowCounts
 from common.model.table import Column, Table, TableState
 from common.model.tablet import PLUS_INFINITY, Reservation, TabletId
-from common.parquet.foreign_formats import ForeignMark
 from common.parquet.location import open_location
-from common.parquet.service_files import LocationOwner, claim_location
+from common.parquet.service_files import ForeignMark, LocationOwner, claim_location
 from common.runtime import Clock, call_id
 from coordinator.context import TableFaults
 from coordinator.core.maintenance import GarbageCounts

@@ -14,8 +14,8 @@ import pytest
 from common.errors import BrokenValueError, MetadataError
 from common.metadata.changes import AddFiles, Applied, CreateTable
 from common.metadata.codec.table import pack_name
-from common.metadata.commands import hdel, hset, xadd
 from common.metadata.keys import TABLES, TableKeys, TabletKeys
+from common.metadata.keyspace import hdel, hset, xadd
 from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.model.table import Column, Table

@@ -21,8 +21,8 @@ from common.metadata.changes import (
     Refused,
     ReleaseAttempt,
 )
-from common.metadata.commands import set_string
 from common.metadata.keys import TableKeys
+from common.metadata.keyspace import set_string
 from common.model.location_identity import DESCRIPTION_PATH, GENERATION_PATH
 from common.model.outcome import AttemptEnd
 from common.model.table import Table, TableState
