@@ -399,12 +399,14 @@ class StallWatch:
         cause = f"no progress for {longest_s:.0f} s: {listing}"
         return Stall(cause=cause, attempts=tuple(progress.attempt for progress in stalled))
 
-    def _stands_still(self, each: Progress, watched: list[Progress], health: EngineHealth) -> bool:
-        if self.quiet_s(each.attempt) < self._stall_s:
+    def _stands_still(
+        self, progress: Progress, watched: list[Progress], health: EngineHealth
+    ) -> bool:
+        if self.quiet_s(progress.attempt) < self._stall_s:
             return False
-        if each.state is not AttemptPhase.REWRITING or each.attempt in health.busy:
+        if progress.state is not AttemptPhase.REWRITING or progress.attempt in health.busy:
             return True
-        others = [other.attempt for other in watched if other.attempt != each.attempt]
+        others = [other.attempt for other in watched if other.attempt != progress.attempt]
         return all(self.quiet_s(other) >= self._stall_s for other in others)
 
 

@@ -27,7 +27,7 @@ class StoredValue:
 
 def known_fields(value: Any) -> tuple[Field[Any], ...]:
     """Return the fields of a dataclass or its instance that this release defines."""
-    return tuple(each for each in fields(value) if each.name != UNKNOWN)
+    return tuple(entry for entry in fields(value) if entry.name != UNKNOWN)
 
 
 def as_plain(value: Any) -> dict[str, Any]:

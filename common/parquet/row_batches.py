@@ -306,7 +306,7 @@ def rows_at(
         while end < len(places) and places[end] < before + batch.num_rows:
             end += 1
         if end > at:
-            here = [place - before for place in places[at:end]]
+            here = [index - before for index in places[at:end]]
             picked = batch.select(list(names)).take(pa.array(here, pa.int64()))
             tables.append(pa.Table.from_batches([picked]))
         before, at = before + batch.num_rows, end

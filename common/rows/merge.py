@@ -176,8 +176,8 @@ def merge_tables(
 def concat_rows(tables: Sequence[pa.Table], rules: RowRules) -> pa.Table:
     """Return all rows as one table with the rules' schema, in the given order."""
     schema = arrow_schema(rules.schema)
-    known = [conform(table, schema) for table in tables]
-    return pa.concat_tables(known) if known else schema.empty_table()
+    conformed = [conform(table, schema) for table in tables]
+    return pa.concat_tables(conformed) if conformed else schema.empty_table()
 
 
 def _merge_bag(rows: pa.Table, rules: RowRules, now_s: float) -> MergeResult:
@@ -258,9 +258,9 @@ def scan_tables(
     Raises:
         RequestError: A column is unknown, or a table does not fit the rules' schema.
     """
-    known = [column.name for column in rules.schema]
-    if unknown := [name for name in columns or () if name not in known]:
-        message = f"columns {', '.join(unknown)} are unknown, expected some of {', '.join(known)}"
+    names = [column.name for column in rules.schema]
+    if unknown := [name for name in columns or () if name not in names]:
+        message = f"columns {', '.join(unknown)} are unknown, expected some of {', '.join(names)}"
         raise RequestError(message)
     rows = concat_rows([in_range(table, rules, start, end) for table in tables], rules)
     seen = visible_rows(merge_tables([rows], rules, now_s).table, rules, now_s)

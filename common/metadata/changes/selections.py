@@ -77,7 +77,7 @@ def cancelled_here(request: Request, bounds: Bounds) -> bool:
     whole = bounds.partition is None and bounds.end == PLUS_INFINITY
     ends = (None if whole else bounds.end + b"\x00", request.range.until)
     until = min((end for end in ends if end is not None), default=None)
-    for keys in sorted(request.cancelled_ranges, key=lambda each: each.start or b""):
+    for keys in sorted(request.cancelled_ranges, key=lambda key_range: key_range.start or b""):
         if (keys.start or b"") > reached:
             return False
         if keys.until is None:

@@ -515,22 +515,22 @@ class ResumeFilling(Change):
     """Number of files that the table has when this run ends."""
 
 
-def may_fill(table: str, found: Table | None, run: str) -> Refusal | None:
+def may_fill(table: str, current: Table | None, run: str) -> Refusal | None:
     """Return why a run may not put files into a table, or None.
 
     Args:
         table: Its id.
-        found: The current table.
+        current: The current table.
         run: Fencing token of the run; empty: no run, so no run may be filling the table.
     """
     if not run:
-        return may_change(table, found.state if found else None)
-    if found is None:
+        return may_change(table, current.state if current else None)
+    if current is None:
         return may_change(table, None)
-    filling = found.filling
+    filling = current.filling
     if filling is None:
         return Refusal(
-            RefusalCode.STATE, f"table {table} is {found.state.value}: its filling has ended"
+            RefusalCode.STATE, f"table {table} is {current.state.value}: its filling has ended"
         )
     if filling.run != run:
         return Refusal(
@@ -551,9 +551,9 @@ def resume_filling(change: ResumeFilling) -> Transaction:
     keys = TableKeys(change.table)
 
     def decide(seen: Seen) -> Decision:
-        found = table_seen(keys, seen)
-        present = found.filling if found else None
-        if refusal := may_fill(change.table, found, present.run if present else change.run):
+        table = table_seen(keys, seen)
+        present = table.filling if table else None
+        if refusal := may_fill(change.table, table, present.run if present else change.run):
             return refusal
         filling = Filling(run=change.run, verb=change.verb, files=change.files)
         fields = {FILLING: codec_table.pack_filling(filling)}
