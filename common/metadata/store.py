@@ -269,16 +269,16 @@ class TabletStore:
         )
 
     async def held_among(
-        self, asked: Mapping[TabletId, Sequence[str]]
+        self, paths_of: Mapping[TabletId, Sequence[str]]
     ) -> Sequence[Collection[str]]:
         """Return which of some paths are files of their tablet, for each tablet.
 
         The cost depends on the number of paths, not on the number of files in the tablets.
 
         Args:
-            asked: Tablet → paths.
+            paths_of: Tablet → paths.
         """
-        wanted = [(tablet, list(paths)) for tablet, paths in asked.items() if paths]
+        wanted = [(tablet, list(paths)) for tablet, paths in paths_of.items() if paths]
         entries = await bulk_reads.read_each(
             self._fetch,
             [hmget(TabletKeys.of(tablet).files, paths) for tablet, paths in wanted],
@@ -289,7 +289,7 @@ class TabletStore:
             },
         )
         held = dict(zip((tablet for tablet, _ in wanted), entries, strict=True))
-        return [held.get(tablet, set()) for tablet in asked]
+        return [held.get(tablet, set()) for tablet in paths_of]
 
     async def inspect(self, tablets: Sequence[TabletId]) -> Sequence[RawTablet]:
         """Return all values under the keys of tablets, for `neve fsck`."""

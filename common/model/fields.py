@@ -32,10 +32,10 @@ def known_fields(value: Any) -> tuple[Field[Any], ...]:
 
 def as_plain(value: Any) -> dict[str, Any]:
     """Return a dataclass and its nested dataclasses as mappings, without unknown fields."""
-    return asdict(value, dict_factory=_known)
+    return asdict(value, dict_factory=_without_unknown)
 
 
-def _known(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def _without_unknown(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return {name: value for name, value in pairs if name != UNKNOWN}
 
 

@@ -286,7 +286,7 @@ _BATCH_ROWS = 1 << 13
 
 
 def rows_at(
-    parquet: pq.ParquetFile, group: int, names: Sequence[str], places: Sequence[int]
+    parquet: pq.ParquetFile, group: int, names: Sequence[str], row_numbers: Sequence[int]
 ) -> pa.Table:
     """Return some rows of a row group, decoding only few at a time.
 
@@ -294,7 +294,7 @@ def rows_at(
         parquet: The open file.
         group: The row group's number.
         names: Columns of the file.
-        places: Row numbers in the row group, ascending.
+        row_numbers: Row numbers in the row group, ascending.
     """
     schema = pa.schema([parquet.schema_arrow.field(name) for name in names])
     tables, before, at = [schema.empty_table()], 0, 0
@@ -303,14 +303,14 @@ def rows_at(
     )
     for batch in batches:
         end = at
-        while end < len(places) and places[end] < before + batch.num_rows:
+        while end < len(row_numbers) and row_numbers[end] < before + batch.num_rows:
             end += 1
         if end > at:
-            here = [index - before for index in places[at:end]]
-            picked = batch.select(list(names)).take(pa.array(here, pa.int64()))
+            in_batch = [index - before for index in row_numbers[at:end]]
+            picked = batch.select(list(names)).take(pa.array(in_batch, pa.int64()))
             tables.append(pa.Table.from_batches([picked]))
         before, at = before + batch.num_rows, end
-        if at == len(places):
+        if at == len(row_numbers):
             break
     return pa.concat_tables(tables)
 

@@ -345,10 +345,10 @@ def write_copied(location: Location, table: str, files: Mapping[str, int]) -> No
     """
     left = iter(sorted(files.items()))
     for number in count():
-        some = dict(islice(left, _COPIED_AT_ONCE))
-        if not some:
+        batch = dict(islice(left, _COPIED_AT_ONCE))
+        if not batch:
             return
-        write_small(location, _copied_path(table, number), json.dumps(some).encode())
+        write_small(location, _copied_path(table, number), json.dumps(batch).encode())
 
 
 def read_copied(location: Location, tables: Iterable[str]) -> dict[str, int]:

@@ -201,8 +201,8 @@ def _winners(rows: pa.Table, ordered: SortedRows) -> Int64s:
     # Only rows that tie with the first row of their key in version and tombstone are hashed.
     member = np.zeros(len(sizes), np.bool_)
     member[runs[firsts[tied_firsts]]] = True
-    places = np.flatnonzero(member[runs])
-    winners[tied_firsts] = _greatest_hashes(rows, ordered.row[places], runs[places])
+    tied = np.flatnonzero(member[runs])
+    winners[tied_firsts] = _greatest_hashes(rows, ordered.row[tied], runs[tied])
     return winners
 
 
@@ -292,10 +292,10 @@ def count_visible(tables: Sequence[pa.Table], rules: RowRules, now_s: float) -> 
     tombstones, expired = dead_rows(rows, narrow, now_s)
     ranks = np.flatnonzero(ordered.new_rank)
     gone = expired[ordered.row]
-    some, every = np.logical_or.reduceat(gone, ranks), np.logical_and.reduceat(gone, ranks)
+    any_expired, every = np.logical_or.reduceat(gone, ranks), np.logical_and.reduceat(gone, ranks)
     first_ranks = ordered.new_key[ranks]
     dead = tombstones[ordered.row][ranks] | every
-    unsure = some & ~dead
+    unsure = any_expired & ~dead
     if (unsure & first_ranks).any():
         return None
     return int((first_ranks & ~dead).sum())

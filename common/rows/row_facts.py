@@ -409,9 +409,9 @@ def _steps(offsets: Int64s) -> Iterable[tuple[int, int]]:
 
 def _fold_runs(words: Words, counts: Int64s, sizes: Int64s) -> Words:
     """Fold `counts[i]` consecutive words for each row i."""
-    places = range_positions(np.ones(len(counts), np.int64), counts).view(np.uint64)
+    positions = range_positions(np.ones(len(counts), np.int64), counts).view(np.uint64)
     sums = np.zeros(len(words) + 1, np.uint64)
-    np.cumsum(_mix(_mix(words) + places * _GOLDEN), out=sums[1:])
+    np.cumsum(_mix(_mix(words) + positions * _GOLDEN), out=sums[1:])
     ends = np.cumsum(counts)
     return _mix(sizes.view(np.uint64) + sums[ends] - sums[ends - counts])
 

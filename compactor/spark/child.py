@@ -332,13 +332,13 @@ class Driver:
     def _give_signs(self) -> None:
         """Send life signs: the JVM answers, and which attempts it runs."""
         assert self._worker is not None
-        alone = 0
+        signs_alone = 0
         while not self._stopping.wait(SIGN_INTERVAL_S):
             if self._worker.broken():
                 end_process("the Spark application has ended")
-            alone = 0 if self._worker.has_executor() else alone + 1
-            if alone >= NO_EXECUTOR_SIGNS_MAX:
-                end_process("no executor has come back", waited_s=alone * SIGN_INTERVAL_S)
+            signs_alone = 0 if self._worker.has_executor() else signs_alone + 1
+            if signs_alone >= NO_EXECUTOR_SIGNS_MAX:
+                end_process("no executor has come back", waited_s=signs_alone * SIGN_INTERVAL_S)
             self.send(driver_protocol.LifeSign(self._worker.busy()))
 
     def _read_orders(self) -> None:

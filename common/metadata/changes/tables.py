@@ -438,8 +438,8 @@ def _name(change: CreateTable) -> Transaction:
     table = change.table
 
     def decide(seen: Seen) -> Decision:
-        mine = _name_of(table.id, seen["names"]) == table.name.encode()
-        if not mine and (refusal := refused_by_names(change, seen["names"])):
+        is_named = _name_of(table.id, seen["names"]) == table.name.encode()
+        if not is_named and (refusal := refused_by_names(change, seen["names"])):
             # Another table was first. The result of the first transaction is removed.
             refused = Refused(code=refusal.code, reason=refusal.reason)
             return NoWrite(then=undo_create(table.id, refused))
@@ -591,8 +591,8 @@ def finish_filling(change: FinishFilling) -> Transaction:
         present = table_seen(keys, seen)
         filling = codec_table.unpack_filling(keys.table, seen["table"]) if present else None
         if present is not None and present.state in {TableState.LIVE, TableState.PAUSED}:
-            mine = filling is not None and filling.run == change.run
-            return NoWrite() if mine else _filling_ended(change.table, present.state)
+            has_filled = filling is not None and filling.run == change.run
+            return NoWrite() if has_filled else _filling_ended(change.table, present.state)
         if refusal := may_fill(change.table, present, change.run):
             return refusal
         assert filling is not None, change.table
