@@ -44,13 +44,12 @@ from common.wire import (
     TakeRequest,
     compactor_actor_name,
 )
-from coordinator.context import ShellContext
+from coordinator.context import Generations, ShellContext
 from coordinator.core import events as on
 from coordinator.core.backlog import largest_tablets
 from coordinator.core.views import table_activity
 from coordinator.ray_compactors import RayCompactorLever
 from coordinator.scan.ray_ranges import RayRangeScans
-from coordinator.storage.generations import Generations
 from coordinator.store_watch import take_lead, until_replaced
 from coordinator.wiring import assemble, storage_loops
 from neve import api

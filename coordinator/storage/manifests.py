@@ -34,8 +34,8 @@ from common.parquet.service_files import generation_fault, owner_of, written_gen
 from common.runtime import IdSource
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
+from coordinator.context import TableFaults
 from coordinator.core.scans import PublishRules, is_publish_due
-from coordinator.table_faults import TableFaults
 
 PART_FILES = 100_000
 WRITING_MAX_S = 1800.0

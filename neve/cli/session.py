@@ -69,6 +69,7 @@ Count = Annotated[int, typer.Option(help="Maximum number of entries.")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", help="List every file that is left out with its reason.")
 ]
+WholeIds = Annotated[bool, typer.Option("--verbose", help="Show whole ids.")]
 
 
 def names(written: str | None) -> tuple[str, ...]:

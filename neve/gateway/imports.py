@@ -33,10 +33,9 @@ from common.rows.schema import READERS, arrow_schema, has_nanoseconds, unreadabl
 from common.units import format_bytes, format_count
 from neve import api
 from neve.api import LINES
-from neve.gateway.access.callers import current_call
-from neve.gateway.access.route_rights import ADMIN_ALL, READ, route
+from neve.gateway.access.callers import ADMIN_ALL, READ, current_call, route
+from neve.gateway.bodies import progress_lines
 from neve.gateway.problems import ChangeRefusedError, require_applied
-from neve.gateway.progress_stream import progress_lines
 from neve.gateway.rows.add import add_files, inspect_incoming
 from neve.gateway.rows.scan import manifest_json, manifest_names
 from neve.gateway.services import LONG_STEP_MAX_S, Services, checked_label

@@ -43,8 +43,17 @@ from common.storage_threads import StorageThreads
 from coordinator.core.split_merge import has_ranges
 from neve import api
 from neve.gateway import table_locations
-from neve.gateway.access.callers import current_call, open_table, sees_table
-from neve.gateway.access.route_rights import ADMIN, ADMIN_ALL, COMPACT, READ, READ_LISTED, route
+from neve.gateway.access.callers import (
+    ADMIN,
+    ADMIN_ALL,
+    COMPACT,
+    READ,
+    READ_LISTED,
+    current_call,
+    open_table,
+    route,
+    sees_table,
+)
 from neve.gateway.key_views import (
     key_types,
     tablet_view,

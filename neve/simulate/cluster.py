@@ -43,8 +43,8 @@ from coordinator.core.requests import (
     facts_of,
     next_step,
 )
-from neve.simulate.disturbances import RequestRule
 from neve.simulate.figures import Outcome
+from neve.simulate.sections import RequestRule
 from neve.simulate.specification import GroupRule
 from neve.simulate.tablet import SimulatedTable, SimulatedTablet
 

@@ -30,8 +30,8 @@ from common.model.request import Request
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from common.runtime import call_id
+from coordinator.context import TableFaults
 from coordinator.storage.garbage_collector import UnfinishedTables
-from coordinator.table_faults import TableFaults
 from tests.support.flaky import Fault, Point
 from tests.support.store_harness import MIDDLE, Harness, applied, file, refused, reserve
 

@@ -25,7 +25,7 @@ from coordinator.plugins.trackers import (
     in_date_windows,
     leveled_backlog_bytes,
 )
-from neve.offline_backlog import backlog_offline
+from neve.offline import backlog_offline
 from tests.support.plan_loop import live
 from tests.support.planning import parameters
 

@@ -31,7 +31,7 @@ from coordinator.core.backlog import (
 )
 from coordinator.core.planning import with_backlog
 from coordinator.core.state import CoordinatorState
-from coordinator.figures import backlog_figures
+from coordinator.wiring import backlog_figures
 from neve import api
 from tests.support.planning import job as queued_job
 from tests.support.reservations import assignment_of
