@@ -246,7 +246,7 @@ def open_table_file(
         location: Location of the table.
         path: Path relative to it.
         metadata: Its footer, if known: single row groups will be read, each by as few
-            requests as possible.
+            reads as possible.
 
     Raises:
         RequestError: There is no such file, it is not Parquet, or it is damaged.

@@ -25,7 +25,7 @@ from common.rows.conform import BATCH_ROWS, Int64s
 
 LARGE_BYTES = 192 * 1024**2
 """Uncompressed size of a large row group. In smaller ones, which most writers produce, each column
-is read by one request."""
+is read at once."""
 BUFFERS_BYTES = 32 * 1024**2
 """Approximate size of the read buffers of all columns of a large row group."""
 BUFFER_BYTES_MIN, BUFFER_BYTES_MAX = 64 * 1024, 4 * 1024**2
@@ -39,7 +39,7 @@ def open_parquet_file(
     Args:
         source: A file opened by Arrow; the caller closes it.
         metadata: Its footer, if known: single row groups will be read whole, each by as few
-            requests as possible. Otherwise rows are read in the file's order, and only some
+            reads as possible. Otherwise rows are read in the file's order, and only some
             pages per column of a large row group are in memory.
         packed: Text columns that are read as dictionaries, each text once; then rows are read
             in the file's order, even if the footer is known.

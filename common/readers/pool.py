@@ -86,7 +86,7 @@ class ForkServer:
         self._limits, self._modules = limits, modules
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
+        self._server_link: socket.socket | None = None
 
     def fork(self, *, network: bool = False) -> ReaderProcess:
         """Return a new reader.
@@ -116,11 +116,11 @@ class ForkServer:
         reader.link.close()
         try:
             with self._lock:
-                control = self._control
-                if control is None:
+                link = self._server_link
+                if link is None:
                     return ReaderEnd("ended with the process that started it", by_others=True)
-                control.sendall(END + ID.pack(reader.id))
-                return _end_of(_number(control), self._limits.wait_s)
+                link.sendall(END + ID.pack(reader.id))
+                return _end_of(_number(link), self._limits.wait_s)
         except (OSError, EOFError):
             self.close()
             return ReaderEnd("ended with the process that started it", by_others=True)
@@ -133,11 +133,11 @@ class ForkServer:
     def _forked(self, other_end: socket.socket, *, network: bool) -> int:
         if self._process is not None and self._process.poll() is not None:
             self._close()
-        control = self._control or self._start()
+        link = self._server_link or self._start()
         order = LIMITS.pack(self._limits.memory_bytes, self._limits.wait_s, network)
-        control.sendall(FORK)
-        socket.send_fds(control, [order], [other_end.fileno()])
-        return _number(control)
+        link.sendall(FORK)
+        socket.send_fds(link, [order], [other_end.fileno()])
+        return _number(link)
 
     def _start(self) -> socket.socket:
         own_end, other_end = socket.socketpair()
@@ -150,14 +150,14 @@ class ForkServer:
                 env=_environment(),
                 start_new_session=True,
             )
-        self._control = own_end
+        self._server_link = own_end
         return own_end
 
     def _close(self) -> None:
-        control, process = self._control, self._process
-        self._control = self._process = None
-        if control is not None:
-            control.close()
+        link, process = self._server_link, self._process
+        self._server_link = self._process = None
+        if link is not None:
+            link.close()
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -175,10 +175,10 @@ def _environment() -> dict[str, str]:
     return {**kept, "PYTHONPATH": paths, "ARROW_DEFAULT_MEMORY_POOL": "system"}
 
 
-def _number(control: socket.socket) -> int:
+def _number(link: socket.socket) -> int:
     content = b""
     while len(content) < ID.size:
-        piece = control.recv(ID.size - len(content))
+        piece = link.recv(ID.size - len(content))
         if not piece:
             raise EOFError("it ended at once")
         content += piece

@@ -45,7 +45,7 @@ CANCEL_INTERVAL_S = 0.5
 CAUSE_CHARACTERS_MAX = 4000
 
 
-class ThrottleControl(Protocol):
+class Throttle(Protocol):
     """Control over the bytes that an attempt moves, as used by orders of the parent."""
 
     def grant(self, bytes_s: float | None) -> None:
@@ -63,7 +63,7 @@ Work = Callable[
         Any,
         Callable[[RewriteProgress], None],
         Callable[[], bool],
-        Callable[[ThrottleControl], None],
+        Callable[[Throttle], None],
     ],
     Any,
 ]
@@ -88,7 +88,7 @@ class AttemptThreads:
         self._lock = threading.Lock()
         self._cancelled: dict[str, threading.Event] = {}
         self._granted: dict[str, float | None] = {}
-        self._throttles: dict[str, ThrottleControl] = {}
+        self._throttles: dict[str, Throttle] = {}
         self._pools: set[int] = set()
         self._never = threading.Event()
 
@@ -153,7 +153,7 @@ class AttemptThreads:
             attempt for attempt in attempts if _has_running_task(tracker, attempt, active)
         )
 
-    def _attach(self, attempt: str, throttle: ThrottleControl) -> None:
+    def _attach(self, attempt: str, throttle: Throttle) -> None:
         """Register an attempt's throttle, and apply earlier orders to it."""
         with self._lock:
             self._throttles[attempt] = throttle

@@ -374,7 +374,7 @@ def commit_attempt(change: CommitAttempt) -> Transaction:
         )
 
     # It writes files, which a large add watches.
-    return Transaction(needs, decide, table.turn)
+    return Transaction(needs, decide, table.lock)
 
 
 def _commit(change: CommitAttempt, entry: Reservation, seen: Seen) -> Decision:
@@ -584,7 +584,7 @@ def _commit_statistics(change: CommitAttempt, statistics: Statistics) -> Transac
             )
         )
 
-    return Transaction(needs, decide, table.turn)
+    return Transaction(needs, decide, table.lock)
 
 
 def _statistics_field(statistics: Statistics, now_s: float) -> dict[str, Word]:
@@ -649,7 +649,7 @@ def retag_files(change: RetagFiles) -> Transaction:
             return Refusal(RefusalCode.FILES, f"files are gone: {', '.join(gone)}")
         return Write(_retagged(change, entry, [files[path] for path in entry.inputs], seen.now_s))
 
-    return Transaction(needs, decide, table.turn)
+    return Transaction(needs, decide, table.lock)
 
 
 def _retagged(
