@@ -739,7 +739,7 @@ class Settings:
     def served_groups(self) -> dict[str, int]:
         """Return the largest number of compactors of each group; 0: only a service names it."""
         named = {group.name: 0 for service in self.services.values() for group in service.groups}
-        return named | {name: each.compactors.max for name, each in self.groups.items()}
+        return named | {name: group.compactors.max for name, group in self.groups.items()}
 
     def is_given(self, name: str) -> bool:
         """Return whether any source gives a value for a setting, by its full name."""
