@@ -155,7 +155,7 @@ def settings_to_document(shown: Sequence[ShownSetting]) -> list[dict[str, Any]]:
 
 def settings_from_document(document: Sequence[Mapping[str, Any]]) -> list[ShownSetting]:
     """Return shown settings from their JSON form."""
-    return [ShownSetting(**each) for each in document]
+    return [ShownSetting(**setting) for setting in document]
 
 
 def _values(settings: Settings) -> Iterator[tuple[str, Any, str, str]]:

@@ -96,10 +96,10 @@ class ImportCalls:
 
     def manifest(self, table: str) -> dict[str, Any]:
         """Return the current manifest: the description of a table and all its files."""
-        found = self._connection.call("GET", table_path(table, "manifest"))
-        if not isinstance(found, dict):
+        answer = self._connection.call("GET", table_path(table, "manifest"))
+        if not isinstance(answer, dict):
             raise ProtocolError("the service's answer is no manifest; are the versions alike?")
-        return found
+        return answer
 
     def export(
         self,

@@ -140,7 +140,7 @@ def _parts(value: Any, kind: pa.DataType) -> Iterator[tuple[Any, pa.DataType]]:
         for key, item in value.items() if isinstance(value, Mapping) else value:
             yield from ((key, kind.key_type), (item, kind.item_type))
     else:
-        yield from ((each, kind.value_type) for each in value)
+        yield from ((item, kind.value_type) for item in value)
 
 
 def _may_lose(kind: pa.DataType) -> bool:
@@ -207,14 +207,14 @@ class RowCalls:
 
     def files(self, table: str) -> list[File]:
         """Return the files of a table, tablet by tablet."""
-        path, found, after = table_path(table, "files"), list[File](), None
+        path, listed, after = table_path(table, "files"), list[File](), None
         while True:
             answer = self._connection.call("GET", path, parameters={"after": after})
             page = decode(FilePage, answer)
-            found += page.files
+            listed += page.files
             after = page.next
             if after is None:
-                return found
+                return listed
 
     def add_files(self, table: str, paths: Iterable[str], *, call: str | None = None) -> Added:
         """Add Parquet files from below the table's location, all or none.

@@ -189,18 +189,18 @@ def parameters_text(scope: Scope, route: APIRoute, path: Mapping[str, Any]) -> s
         path: Path parameters of the call.
     """
     query = QueryParams(scope["query_string"])
-    found: dict[str, Any] = {name: value for name, value in path.items() if name != "table"}
+    details: dict[str, Any] = {name: value for name, value in path.items() if name != "table"}
     for field in route.dependant.query_params:
         if given := query.getlist(field.alias):
             for value in (given[-1], given):
-                found[field.alias], errors = field.validate(value, {}, loc=("query",))
+                details[field.alias], errors = field.validate(value, {}, loc=("query",))
                 if not errors:
                     break
             else:
-                found[field.alias] = given[-1]
+                details[field.alias] = given[-1]
     words = [
         f"{name}={value_text(value)}"
-        for name, value in sorted(found.items(), key=lambda each: isinstance(each[1], str | list))
+        for name, value in sorted(details.items(), key=lambda item: isinstance(item[1], str | list))
     ]
     if unknown := len(set(query.keys()) - {field.alias for field in route.dependant.query_params}):
         words.append(f"({unknown} unknown)")
@@ -450,7 +450,10 @@ class AnswerHeaders:
             if message["type"] == "http.response.start":
                 given = list(message.get("headers", ()))
                 names = {name for name, _ in given}
-                message["headers"] = [*given, *(each for each in more if each[0] not in names)]
+                message["headers"] = [
+                    *given,
+                    *(header for header in more if header[0] not in names),
+                ]
             await send(message)
 
         await self._app(scope, receive, with_headers)

@@ -151,7 +151,7 @@ class JsonRoute(APIRoute):
         """Return the handler of a request."""
         handler = super().get_route_handler()
         body = self.body_field.field_info.annotation if self.body_field is not None else None
-        names = [each.name for each in fields(body)] if is_dataclass(body) else []
+        names = [field.name for field in fields(body)] if is_dataclass(body) else []
 
         async def answer(request: Request) -> Response:
             whole = JsonRequest(request.scope, request.receive)

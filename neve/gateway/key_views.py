@@ -241,9 +241,9 @@ def _failed(entry: StoryEntry) -> str:
 
 
 def _step(entry: StoryEntry) -> str:
-    known = _STEPS.get(entry.step, "{0} took a step")
+    template = _STEPS.get(entry.step, "{0} took a step")
     files = format_count(entry.number, "file")
-    return known.format(entry.request, files) + _because(entry)
+    return template.format(entry.request, files) + _because(entry)
 
 
 def _table(entry: StoryEntry) -> str:

@@ -109,7 +109,7 @@ class ProgressTotals:
         self._running += len(here.running)
         self._files_left += here.files - here.results
         self._bytes_left += here.bytes_left
-        made = (each for each in tablet.files.values() if each.request == self._request.id)
+        made = (file for file in tablet.files.values() if file.request == self._request.id)
         self._bytes_done += sum(file.size_bytes for file in made)
         for attempt in filter(None, map(self._attempts.get, here.running)):
             read = min(attempt.bytes_done, here.bytes_left)
@@ -340,17 +340,17 @@ async def submit_request(
     now_s = await services.store.now_s()
     call = checked_call(services, call)
     wanted = checked_request(table, body, call, now_s)
-    known = await services.store.request(table.id, wanted.id)
-    if known is None:
+    stored = await services.store.request(table.id, wanted.id)
+    if stored is None:
         try:
             require_applied(await _submit_within_share(services, table, wanted, call))
             return await stored_request(services, table, wanted.id)
         except (RequestError, RefusedError, ConflictError):
             # A concurrent repetition of the same call may have stored the request first.
-            known = await services.store.request(table.id, wanted.id)
-            if known is None:
+            stored = await services.store.request(table.id, wanted.id)
+            if stored is None:
                 raise
-    require_applied(await services.store.apply(_repeated_change(wanted, known, call)))
+    require_applied(await services.store.apply(_repeated_change(wanted, stored, call)))
     return await stored_request(services, table, wanted.id)
 
 
@@ -367,8 +367,8 @@ async def _submit_within_share(
     if not quotas.has_room(caller, size_bytes):
         compactions = quotas.use_of(caller).compactions
         for held in sorted(compactions):
-            known = await services.store.request(*held)
-            if known is None or known.state.ended:
+            stored = await services.store.request(*held)
+            if stored is None or stored.state.ended:
                 compactions.pop(held, None)
     with quotas.compaction(caller, size_bytes) as use:
         outcome = await _submit_first(services, table, wanted, call)
@@ -385,10 +385,10 @@ async def _submit_first(services: Services, table: Table, wanted: Request, call:
     return await services.store.apply(change)
 
 
-def _repeated_change(wanted: Request, known: Request, call: str) -> SubmitRequest:
+def _repeated_change(wanted: Request, stored: Request, call: str) -> SubmitRequest:
     """Return the change of a repeated call, with the deadline of the first call."""
-    if None not in (known.deadline_s, wanted.deadline_s):
-        wanted = replace(wanted, deadline_s=known.deadline_s)
+    if None not in (stored.deadline_s, wanted.deadline_s):
+        wanted = replace(wanted, deadline_s=stored.deadline_s)
     return SubmitRequest(request=wanted, call=call)
 
 
@@ -400,17 +400,17 @@ async def stored_request(services: Services, table: Table, request: str) -> Requ
         UnknownRequestError: The table has no, or no longer a, request with this id.
     """
     store = services.store
-    found = await store.request(table.id, request)
-    if found is None:
+    stored = await store.request(table.id, request)
+    if stored is None:
         listed = (*await store.requests(table.id, LISTED_MAX), *await store.open_requests(table.id))
-        known = {entry.id: entry for entry in listed}
-        found = known.get(whole_id(request, known, "request") or "")
-    if found is None:
+        by_id = {entry.id: entry for entry in listed}
+        stored = by_id.get(whole_id(request, by_id, "request") or "")
+    if stored is None:
         raise UnknownRequestError(
             f"table {table.name!r} has no request {request[:64]!r} (any more): "
             "`neve request list` lists them"
         )
-    return found
+    return stored
 
 
 async def cancel_request(
@@ -488,8 +488,14 @@ async def _cancelled_range(
     if body.tablet is None:
         inside = await _tablets_wholly_within(services, table, request, body)
     elif body.start is None and body.end is None:
-        found = await services.store.tablet(await services.tablet(table, body.tablet, whole=True))
-        inside = [] if found is None or not meets_tablet(request, found.bounds) else [found.bounds]
+        stored_tablet = await services.store.tablet(
+            await services.tablet(table, body.tablet, whole=True)
+        )
+        inside = (
+            []
+            if stored_tablet is None or not meets_tablet(request, stored_tablet.bounds)
+            else [stored_tablet.bounds]
+        )
         if not inside:
             raise RequestError(f"tablet {body.tablet!r} has no key of request {request.id}")
     else:
@@ -544,17 +550,17 @@ async def dry_run(services: Services, table: Table, request: Request) -> api.Dry
         async for page in request_tablets(services, table, request):
             for tablet in page:
                 try:
-                    found = await long.run(table.location, counter.of, tablet)
+                    counted_tablet = await long.run(table.location, counter.of, tablet)
                 finally:
                     pin.check()
-                taken += [found] if found.files else []
-    counted = [each.rows_in_range for each in taken if each.rows_in_range is not None]
+                taken += [counted_tablet] if counted_tablet.files else []
+    counted = [tablet.rows_in_range for tablet in taken if tablet.rows_in_range is not None]
     return api.DryRun(
         table=table.name,
         tablets=len(taken),
-        files=sum(each.files for each in taken),
-        size_bytes=sum(each.size_bytes for each in taken),
-        rows=sum(each.rows for each in taken),
+        files=sum(tablet.files for tablet in taken),
+        size_bytes=sum(tablet.size_bytes for tablet in taken),
+        rows=sum(tablet.rows for tablet in taken),
         rows_in_range=sum(counted) if len(counted) == len(taken) else None,
         transform=transform_text(request.transform),
         notes=retention_notes(table, request, now_s),
@@ -641,8 +647,8 @@ def _count_rows_of_file(table: Table, file: DataFile, keys: KeyRange) -> int:
     rows = 0
     location = open_location(table.location)
     with open_table_file(location, file.path) as source:
-        known = [name for name in schema.names if name in source.schema_arrow.names]
-        for batch in row_batches(OpenFile(location, file.path, source), known):
+        present = [name for name in schema.names if name in source.schema_arrow.names]
+        for batch in row_batches(OpenFile(location, file.path, source), present):
             part = conform(batch, schema, f"file {file.path}")
             rows += _count_keys(encode_keys(part, rules.key, rules.key_types), keys)
     return rows
@@ -685,14 +691,16 @@ class RequestRoutes:
         the range. It does not say how many rows a transform would change.
         """
         services = self._services
-        if any(each is not None for each in (body.delete_where, body.set, body.transform)):
+        if any(change is not None for change in (body.delete_where, body.set, body.transform)):
             current_call().further_role = Role.WRITE
-        found = await services.table(table)
+        stored_table = await services.table(table)
         if body.dry_run:
             now_s = await services.store.now_s()
             response.status_code = 200
-            return await dry_run(services, found, checked_request(found, body, "", now_s))
-        return request_view(found, await submit_request(services, found, body, call))
+            return await dry_run(
+                services, stored_table, checked_request(stored_table, body, "", now_s)
+            )
+        return request_view(stored_table, await submit_request(services, stored_table, body, call))
 
     @route("GET /v1/tables/{table}/compactions", READ)
     async def requests(
@@ -702,9 +710,11 @@ class RequestRoutes:
     ) -> dict[str, list[api.Request]]:
         """Return the requests of a table, newest first."""
         services = self._services
-        found = await services.table(table)
-        listed = await services.store.requests(found.id, bounded_count(count, LIST_MAX, "count"))
-        return {"requests": [request_view(found, request) for request in listed]}
+        stored_table = await services.table(table)
+        listed = await services.store.requests(
+            stored_table.id, bounded_count(count, LIST_MAX, "count")
+        )
+        return {"requests": [request_view(stored_table, request) for request in listed]}
 
     @route("GET /v1/tables/{table}/compactions/{request}", READ)
     async def follow(
@@ -718,16 +728,18 @@ class RequestRoutes:
     ) -> api.Request:
         """Return the progress of a request, in total and per tablet."""
         services = self._services
-        found = await services.table(table)
+        stored_table = await services.table(table)
         count = bounded_count(tablets + 1, TABLETS_MAX + 1, "tablets") - 1
         return await request_progress(
-            services, found, await stored_request(services, found, request), count
+            services, stored_table, await stored_request(services, stored_table, request), count
         )
 
     @route("POST /v1/tables/{table}/compactions/{request}/cancel", COMPACT, status_code=202)
     async def cancel(self, table: str, request: str, body: api.Cancel) -> api.Request:
         """Cancel a request, or its part in some tablets. Committed work stays."""
         services = self._services
-        found = await services.table(table)
-        known = await stored_request(services, found, request)
-        return request_view(found, await cancel_request(services, found, known, body))
+        stored_table = await services.table(table)
+        stored = await stored_request(services, stored_table, request)
+        return request_view(
+            stored_table, await cancel_request(services, stored_table, stored, body)
+        )

@@ -84,20 +84,22 @@ class ScanWeights:
         """
         names = tuple(columns)
         with self._lock:
-            known = {file.path: self._known.get((location.uri, file.path, names)) for file in files}
-        fresh = [path for path, weight in known.items() if weight is None]
-        found = map_files(location, partial(_weight, location, names), fresh)
-        weights = dict(zip(fresh, found, strict=True))
+            cached = {
+                file.path: self._known.get((location.uri, file.path, names)) for file in files
+            }
+        fresh = [path for path, weight in cached.items() if weight is None]
+        measured = map_files(location, partial(_weight, location, names), fresh)
+        weights = dict(zip(fresh, measured, strict=True))
         with self._lock:
             for path, weight in weights.items():
                 self._known.put((location.uri, path, names), weight)
-        return weights | {path: weight for path, weight in known.items() if weight is not None}
+        return weights | {path: weight for path, weight in cached.items() if weight is not None}
 
 
 def _weight(location: Location, names: tuple[str, ...], path: str) -> int:
     with open_table_file(location, path) as parquet:
-        known = [name for name in names if name in parquet.schema_arrow.names]
-        return decoded_bytes(OpenFile(location, path, parquet), known)
+        present = [name for name in names if name in parquet.schema_arrow.names]
+        return decoded_bytes(OpenFile(location, path, parquet), present)
 
 
 # ---------------------------------------------------------------------- Merge on read of one tablet
@@ -134,21 +136,21 @@ class TabletReader:
 
     def read(self, tablet: Tablet, start: bytes | None, end: bytes | None) -> Iterator[pa.Table]:
         """Yield the visible rows of a tablet with keys in `(start, end]`, by key."""
-        files = [each for _, each in sorted(tablet.files.items()) if _overlaps(each, start, end)]
+        files = [file for _, file in sorted(tablet.files.items()) if _overlaps(file, start, end)]
         for piece in self._pieces(files, start, end):
             if piece.num_rows:
                 yield piece.select(self._columns)
 
     def counts(self, tablet: Tablet, start: bytes | None, end: bytes | None) -> Iterator[int]:
         """Yield counts of visible rows with keys in `(start, end]`; their sum is the result."""
-        files = [each for _, each in sorted(tablet.files.items()) if _overlaps(each, start, end)]
+        files = [file for _, file in sorted(tablet.files.items()) if _overlaps(file, start, end)]
         if not self._rules.key:
             for file in files:
                 yield from self._bag_counts(file)
             return
-        known = self._known(tablet, files, start, end)
-        yield sum(file.rows for file in known)
-        rest = [file for file in files if file not in known]
+        counted = self._known(tablet, files, start, end)
+        yield sum(file.rows for file in counted)
+        rest = [file for file in files if file not in counted]
         self._looks.take(self._location, rest)
         names = list(self._rules.merge_columns)
         decoded = self._weights.of(self._location, rest, names)
@@ -412,10 +414,10 @@ class StoredFiles:
     def _guard_directory(self, location: Location, table: Table, paths: Sequence[str]) -> None:
         """Place guards in a location, because plain readers miss files below `_neve`."""
         folders = folders_of(paths)
-        known = table.id, table.settings_version, folders
-        if table.settings.directory_guard and not self._guarded.get(known):
+        guard = table.id, table.settings_version, folders
+        if table.settings.directory_guard and not self._guarded.get(guard):
             place_guards(location, folders)
-            self._guarded.put(known, True)
+            self._guarded.put(guard, True)
 
     def reader(self, table: Table, now_s: float, columns: Sequence[str]) -> RowReader:
         """Return a reader of the rows of a table that are visible at one time."""

@@ -71,9 +71,9 @@ def changed_settings(
     values = {name: _allowed_value(name, value) for name, value in given.items()}
     settings = replace(present, **values)
     if settings.service not in services:
-        known = ", ".join(sorted(services))
+        names = ", ".join(sorted(services))
         raise RequestError(
-            f"setting service {settings.service!r} is not configured; known: {known}"
+            f"setting service {settings.service!r} is not configured; known: {names}"
         )
     if settings.lowest_ratio > settings.ratio:
         raise RequestError(
@@ -139,7 +139,9 @@ def _planner_of_new_table(
         return changed.planner, f"as service {changed.name} says"
     if keyed:
         return DEFAULT_PLANNER, "since it has a key: overlapping files of near sizes are merged"
-    if (name := next((each for each in RATIO_SETTINGS if each in given), None)) is not None:
+    if (
+        name := next((setting for setting in RATIO_SETTINGS if setting in given), None)
+    ) is not None:
         return DEFAULT_PLANNER, f"since it reads the setting {name}"
     return BAG_PLANNER, "since it has no key: small files are merged up to target_bytes"
 
@@ -148,7 +150,7 @@ def _services_of(settings: TableSettings, services: Mapping[str, Service]) -> li
     """Return the services that may plan a table: its own service, and the ones named after it."""
     name = settings.service
     parts = [service for service in sorted(services) if service.startswith(f"{name}-")]
-    return [services[each] for each in (name, *parts)]
+    return [services[member] for member in (name, *parts)]
 
 
 def _is_chosen(service: Service) -> bool:

@@ -75,10 +75,10 @@ class ServerCertificate:
 
 def _signature(path: str) -> tuple[int, int, int]:
     try:
-        found = os.stat(path)
+        state = os.stat(path)
     except OSError:
         return (0, 0, 0)
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return state.st_ino, state.st_size, state.st_mtime_ns
 
 
 def server_context(certificate: str, key: str, client_authorities: str) -> ssl.SSLContext:

@@ -287,25 +287,25 @@ async def restore(
     """
     restorer.on_progress("reading the archive")
     tables = await asyncio.to_thread(_read_tables, source)
-    _check_options(options, [each.name for each in tables])
-    wanted = [each for each in tables if _is_wanted(each, options)]
+    _check_options(options, [table.name for table in tables])
+    wanted = [table for table in tables if _is_wanted(table, options)]
     restorer.on_progress(f"checking {format_count(len(wanted), 'table')}")
     now_s = await restorer.store.now_s()
-    checked = {each.name: _checked_table(restorer, each, options, now_s) for each in wanted}
+    checked = {table.name: _checked_table(restorer, table, options, now_s) for table in wanted}
     for name, table in checked.items():
         await _end_filling(restorer, name, table, dry_run=options.dry_run)
     near = await other_tables(restorer.store, restorer.threads)
     _check_names(near, list(checked.values()))
-    places = {
+    targets = {
         name: await _restore_target(restorer, near, name, checked[name], options)
         for name in checked
     }
-    _check_locations_differ(list(places.values()))
+    _check_locations_differ(list(targets.values()))
     founded: list[CreatedTable] = []
     dumps = _wanted_tables(source, options)
     while (dumped := await asyncio.to_thread(next, dumps, None)) is not None:
-        place = places[dumped[0].name]
-        founded.append(await _restore_one(restorer, place, dumped, dry_run=options.dry_run))
+        target = targets[dumped[0].name]
+        founded.append(await _restore_one(restorer, target, dumped, dry_run=options.dry_run))
     return founded
 
 
@@ -388,7 +388,7 @@ def _check_names(near: OtherTables, tables: Sequence[Table]) -> None:
     Raises:
         RefusedError: A name is taken.
     """
-    taken = {each.name for each in near.named}
+    taken = {named.name for named in near.named}
     for table in tables:
         if table.name in taken:
             raise RefusedError(
@@ -397,13 +397,13 @@ def _check_names(near: OtherTables, tables: Sequence[Table]) -> None:
         taken.add(table.name)
 
 
-def _check_locations_differ(places: Sequence[_RestoreTarget]) -> None:
+def _check_locations_differ(targets: Sequence[_RestoreTarget]) -> None:
     """Reject tables whose locations would share files.
 
     Raises:
         RefusedError: Two locations overlap.
     """
-    pair = overlapping_pair({place.table.name: place.free.site.identity for place in places})
+    pair = overlapping_pair({target.table.name: target.free.site.identity for target in targets})
     if pair is not None:
         raise RefusedError(
             f"tables {pair[0]!r} and {pair[1]!r} of the archive would share files: give one of "
@@ -440,9 +440,9 @@ def _is_wanted(table: Table, options: RestoreOptions) -> bool:
 
 
 async def _restore_one(
-    restorer: RestorePorts, place: _RestoreTarget, dumped: Dumped, *, dry_run: bool
+    restorer: RestorePorts, target: _RestoreTarget, dumped: Dumped, *, dry_run: bool
 ) -> CreatedTable:
-    table, scope = place.table, restorer.scope(place.table)
+    table, scope = target.table, restorer.scope(target.table)
     stored = await scope.run(list_location, scope.location)
     tablets = dumped[1]
     if dry_run:
@@ -457,5 +457,5 @@ async def _restore_one(
         )
     live = dumped[0].state is TableState.LIVE
     return await make_table(
-        scope, place.free, tablets, stored=stored, live=live, complete=False, verb="restore"
+        scope, target.free, tablets, stored=stored, live=live, complete=False, verb="restore"
     )

@@ -197,11 +197,15 @@ async def identities_now(
         UnavailableError: The storage of a table does not answer.
     """
     together: dict[str, dict[str, str]] = {}
-    for each in tables:
-        above = each.location.rpartition("/")[0]
-        together.setdefault(above, {})[each.id] = each.location
+    for table in tables:
+        above = table.location.rpartition("/")[0]
+        together.setdefault(above, {})[table.id] = table.location
     work = (threads.run(above, identities_of, some) for above, some in together.items())
-    return {table: found for each in await gather_bounded(work) for table, found in each.items()}
+    return {
+        table: identity
+        for findings in await gather_bounded(work)
+        for table, identity in findings.items()
+    }
 
 
 # ----------------------------------------------------------------------------------------- Findings

@@ -82,7 +82,7 @@ class World:
         self._queued_bytes = dict.fromkeys(self.groups, 0)
         self._pushed = self._arrival = self._arriving = 0
         """`_arriving`: number of sources, of flushes or requests, that have not ended."""
-        self.tables = [self._new_table(each, at) for at, each in enumerate(specification.tables)]
+        self.tables = [self._new_table(table, at) for at, table in enumerate(specification.tables)]
         self._by_id = {tablet.id: tablet for tablet in self.tablets()}
         self._begin()
 
@@ -188,7 +188,7 @@ class World:
 
     def _new_queue(self, _group: str) -> JobQueue:
         tables = self.specification.tables
-        weights = {f"table{at}": each.settings.weight for at, each in enumerate(tables)}
+        weights = {f"table{at}": table.settings.weight for at, table in enumerate(tables)}
         limits, shares = self._limits, FairShare(weights, DEFAULT_SHARES)
         self._shares.append(shares)
         return JobQueue(
@@ -231,11 +231,11 @@ class World:
     def _next_request(
         self, table: SimulatedTable, rule: RequestRule, coming: Iterator[tuple[float, int]]
     ) -> None:
-        each = next(coming, None)
-        if each is None:
+        submission = next(coming, None)
+        if submission is None:
             self._arriving -= 1
         else:
-            self._push(each[0], self._ask, table, rule, each[1], coming)
+            self._push(submission[0], self._ask, table, rule, submission[1], coming)
 
     def _ask(
         self,
@@ -460,10 +460,10 @@ class World:
         limit = None if self.control is None else self.control.moving_bytes_s
         if limit is None:
             return dict.fromkeys(volume.set_rates(self.now_s))
-        moving = sum(each.moving for each in self._volumes.values())
+        moving = sum(volume.moving for volume in self._volumes.values())
         most = limit / max(1, moving)
         return dict.fromkeys(
-            lane for each in self._volumes.values() for lane in each.set_rates(self.now_s, most)
+            lane for volume in self._volumes.values() for lane in volume.set_rates(self.now_s, most)
         )
 
     def _foresee(self, lanes: dict[Lane, None]) -> None:
@@ -490,7 +490,7 @@ class World:
             return
         job, tablet, outcome = attempt.job, attempt.tablet, self.outcome
         before = len(tablet.files)
-        known = set(tablet.files) if tablet in self._requests else None
+        files_before = set(tablet.files) if tablet in self._requests else None
         stored = tablet.stored_bytes
         written = tablet.commit(job, self.specification.begin_s + self.now_s)
         outcome.files += len(tablet.files) - before
@@ -498,9 +498,9 @@ class World:
         outcome.rewritten_bytes += written
         outcome.read_bytes += job.input_bytes if job.cost_bytes else 0
         outcome.dropped_bytes += stored - tablet.stored_bytes
-        if known is not None:
+        if files_before is not None:
             self._requests.note_commit(
-                tablet, job, [file for file in tablet.files if file not in known]
+                tablet, job, [file for file in tablet.files if file not in files_before]
             )
         if self._failures is not None:
             self._retry.note_success(attempt.compactor.name, tablet.id, job.inputs)
@@ -656,15 +656,15 @@ class World:
 
     def _progress(self) -> dict[TabletId, dict[str, int]]:
         """Return the rewritten bytes of running jobs' inputs, keyed by tablet and path."""
-        found: dict[TabletId, dict[str, int]] = {}
+        progress: dict[TabletId, dict[str, int]] = {}
         for group in self.groups.values():
             for attempt in group.running:
                 share = self._moved_share(group, attempt)
                 tablet = attempt.tablet
-                read = found.setdefault(tablet.id, {})
+                read = progress.setdefault(tablet.id, {})
                 for path in attempt.job.inputs:
                     read[path] = int(tablet.files[path].size_bytes * share)
-        return found
+        return progress
 
     def _moved_share(self, group: SimulatedGroup, attempt: SimulatedAttempt) -> float:
         if attempt.lane is not None or not attempt.job.cost_bytes:

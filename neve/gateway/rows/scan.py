@@ -77,12 +77,12 @@ def scan_options(
     Raises:
         RequestError: A column is unknown or repeated, or a key cannot be parsed.
     """
-    known = [column.name for column in table.schema]
-    chosen = list(columns) if columns else known
+    names = [column.name for column in table.schema]
+    chosen = list(columns) if columns else names
     for name in chosen:
-        if name not in known:
+        if name not in names:
             raise RequestError(
-                f"column {name!r} is unknown; table {table.name!r} has {', '.join(known)}"
+                f"column {name!r} is unknown; table {table.name!r} has {', '.join(names)}"
             )
     if len(set(chosen)) < len(chosen):
         raise RequestError(f"columns {chosen} name one twice, expected each once")
@@ -160,9 +160,9 @@ async def _tablets(services: Services, table: Table, asked: ScanOptions) -> Sequ
     span = (None, None) if table.partition_by else (asked.start, asked.end)
     tablets = await services.store.read_range(table.id, *span)
     if (chosen := asked.partitions) is not None:
-        tablets = [each for each in tablets if chosen.holds(each.id.end)]
-    services.reads.note(services, table.id, [each.id.text for each in tablets])
-    return sorted(tablets, key=lambda each: each.id.end)
+        tablets = [tablet for tablet in tablets if chosen.holds(tablet.id.end)]
+    services.reads.note(services, table.id, [tablet.id.text for tablet in tablets])
+    return sorted(tablets, key=lambda tablet: tablet.id.end)
 
 
 async def _reader(services: Services, table: Table, asked: ScanOptions) -> RowReader:
@@ -226,9 +226,9 @@ async def arrow_stream(
     begun = False
     try:
         caller = current_call().caller.name
-        with services.quotas.scan(caller), services.scans.take() as place:
+        with services.quotas.scan(caller), services.scans.take() as slot:
             async with open_scan(services, table, asked) as pieces:
-                async for chunk in _stream_chunks(table, asked, pieces, place):
+                async for chunk in _stream_chunks(table, asked, pieces, slot):
                     yield chunk
                     begun = True
     except (CompactionError, MemoryError) as error:
@@ -240,21 +240,21 @@ async def arrow_stream(
 
 
 async def _stream_chunks(
-    table: Table, asked: ScanOptions, pieces: AsyncIterator[pa.Table], place: ScanSlot
+    table: Table, asked: ScanOptions, pieces: AsyncIterator[pa.Table], slot: ScanSlot
 ) -> AsyncIterator[bytes]:
     """Yield the Arrow stream of rows; hold one piece at a time, and none while waiting."""
     full = arrow_schema(table.schema)
     sink, schema = _Sink(), pa.schema([full.field(name) for name in asked.columns])
     writer = pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), schema)
-    await place.room()
+    await slot.room()
     async for piece in pieces:
-        place.holds(piece.nbytes)
+        slot.holds(piece.nbytes)
         for batch in piece.to_batches(max_chunksize=BATCH_ROWS):
             writer.write_batch(batch)
             del batch
             yield sink.take()
         del piece
-        await place.room()
+        await slot.room()
     writer.close()
     yield sink.take()
 
@@ -389,17 +389,19 @@ class ScanRoutes:
         out unless they are asked for.
         """
         services = self._services
-        found = await services.table(table)
+        stored_table = await services.table(table)
         asked = replace(
-            scan_options(found, columns, start, end),
+            scan_options(stored_table, columns, start, end),
             include_expired=include_expired,
             include_deleted=include_deleted,
         )
         begun_s = services.clock.now_s()
-        stream = arrow_stream(services, found, asked)
+        stream = arrow_stream(services, stored_table, asked)
         # An error before the first rows becomes a problem instead of a broken stream.
         first = await anext(stream)
-        services.waits.note(services, found.id, max(0.0, services.clock.now_s() - begun_s), 1)
+        services.waits.note(
+            services, stored_table.id, max(0.0, services.clock.now_s() - begun_s), 1
+        )
         return StreamingResponse(_with_first(first, stream), media_type=api.ARROW_STREAM)
 
     @route("GET /v1/tables/{table}/count", READ)
@@ -416,14 +418,14 @@ class ScanRoutes:
 
         Only the columns that decide the number are read.
         """
-        found = await self._services.table(table)
+        stored_table = await self._services.table(table)
         asked = replace(
-            scan_options(found, [found.schema[0].name], start, end),
+            scan_options(stored_table, [stored_table.schema[0].name], start, end),
             include_expired=include_expired,
             include_deleted=include_deleted,
         )
         with self._services.quotas.scan(current_call().caller.name):
-            return {"rows": await count_rows(self._services, found, asked)}
+            return {"rows": await count_rows(self._services, stored_table, asked)}
 
 
 async def _with_first(first: bytes, stream: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:

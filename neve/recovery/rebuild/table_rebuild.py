@@ -146,15 +146,15 @@ async def _rebuild(
     rebuilder: RebuildPorts, location: str, options: RebuildOptions
 ) -> RebuildResult:
     site = await rebuilder.admission.site(location)
-    place = open_location(site.uri)
+    opened = open_location(site.uri)
     threads, on_progress = rebuilder.threads, rebuilder.on_progress
     store, name = rebuilder.store, options.name
     await end_filling(store, name, site.uri, "rebuild", dry_run=options.dry_run)
     near = await other_tables(store, threads)
-    if any(each.name == name for each in near.named):
+    if any(named.name == name for named in near.named):
         raise RefusedError(f"table {options.name!r} exists already: give another name")
     free = await find_free_site(store, threads, site, neighbours=near, take_over=options.adopt)
-    seen = await _read_location(rebuilder, place, options)
+    seen = await _read_location(rebuilder, opened, options)
     table = seen.table
     scope = TableScope(
         store=rebuilder.store, table=table, threads=threads, grace_s=0.0, on_progress=on_progress
@@ -190,7 +190,7 @@ class LocationState:
 
 
 async def _read_location(
-    rebuilder: RebuildPorts, place: Location, options: RebuildOptions
+    rebuilder: RebuildPorts, location: Location, options: RebuildOptions
 ) -> LocationState:
     """Read a location, and read it again if a live file disappeared while it was read.
 
@@ -201,24 +201,26 @@ async def _read_location(
         if delay_s := rebuilder.listing_delay_s:
             on_progress(f"waiting {delay_s:g} s, until the storage lists what it has")
             await asyncio.sleep(delay_s)
-        evidence = await gather_evidence(place, threads, on_progress, user_files=options.user_files)
-        described = await described_table(evidence, place, threads, options.given)
+        evidence = await gather_evidence(
+            location, threads, on_progress, user_files=options.user_files
+        )
+        described = await described_table(evidence, location, threads, options.given)
         made = _table_to_make(described, evidence, rebuilder, options)
         table = rebuilder.admission.checked(
             replace(made, calls_since_s=await _calls_since_s(rebuilder.store, evidence))
         )
         on_progress(f"finding which of {len(evidence.stored)} files count")
         lineage, rows = await in_thread(partial(counting_files, evidence))
-        files = await facts_of(place, threads, table, rows, evidence, on_progress=on_progress)
+        files = await facts_of(location, threads, table, rows, evidence, on_progress=on_progress)
         # A file that has disappeared is unreadable; `make_table` detects later disappearances.
         unread = [*evidence.unreadable]
-        there = await threads.run(place.uri, existing_files, place, unread)
+        there = await threads.run(location.uri, existing_files, location, unread)
         gone = min({*unread} - there.keys(), default="")
         if not gone:
             return LocationState(evidence=evidence, table=table, lineage=lineage, files=files)
         on_progress(f"{gone} has disappeared: reading the list again")
     raise RefusedError(
-        f"files of {place.uri} disappear while they are read, the last was {gone}: wait until "
+        f"files of {location.uri} disappear while they are read, the last was {gone}: wait until "
         "no other process deletes files there, and try again"
     )
 
@@ -235,11 +237,11 @@ def _table_to_make(
 ) -> Table:
     live = TableState.PAUSED if table.state is TableState.PAUSED else TableState.LIVE
     # Files written under any former id of the rebuilt table belong to the new table.
-    known = replace(table, former_ids=(*own_table_ids(evidence), *table.former_ids))
+    former = replace(table, former_ids=(*own_table_ids(evidence), *table.former_ids))
     return replace(
         table,
         id=rebuilder.ids.next("t"),
-        former_ids=former_ids_of(known),
+        former_ids=former_ids_of(former),
         name=options.name,
         state=live,
     )
@@ -262,8 +264,8 @@ def planned_table(
     if seen.table.partition_by:
         tablets = partition_tablets(files, homes, footers, steps)
     else:
-        known = known_ends(evidence, {file.path for file in files}, steps)
-        tablets = range_tablets(files, known, footers, steps)
+        recorded_ends = known_ends(evidence, {file.path for file in files}, steps)
+        tablets = range_tablets(files, recorded_ends, footers, steps)
     left = dict(steps.in_order((dict(seen.lineage.left) | evidence.misfits).items()))
     return tablets, RebuildResult(
         table=seen.table,
@@ -291,7 +293,7 @@ async def _partitions_of(scope: TableScope, files: Sequence[DataFile]) -> Sequen
 
 def range_tablets(
     files: Sequence[DataFile],
-    known: Collection[bytes],
+    recorded_ends: Collection[bytes],
     footers: Iterable[OutputFooter],
     steps: Steps,
 ) -> list[TabletDump]:
@@ -299,11 +301,11 @@ def range_tablets(
 
     Args:
         files: Live files.
-        known: Known ends of tablets.
+        recorded_ends: Known ends of tablets.
         footers: Footers of all outputs; they provide the watermarks.
         steps: Ends the work when its caller has left.
     """
-    ends = _tablet_ends(files, known, steps)
+    ends = _tablet_ends(files, recorded_ends, steps)
     held: list[list[DataFile]] = [[] for _ in ends]
     for file in steps.over(files):
         held[0 if file.key_min is None else bisect_left(ends, file.key_min)].append(file)
@@ -316,7 +318,7 @@ def range_tablets(
 
 
 def _tablet_ends(
-    files: Iterable[DataFile], known: Collection[bytes], steps: Steps
+    files: Iterable[DataFile], recorded_ends: Collection[bytes], steps: Steps
 ) -> Sequence[bytes]:
     """Return the known ends of tablets, except those inside the key range of a file."""
     crossing = steps.in_order(
@@ -326,7 +328,7 @@ def _tablet_ends(
     )
     ends: list[bytes] = []
     reached, following = b"", 0
-    for end in steps.in_order(end for end in known if end < PLUS_INFINITY):
+    for end in steps.in_order(end for end in recorded_ends if end < PLUS_INFINITY):
         while following < len(crossing) and crossing[following][0] <= end:
             reached = max(reached, crossing[following][1])
             following += 1
@@ -343,15 +345,15 @@ def _watermarks(
     An output records only the end of its tablet. The tablet may have started at any lower key: a
     split moves the keys up to a cut to another tablet, with the same watermark.
     """
-    found: list[bytes | None] = [None for _ in ends]
-    for each in steps.over(footers):
-        index = bisect_left(ends, min(TabletId.parse("", each.tablet).end, PLUS_INFINITY))
-        found[index] = _higher(found[index], each.purge)
-    return [*accumulate(reversed(found), _higher)][::-1]
+    highest: list[bytes | None] = [None for _ in ends]
+    for footer in steps.over(footers):
+        index = bisect_left(ends, min(TabletId.parse("", footer.tablet).end, PLUS_INFINITY))
+        highest[index] = _higher(highest[index], footer.purge)
+    return [*accumulate(reversed(highest), _higher)][::-1]
 
 
 def _higher(one: bytes | None, other: bytes | None) -> bytes | None:
-    return max((each for each in (one, other) if each is not None), default=None)
+    return max((watermark for watermark in (one, other) if watermark is not None), default=None)
 
 
 def partition_tablets(
