@@ -502,12 +502,12 @@ def _unite_in_order(
     for schema in order:
         sources = [] if united is None else [("the other files", united)]
         try:
-            made = unite_schemas([*sources, (f"file {paths[schema][0]}", schema)])
-            columns_of(made)  # Raises for types that tables do not support.
+            joined = unite_schemas([*sources, (f"file {paths[schema][0]}", schema)])
+            columns_of(joined)  # Raises for types that tables do not support.
         except RequestError as error:
             misfits |= dict.fromkeys(paths[schema], str(error))
         else:
-            united = made
+            united = joined
     return SchemaUnion(united if united is not None else pa.schema([]), misfits)
 
 
@@ -545,18 +545,18 @@ class _ReadFile:
     folder_values: dict[str, str | None]
 
 
-def survey(looked: Sequence[tuple[FoundFile, FooterFacts | str]], wanted: ImportOptions) -> Survey:
+def survey(footers: Sequence[tuple[FoundFile, FooterFacts | str]], wanted: ImportOptions) -> Survey:
     """Survey files, and return the table that they make together.
 
     Args:
-        looked: Files with the facts of their footers, or why a footer cannot be used.
+        footers: Files with the facts of their footers, or why a footer cannot be used.
         wanted: Options from the user.
 
     Raises:
         RequestError: The user's types or columns contradict the files.
     """
     result = Survey()
-    files = _files_in_folders(looked, wanted, result)
+    files = _files_in_folders(footers, wanted, result)
     files = _files_with_columns(files, wanted, result)
     schema, files = _unite_files(files, wanted, result)
     result.columns = _columns(schema, files, wanted, result)
@@ -566,10 +566,10 @@ def survey(looked: Sequence[tuple[FoundFile, FooterFacts | str]], wanted: Import
 
 
 def _files_in_folders(
-    looked: Sequence[tuple[FoundFile, FooterFacts | str]], wanted: ImportOptions, survey: Survey
+    footers: Sequence[tuple[FoundFile, FooterFacts | str]], wanted: ImportOptions, survey: Survey
 ) -> list[_ReadFile]:
     files = []
-    for file, footer in sorted(looked, key=lambda read: read[0].path):
+    for file, footer in sorted(footers, key=lambda read: read[0].path):
         if isinstance(footer, str):
             survey.misfits[file.path] = footer
             continue
@@ -587,11 +587,11 @@ def _files_in_folders(
         if set(read_file.folder_values) == set(survey.partition_by):
             kept.append(read_file)
         else:
-            there, there_should = (
+            actual, should_be = (
                 _folder_text(read_file.folder_values),
                 _folder_text(survey.partition_by),
             )
-            survey.misfits[read_file.file.path] = f"it lies in {there}, expected {there_should}"
+            survey.misfits[read_file.file.path] = f"it lies in {actual}, expected {should_be}"
     return kept
 
 

@@ -318,8 +318,8 @@ def _spark_partition(name: str, kind: str) -> str:
     text = f"substring_index(substring_index(input_file_name(), {folder}, -1), '/', 1)"
     for _ in range(2):  # Both the folder and the file's URI are percent-encoded.
         text = f"url_decode(replace({text}, '+', '%2B'))"
-    there = f"IF(contains(input_file_name(), {folder}), {text}, NULL)"
-    return f"coalesce({column}, CAST(nullif({there}, '{NO_VALUE}') AS {kind})) AS {column}"
+    value = f"IF(contains(input_file_name(), {folder}), {text}, NULL)"
+    return f"coalesce({column}, CAST(nullif({value}, '{NO_VALUE}') AS {kind})) AS {column}"
 
 
 def _spark_alive(name: str, types: Mapping[str, str], ttl_s: float) -> str:

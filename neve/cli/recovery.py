@@ -30,13 +30,13 @@ from neve.cli.session import Columns, Name, Panel, Session, absolute, name_value
 
 def render_fsck(report: FsckReport, keys: TabletKeys) -> RenderableType:
     """Render the findings of a check. `keys` maps tablets to their keys."""
-    looked = (
+    summary = (
         f"{report.table}: {format_count(report.tablets, 'tablet')}, "
         f"{format_count(report.files, 'file')}, "
         f"{format_bytes(report.size_bytes)}; {'sound' if report.sound else 'DAMAGED'}"
     )
     if not report.findings:
-        return lines(looked)
+        return lines(summary)
     more = [f"and {report.more:,} more"] if report.more else []
     rows = [
         (
@@ -48,7 +48,7 @@ def render_fsck(report: FsckReport, keys: TabletKeys) -> RenderableType:
         for finding in report.findings
     ]
     heads = [("CODE", ""), ("WHERE", ""), ("FOUND", ""), ("REPAIR", "")]
-    return lines(looked, "", grid(heads, rows), *more)
+    return lines(summary, "", grid(heads, rows), *more)
 
 
 def _place_text(finding: Finding, table: str, keys: TabletKeys) -> str:

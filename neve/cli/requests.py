@@ -337,9 +337,9 @@ def compact(
         session.say(f"requested as {request.id}")
         wait_for(session, request, timeout_s)
         return
-    asked = request.status(tablets=0)
+    submitted = request.status(tablets=0)
     text = f"requested as {request.id}; `neve request show {name} {request.id}` shows its progress"
-    session.show(asked, text)
+    session.show(submitted, text)
 
 
 def wait_max_s(timeout: str | None, *, wait: bool) -> float | None:
@@ -409,11 +409,11 @@ def show_request(
     timeout: Timeout = None,
 ) -> None:
     """Show the progress of a request, in total and per tablet."""
-    asked = session.client.request(name, request)
+    handle = session.client.request(name, request)
     if wait:
-        wait_for(session, asked, wait_max_s(timeout, wait=wait))
+        wait_for(session, handle, wait_max_s(timeout, wait=wait))
         return
-    shown = asked.status(tablets=tablets)
+    shown = handle.status(tablets=tablets)
     session.show(shown, lambda: render_request(shown))
 
 

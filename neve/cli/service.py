@@ -99,8 +99,10 @@ def _trigger_text(trigger: api.TableTrigger) -> str:
         if count
     ]
     tablets = f"tablets: {', '.join(counts)}" if counts else "no planner was asked"
-    asked = f"{trigger.table}: {trigger.trigger} at {time_text(trigger.triggered_at_s)}, {tablets}"
-    return f"{asked} ({trigger.refusal})" if trigger.refusal else asked
+    summary = (
+        f"{trigger.table}: {trigger.trigger} at {time_text(trigger.triggered_at_s)}, {tablets}"
+    )
+    return f"{summary} ({trigger.refusal})" if trigger.refusal else summary
 
 
 @verb("status", Panel.SEE, "neve status")

@@ -61,7 +61,7 @@ def create(
 ) -> None:
     """Create a table."""
     given = read_schema(example, schema)
-    made = session.client.create_table(
+    created = session.client.create_table(
         name,
         absolute(location),
         schema=given,
@@ -75,10 +75,10 @@ def create(
         partition_by=names(partition_by),
         paused=paused,
     )
-    _say_unread(session, made, settings or [])
-    for note in made.notes:
+    _say_unread(session, created, settings or [])
+    for note in created.notes:
         session.say(f"note: {note}")
-    session.show(made, lambda: render.render_table(made))
+    session.show(created, lambda: render.render_table(created))
 
 
 @verb("table list", Panel.TABLES, "neve table list")

@@ -230,7 +230,7 @@ def render_operations(
                 operation.id,
                 operation.kind,
                 None if operation.at is None else shortened(operation.at),
-                ", ".join(shortened(keys(table, one)) for one in operation.tablets),
+                ", ".join(shortened(keys(table, tablet)) for tablet in operation.tablets),
                 time_text(operation.since_s),
                 operation.step,
                 operation.waits,

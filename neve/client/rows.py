@@ -325,9 +325,9 @@ class RowCalls:
             include_deleted: Include tombstones that no compaction has dropped so far.
         """
         wanted = None if columns is None else list(columns)
-        asked: Parameters = {"columns": wanted, "start": start, "end": end}
+        parameters: Parameters = {"columns": wanted, "start": start, "end": end}
         opened = self._scan_stream(
-            table, {**asked, **_included(expired=include_expired, deleted=include_deleted)}
+            table, {**parameters, **_included(expired=include_expired, deleted=include_deleted)}
         )
         if batches:
             return _reader(opened)
@@ -371,8 +371,8 @@ class RowCalls:
 
 def _included(*, expired: bool, deleted: bool) -> dict[str, bool]:
     """Return the query parameters that include invisible rows; usually none."""
-    asked = {"include_expired": expired, "include_deleted": deleted}
-    return {name: wanted for name, wanted in asked.items() if wanted}
+    visibility = {"include_expired": expired, "include_deleted": deleted}
+    return {name: wanted for name, wanted in visibility.items() if wanted}
 
 
 def _stream_of(rows: Rows) -> bytes:

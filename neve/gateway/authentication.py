@@ -296,11 +296,11 @@ class AuditedCalls:
             except UnavailableError as error:
                 await problem_response(error)(scope, receive, send)
                 return
-        seen = _SeenAnswer(send)
+        answer = _SeenAnswer(send)
         try:
-            await self._app(scope, receive, seen)
+            await self._app(scope, receive, answer)
         finally:
-            entry = ended_entry(begun, call, seen.status, seen.error())
+            entry = ended_entry(begun, call, answer.status, answer.error())
             if call.begin is not None and entry.outcome != DONE:
                 self._audit.refuse_early(entry)
             elif is_read:
@@ -373,13 +373,13 @@ def _json_bytes_max(scope: Scope) -> int:
 
 def _bounded(receive: Receive, most: int) -> Receive:
     """Count the body as it arrives: `Content-Length` may be missing or wrong."""
-    seen = 0
+    received_bytes = 0
 
     async def next_message() -> Message:
-        nonlocal seen
+        nonlocal received_bytes
         message = await receive()
-        seen += len(message.get("body", b""))
-        if seen > most:
+        received_bytes += len(message.get("body", b""))
+        if received_bytes > most:
             raise _too_large(most)
         return message
 

@@ -70,13 +70,13 @@ def import_view(directory: ImportedDirectory, table: Table, planner: str = "") -
         planner: Sentence on the planner of a new table; empty: the table existed before.
     """
     body, survey = directory.body, directory.survey
-    there = not body.dry_run or directory.table is not None
+    exists = not body.dry_run or directory.table is not None
     parts = islice(sorted(survey.partitions.items()), LISTED_MAX)
     misfits = islice(sorted(survey.misfits.items()), LISTED_MAX)
     return api.ImportReport(
         table=table.name,
         location=table.location,
-        state=table.state.value if there else "",
+        state=table.state.value if exists else "",
         files=survey.total.files + directory.already,
         rows=survey.total.rows,
         size_bytes=survey.total.size_bytes,
@@ -381,9 +381,9 @@ async def import_directory(
     await read_copies(services, directory)
     new = [file for file in directory.listing.files if not _is_known(directory, file)]
     directory.already = len(directory.listing.files) - len(new)
-    looked = await _read_footers(services, directory, new, on_progress)
+    footers = await _read_footers(services, directory, new, on_progress)
     wanted = _import_options(body, directory.table)
-    directory.survey = await long.run(uri, survey, looked, wanted)
+    directory.survey = await long.run(uri, survey, footers, wanted)
     directory.survey.misfits |= directory.listing.misfits
     described, planner = await _checked_table(services, directory)
     if body.dry_run:
@@ -422,7 +422,7 @@ def _require_same_table(body: api.NewImport, location: str, table: Table) -> Non
         ChangeRefusedError: The table differs from the options, or is being dropped.
         RefusedError: Another verb is filling the table.
     """
-    asked: dict[str, object] = {
+    expected: dict[str, object] = {
         "location": location,
         "key": tuple(body.key),
         "version_column": body.version_column,
@@ -430,8 +430,8 @@ def _require_same_table(body: api.NewImport, location: str, table: Table) -> Non
         "time_column": body.time_column,
     }
     if body.partition_by is not None:
-        asked["partition_by"] = tuple(body.partition_by)
-    for name, wanted in asked.items():
+        expected["partition_by"] = tuple(body.partition_by)
+    for name, wanted in expected.items():
         present = getattr(table, name)
         if present != wanted:
             raise ChangeRefusedError(
@@ -470,7 +470,7 @@ async def _read_footers(
     on_progress: ReportImportProgress,
 ) -> list[tuple[FoundFile, FooterFacts | str]]:
     """Read the footers of files concurrently."""
-    body, looked = directory.body, list[tuple[FoundFile, FooterFacts | str]]()
+    body, footers_read = directory.body, list[tuple[FoundFile, FooterFacts | str]]()
     folders = {part for file in files for part in file.path.split("/")[:-1] if "=" in part}
     partition = sorted({part.partition("=")[0] for part in folders})
     columns = () if directory.table is None else directory.table.schema
@@ -479,25 +479,25 @@ async def _read_footers(
     whole_bytes, done_bytes, rows = sum(file.size_bytes for file in files), 0, 0
     location = directory.location
     for first in range(0, len(files), FOOTERS_AT_ONCE):
-        some = files[first : first + FOOTERS_AT_ONCE]
+        batch = files[first : first + FOOTERS_AT_ONCE]
         work = (
             services.footers.run(location.uri, read_import_footer, location, file, names)
-            for file in some
+            for file in batch
         )
         footers = await asyncio.gather(*work)
-        looked += zip(some, footers, strict=True)
-        done_bytes += sum(file.size_bytes for file in some)
+        footers_read += zip(batch, footers, strict=True)
+        done_bytes += sum(file.size_bytes for file in batch)
         rows += sum(footer.rows for footer in footers if isinstance(footer, FooterFacts))
-        if first % REPORT_EVERY == 0 or len(looked) == len(files):
+        if first % REPORT_EVERY == 0 or len(footers_read) == len(files):
             on_progress(
                 "reading footers",
-                files_done=len(looked),
+                files_done=len(footers_read),
                 files=len(files),
                 bytes_done=done_bytes,
                 size_bytes=whole_bytes,
                 rows=rows,
             )
-    return looked
+    return footers_read
 
 
 def _new_table(directory: ImportedDirectory) -> api.NewTable:

@@ -64,8 +64,11 @@ LISTED_MAX = 10_000
 def fsck_view(table: Table, report: RepairReport) -> api.FsckReport:
     """Return the wire model of a check's report."""
     first = report.checked.findings
-    seen = {*first}
-    findings = [*first, *(done.finding for done in report.settled if done.finding not in seen)]
+    first_findings = {*first}
+    findings = [
+        *first,
+        *(done.finding for done in report.settled if done.finding not in first_findings),
+    ]
     repairs = _repairs_of(findings, report.settled)
     pairs = list(zip(findings, repairs, strict=True))
     wrong = [(finding, repair) for finding, repair in pairs if finding.code not in NOTES]

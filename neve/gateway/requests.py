@@ -98,27 +98,27 @@ class ProgressTotals:
         self._files_left = self._running = self._bytes_left = self._bytes_done = 0
         self._bytes_per_s = 0.0
 
-    def add(self, tablet: Tablet, here: RequestProgressInTablet) -> None:
+    def add(self, tablet: Tablet, progress: RequestProgressInTablet) -> None:
         """Count a tablet.
 
         Args:
             tablet: The tablet as it was read.
-            here: Progress of the request in the tablet.
+            progress: Progress of the request in the tablet.
         """
-        self._states[here.state] += 1
-        self._running += len(here.running)
-        self._files_left += here.files - here.results
-        self._bytes_left += here.bytes_left
-        made = (file for file in tablet.files.values() if file.request == self._request.id)
-        self._bytes_done += sum(file.size_bytes for file in made)
-        for attempt in filter(None, map(self._attempts.get, here.running)):
-            read = min(attempt.bytes_done, here.bytes_left)
+        self._states[progress.state] += 1
+        self._running += len(progress.running)
+        self._files_left += progress.files - progress.results
+        self._bytes_left += progress.bytes_left
+        outputs = (file for file in tablet.files.values() if file.request == self._request.id)
+        self._bytes_done += sum(file.size_bytes for file in outputs)
+        for attempt in filter(None, map(self._attempts.get, progress.running)):
+            read = min(attempt.bytes_done, progress.bytes_left)
             self._bytes_left -= read
             self._bytes_done += read
             self._bytes_per_s += attempt.bytes_done / max(self._now_s - attempt.since_s, 1.0)
-        listed = self._ended if here.state in _ENDED else self._open
+        listed = self._ended if progress.state in _ENDED else self._open
         if len(listed) < TABLETS_MAX:
-            listed.append(self._view(tablet, here))
+            listed.append(self._view(tablet, progress))
 
     def tablets(self, count: int) -> tuple[api.RequestTablet, ...]:
         """Return at most `count` tablets; those in which the request has not ended come first."""
@@ -151,17 +151,17 @@ class ProgressTotals:
             return max(self._bytes_left, 0) * elapsed_s / self._bytes_done
         return None
 
-    def _view(self, tablet: Tablet, here: RequestProgressInTablet) -> api.RequestTablet:
+    def _view(self, tablet: Tablet, progress: RequestProgressInTablet) -> api.RequestTablet:
         bounds = tablet.bounds
         return api.RequestTablet(
             tablet=tablet.id.text,
-            state=here.state.value,
-            reason=here.reason,
+            state=progress.state.value,
+            reason=progress.reason,
             end=None if bounds.partition else key_text(bounds.end, self._types),
             partition=bounds.partition,
-            files_left=here.files - here.results,
-            bytes_left=here.bytes_left,
-            running=len(here.running),
+            files_left=progress.files - progress.results,
+            bytes_left=progress.bytes_left,
+            running=len(progress.running),
         )
 
 
@@ -545,7 +545,7 @@ async def dry_run(services: Services, table: Table, request: Request) -> api.Dry
     """
     now_s = await services.store.now_s()
     counter, long = _SelectionCounter(table, request, now_s), services.rows.within(LONG_STEP_MAX_S)
-    taken: list[api.DryTablet] = []
+    per_tablet: list[api.DryTablet] = []
     async with pin_listed_files(services, table) as pin:
         async for page in request_tablets(services, table, request):
             for tablet in page:
@@ -553,18 +553,18 @@ async def dry_run(services: Services, table: Table, request: Request) -> api.Dry
                     counted_tablet = await long.run(table.location, counter.of, tablet)
                 finally:
                     pin.check()
-                taken += [counted_tablet] if counted_tablet.files else []
-    counted = [tablet.rows_in_range for tablet in taken if tablet.rows_in_range is not None]
+                per_tablet += [counted_tablet] if counted_tablet.files else []
+    counted = [tablet.rows_in_range for tablet in per_tablet if tablet.rows_in_range is not None]
     return api.DryRun(
         table=table.name,
-        tablets=len(taken),
-        files=sum(tablet.files for tablet in taken),
-        size_bytes=sum(tablet.size_bytes for tablet in taken),
-        rows=sum(tablet.rows for tablet in taken),
-        rows_in_range=sum(counted) if len(counted) == len(taken) else None,
+        tablets=len(per_tablet),
+        files=sum(tablet.files for tablet in per_tablet),
+        size_bytes=sum(tablet.size_bytes for tablet in per_tablet),
+        rows=sum(tablet.rows for tablet in per_tablet),
+        rows_in_range=sum(counted) if len(counted) == len(per_tablet) else None,
         transform=transform_text(request.transform),
         notes=retention_notes(table, request, now_s),
-        per_tablet=tuple(taken[:TABLETS_LISTED_MAX]),
+        per_tablet=tuple(per_tablet[:TABLETS_LISTED_MAX]),
     )
 
 

@@ -72,10 +72,10 @@ class SplitHints:
         """Return the ends of the tablets of a table that may be being split."""
         return tuple(self._ends.get(table, ()))
 
-    def seen(self, table: str, looked: Iterable[bytes], splitting: Iterable[bytes]) -> None:
+    def seen(self, table: str, ends_seen: Iterable[bytes], splitting: Iterable[bytes]) -> None:
         """Record which of the tablets that were read are being split."""
         ends = self._ends.setdefault(table, {})
-        for end in looked:
+        for end in ends_seen:
             ends.pop(end, None)
         ends.update(dict.fromkeys(splitting))
         if not ends:
@@ -399,10 +399,10 @@ class Services:
 
 def _hint(name: str, names: Iterable[str]) -> str:
     """Return a hint with the closest or the existing table names that the caller may see."""
-    seen = sorted(filter(sees_table, names))
-    if close := difflib.get_close_matches(name, seen, n=1):
+    visible = sorted(filter(sees_table, names))
+    if close := difflib.get_close_matches(name, visible, n=1):
         return f"did you mean {close[0]!r}?"
-    return f"there are: {', '.join(seen[:10])}" if seen else "there is none yet"
+    return f"there are: {', '.join(visible[:10])}" if visible else "there is none yet"
 
 
 def parsed_tablet(table: Table, text: str) -> TabletId:

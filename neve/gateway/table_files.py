@@ -156,16 +156,16 @@ class TabletReader:
         decoded = self._weights.of(self._location, rest, names)
         weights = {file.path: max(decoded[file.path], ROW_BYTES * file.rows) for file in rest}
         for low, high in self._ranges(rest, start, end, weights):
-            near = [file for file in rest if _overlaps(file, low, high)]
+            overlapping = [file for file in rest if _overlaps(file, low, high)]
             rows = [
                 read_rows(self._location, file.path, self._rules, low, high, columns=names)
-                for file in near
+                for file in overlapping
             ]
             count = count_visible(rows, self._rules, self._now_s)
             if count is not None:
                 yield count
             else:
-                yield from (piece.num_rows for piece in self._pieces(near, low, high))
+                yield from (piece.num_rows for piece in self._pieces(overlapping, low, high))
 
     def _bag_counts(self, file: DataFile) -> Iterator[int]:
         """Yield counts of the unexpired rows of a file, for a table without a key."""
@@ -203,9 +203,9 @@ class TabletReader:
     ) -> Iterator[pa.Table]:
         if not self._rules.key or (len(files) == 1 and files[0].clean):
             for first in range(0, len(files), AT_ONCE):
-                some = files[first : first + AT_ONCE]
-                self._looks.take(self._location, some)
-                for file in some:
+                batch = files[first : first + AT_ONCE]
+                self._looks.take(self._location, batch)
+                for file in batch:
                     yield from self._streamed(file, start, end)
             return
         self._looks.take(self._location, files)
@@ -213,8 +213,10 @@ class TabletReader:
         decoded = self._weights.of(self._location, files, names)
         weights = {file.path: max(file.size_bytes, decoded[file.path] // DECODED) for file in files}
         for low, high in self._ranges(files, start, end, weights):
-            near = [file for file in files if _overlaps(file, low, high)]
-            rows = [read_rows(self._location, file.path, self._rules, low, high) for file in near]
+            overlapping = [file for file in files if _overlaps(file, low, high)]
+            rows = [
+                read_rows(self._location, file.path, self._rules, low, high) for file in overlapping
+            ]
             if rows:
                 yield scan_tables(rows, self._rules, self._now_s, start=low, end=high)
 
@@ -254,11 +256,11 @@ class TabletReader:
         self, file: DataFile, step: int, start: bytes | None, end: bytes | None
     ) -> Iterator[bytes]:
         """Yield the key of every `step`-th row, reading the key columns only."""
-        seen = 0
+        rows_read = 0
         names = list(self._rules.key)
         for rows in stream_rows(self._location, file.path, self._rules, names):
-            numbers = range(-seen % step, rows.num_rows, step)
-            seen += rows.num_rows
+            numbers = range(-rows_read % step, rows.num_rows, step)
+            rows_read += rows.num_rows
             chosen = rows.take(pa.array(numbers, pa.int64()))
             for key in encode_keys(chosen, names, self._rules.key_types).to_pylist():
                 if (start is None or key > start) and (end is None or key < end):

@@ -248,12 +248,12 @@ async def new_table(services: Services, body: api.NewTable) -> NewTableSite:
     check_columns(table)
     splits = await asyncio.to_thread(parse_splits, table, body.splits)
     await refuse_being_dropped(services, table.name)
-    near = await other_tables(services.store, services.footers)
-    if any(named.name == table.name for named in near.named):
+    others = await other_tables(services.store, services.footers)
+    if any(named.name == table.name for named in others.named):
         raise ChangeRefusedError(
             f"table {table.name!r} exists already; choose another name or drop it", "exists"
         )
-    free = await find_free_site(services.store, services.footers, site, neighbours=near)
+    free = await find_free_site(services.store, services.footers, site, neighbours=others)
     return NewTableSite(table=table, splits=splits, free=free, planner=planner)
 
 
@@ -587,8 +587,8 @@ class TableRoutes:
     async def list_tables(self) -> dict[str, list[api.Table]]:
         """Return the tables that the caller may read, sorted by name."""
         listed = await self._services.store.listed_tables()
-        seen = [table for table in listed.tables if sees_table(table.name)]
-        return {"tables": [table_view(table, whole_schema=False) for table in seen]}
+        visible = [table for table in listed.tables if sees_table(table.name)]
+        return {"tables": [table_view(table, whole_schema=False) for table in visible]}
 
     @route("POST /v1/tables", ADMIN_ALL, status_code=201)
     async def create(self, body: api.NewTable) -> api.Table:
@@ -597,9 +597,9 @@ class TableRoutes:
         The service claims the location of the table. All files of the table lie there.
         """
         current_call().table = body.name
-        made, planner = await create_table(self._services, body)
-        unread = self._services.unread_settings(made.settings)
-        return replace(table_view(made, without_effect=unread), notes=(planner,))
+        created, planner = await create_table(self._services, body)
+        unread = self._services.unread_settings(created.settings)
+        return replace(table_view(created, without_effect=unread), notes=(planner,))
 
     @route("GET /v1/tables/{table}", READ)
     async def describe(self, table: str) -> api.Table:

@@ -56,10 +56,10 @@ class ServerCertificate:
 
     def look(self) -> None:
         """Reload the files if they have changed; an invalid pair leaves the old one in use."""
-        seen = self._signature()
-        if seen == self._seen:
+        signature = self._signature()
+        if signature == self._seen:
             return
-        self._seen = seen
+        self._seen = signature
         try:
             # Try the pair in another context first: half a pair would make this one unusable.
             server_context(self._certificate, self._key, "")

@@ -155,15 +155,15 @@ async def _copy_targets(
             owner; it is not empty; or no table is allowed there.
     """
     targets: dict[str, Location] = {}
-    near: OtherTables | None = None
+    others: OtherTables | None = None
     for scope in scopes if options.copy_to else ():
-        near = near or await other_tables(scope.store, scope.threads)
+        others = others or await other_tables(scope.store, scope.threads)
         site = await admission.site(child_uri(options.copy_to or "", scope.table.name))
-        free = await find_free_site(scope.store, scope.threads, site, neighbours=near)
+        free = await find_free_site(scope.store, scope.threads, site, neighbours=others)
         target = open_location(free.site.uri)
-        if there := await scope.threads.run(target.uri, list_location, target):
+        if stored := await scope.threads.run(target.uri, list_location, target):
             raise RefusedError(
-                f"location {target.uri} is not empty ({min(there)} lies there): copies go where "
+                f"location {target.uri} is not empty ({min(stored)} lies there): copies go where "
                 "nothing is, give another --copy-to"
             )
         targets[scope.table.name] = target
@@ -294,10 +294,10 @@ async def restore(
     checked = {table.name: _checked_table(restorer, table, options, now_s) for table in wanted}
     for name, table in checked.items():
         await _end_filling(restorer, name, table, dry_run=options.dry_run)
-    near = await other_tables(restorer.store, restorer.threads)
-    _check_names(near, list(checked.values()))
+    others = await other_tables(restorer.store, restorer.threads)
+    _check_names(others, list(checked.values()))
     targets = {
-        name: await _restore_target(restorer, near, name, checked[name], options)
+        name: await _restore_target(restorer, others, name, checked[name], options)
         for name in checked
     }
     _check_locations_differ(list(targets.values()))
@@ -359,7 +359,7 @@ async def _end_filling(restorer: RestorePorts, name: str, table: Table, *, dry_r
 
 
 async def _restore_target(
-    restorer: RestorePorts, near: OtherTables, name: str, table: Table, options: RestoreOptions
+    restorer: RestorePorts, others: OtherTables, name: str, table: Table, options: RestoreOptions
 ) -> _RestoreTarget:
     """Return a table to create and its site, with the same checks as `create`.
 
@@ -370,7 +370,7 @@ async def _restore_target(
     try:
         site = await restorer.admission.site(table.location)
         free = await find_free_site(
-            restorer.store, restorer.threads, site, neighbours=near, take_over=options.adopt
+            restorer.store, restorer.threads, site, neighbours=others, take_over=options.adopt
         )
     except (RequestError, RefusedError) as error:
         raise _error_about(name, error) from error
@@ -382,19 +382,19 @@ def _error_about(name: str, error: CompactionError) -> CompactionError:
     return type(error)(f"table {redacted(name[:100])!r} of the archive: {error}")
 
 
-def _check_names(near: OtherTables, tables: Sequence[Table]) -> None:
+def _check_names(others: OtherTables, tables: Sequence[Table]) -> None:
     """Reject names that an existing table or another table of the archive has.
 
     Raises:
         RefusedError: A name is taken.
     """
-    taken = {named.name for named in near.named}
+    names_taken = {named.name for named in others.named}
     for table in tables:
-        if table.name in taken:
+        if table.name in names_taken:
             raise RefusedError(
                 f"table {table.name!r} exists already: restore it under another name"
             )
-        taken.add(table.name)
+        names_taken.add(table.name)
 
 
 def _check_locations_differ(targets: Sequence[_RestoreTarget]) -> None:

@@ -92,8 +92,8 @@ def check_tablet(raw: RawTablet) -> Iterator[Finding]:
 
 def _count_finding(raw: RawTablet) -> Finding:
     wrong = ", ".join(
-        f"{recorded} {name}, there are {there}"
-        for name, (recorded, there) in raw.miscounted.items()
+        f"{recorded} {name}, there are {actual}"
+        for name, (recorded, actual) in raw.miscounted.items()
     )
     return Finding(
         code=FindingCode.COUNTS,
@@ -622,8 +622,8 @@ async def _check_tiles(scope: TableScope) -> list[Finding]:
     if not first:
         return []
     await asyncio.sleep(AGAIN_S)
-    seen = {*first}
-    return [finding for finding in await _tiles_once(scope) if finding in seen]
+    first_findings = {*first}
+    return [finding for finding in await _tiles_once(scope) if finding in first_findings]
 
 
 async def _tiles_once(scope: TableScope) -> list[Finding]:

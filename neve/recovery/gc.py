@@ -163,12 +163,14 @@ async def find_orphans(scope: TableScope) -> SweepResult:
     recorded = await _known_paths(scope)
     ours, users = await in_thread(partial(_unknown, stored, recorded))
     aged = [path for path in ours if _is_old(stored[path], listed_s - scope.grace_s)]
-    there = await _existing(scope, aged)
-    old = [stored[path] for path in aged if path in there]  # A listing may be stale.
+    existing = await _existing(scope, aged)
+    old = [stored[path] for path in aged if path in existing]  # A listing may be stale.
     located = await gather_bounded(_located_orphan(scope, file) for file in old)
-    looked = list(zip(old, located, strict=True))
-    foreign = [(file, orphan) for file, orphan in looked if orphan.foreign]
-    pairs = [(file, orphan) for file, orphan in looked if not (orphan.mark or orphan.foreign)]
+    pairs_located = list(zip(old, located, strict=True))
+    foreign = [(file, orphan) for file, orphan in pairs_located if orphan.foreign]
+    pairs = [
+        (file, orphan) for file, orphan in pairs_located if not (orphan.mark or orphan.foreign)
+    ]
     kept = await _only_copies(scope, pairs, recorded, stored, listed_s)
     orphans = [(file, orphan) for file, orphan in pairs if file.path not in kept]
     return SweepResult(
@@ -209,7 +211,9 @@ async def _known_paths(scope: TableScope) -> KnownPaths:
             if raw.broken:
                 raise MetadataError(f"tablet {raw.id} cannot be read: {raw.broken}")
             running = raw.tablet.running.values() if raw.tablet else ()
-            reserved.update(p for entry in running for p in (*entry.inputs, *entry.output_paths))
+            reserved.update(
+                path for entry in running for path in (*entry.inputs, *entry.output_paths)
+            )
     scope.on_progress("reading which files are held")
     async for page in walk_tiles(scope.store, scope.table):
         for tablet in page:

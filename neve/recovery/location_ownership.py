@@ -119,9 +119,9 @@ async def find_free_site(
         RefusedError: The site has another owner, or overlaps the location of a table.
         UnavailableError: Store or storage does not answer.
     """
-    ours, near = await store.store_id(), neighbours or await other_tables(store, threads)
-    near.refuse_overlap(site)
-    others = near.identities
+    ours, other = await store.store_id(), neighbours or await other_tables(store, threads)
+    other.refuse_overlap(site)
+    others = other.identities
     location = open_location(site.uri)
     present, above, written = await threads.run(location.uri, _read_site, location)
     if present is not None and present.store != ours and not take_over:
@@ -258,7 +258,7 @@ async def check_location_owner(scope: TableScope) -> list[Finding]:
         whose = f"the table with id {owner.table}, and this one's is {scope.table.id}"
     else:
         return []
-    mine = LocationOwner(ours, scope.table.id)
+    own = LocationOwner(ours, scope.table.id)
     return [
         Finding(
             code=FindingCode.OWNER,
@@ -266,7 +266,7 @@ async def check_location_owner(scope: TableScope) -> list[Finding]:
             sentence=f"the location belongs to {whose}; this store is {ours}",
             repair="--adopt writes this store's and table's id into it: only if nothing else "
             "works there",
-            act=partial(take_over, scope.location, mine, scope.table),
+            act=partial(take_over, scope.location, own, scope.table),
         )
     ]
 
@@ -279,7 +279,7 @@ async def check_shared_files(scope: TableScope) -> list[Finding]:
         if named_table.id != scope.table.id
     ]
     identities = await identities_now(scope.threads, named)
-    mine = overlap_test((await scope.run(resolve_location, scope.table.location)).identity)
+    overlaps = overlap_test((await scope.run(resolve_location, scope.table.location)).identity)
     return [
         Finding(
             code=FindingCode.SHARED,
@@ -289,7 +289,7 @@ async def check_shared_files(scope: TableScope) -> list[Finding]:
             "(`neve backup --copy-to`), restore it there and drop it here",
         )
         for table in named
-        if mine(identities[table.id])
+        if overlaps(identities[table.id])
     ]
 
 

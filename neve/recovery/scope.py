@@ -178,8 +178,8 @@ async def gather_bounded(
     """
     done: list[T] = []
     pieces = iter(work)
-    while some := [*islice(pieces, AT_ONCE)]:
-        done += await asyncio.gather(*some)
+    while batch := [*islice(pieces, AT_ONCE)]:
+        done += await asyncio.gather(*batch)
         if on_progress is not None and len(done) % PROGRESS_EVERY == 0:
             on_progress(len(done))
     return done
@@ -200,7 +200,7 @@ async def identities_now(
     for table in tables:
         above = table.location.rpartition("/")[0]
         together.setdefault(above, {})[table.id] = table.location
-    work = (threads.run(above, identities_of, some) for above, some in together.items())
+    work = (threads.run(above, identities_of, locations) for above, locations in together.items())
     return {
         table: identity
         for findings in await gather_bounded(work)

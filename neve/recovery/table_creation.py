@@ -164,8 +164,8 @@ async def _refuse_retired(
     """
     users = await in_thread(partial(_user_paths, files, stored))
     for first in range(0, len(users), FILES_PER_CHANGE):
-        some = users[first : first + FILES_PER_CHANGE]
-        if retired := await scope.store.retired_among(location, some):
+        batch = users[first : first + FILES_PER_CHANGE]
+        if retired := await scope.store.retired_among(location, batch):
             raise RefusedError(
                 f"file {retired[0]} of {location} is there again, and a collector has deleted a "
                 "file of this name recently: a deletion that is still on its way would delete the "
@@ -335,8 +335,8 @@ async def absent(
     doubtful = await in_thread(partial(_unlisted, files, stored))
     if not doubtful:
         return ()
-    there = await threads.run(location.uri, existing_files, location, [*doubtful])
-    return await in_thread(partial(_not_there, doubtful, there))
+    existing = await threads.run(location.uri, existing_files, location, [*doubtful])
+    return await in_thread(partial(_not_there, doubtful, existing))
 
 
 def _unlisted(
@@ -351,9 +351,9 @@ def _unlisted(
 
 
 def _not_there(
-    wanted: Mapping[str, int], there: Mapping[str, int], steps: Steps
+    wanted: Mapping[str, int], stored: Mapping[str, int], steps: Steps
 ) -> tuple[str, ...]:
-    others = (path for path, size in steps.over(wanted.items()) if there.get(path) != size)
+    others = (path for path, size in steps.over(wanted.items()) if stored.get(path) != size)
     return tuple(steps.in_order(others))
 
 

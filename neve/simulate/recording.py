@@ -157,8 +157,8 @@ class ArrivalRecorder:
         committed = [
             attempt for attempt in finished if attempt.outputs and attempt.started_s >= self.since_s
         ]
-        made = {path for attempt in committed for path in attempt.outputs}
-        self._before |= made
+        written = {path for attempt in committed for path in attempt.outputs}
+        self._before |= written
         for attempt in sorted(committed, key=lambda attempt: attempt.started_s):
             if attempt.attempt not in self._jobs:
                 self._jobs.add(attempt.attempt)
@@ -422,11 +422,11 @@ def _group(
 ) -> dict[str, Any]:
     least = sum(group.scaling.least for group in groups if group.scaling is not None)
     most = sum(group.scaling.most for group in groups if group.scaling is not None)
-    there = len(compactors)
+    count = len(compactors)
     return {
         "name": "default",
         "slots": max(1, round(fmean([compactor.slots for compactor in compactors] or [1]))),
-        "compactors": {"min": least or min(there, 1), "max": max(most, there, 1)},
+        "compactors": {"min": least or min(count, 1), "max": max(most, count, 1)},
         "slot_bytes_s": max(1, round(slot_bytes_s)),
     }
 

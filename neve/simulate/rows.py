@@ -164,9 +164,9 @@ def _merged_range(
     """Return one output; between two adjacent steps, the set of inputs with keys is constant."""
     inserts = draws = deletes = rows = dead = 0.0
     for start, end in pairwise(steps):
-        some, drawn, gone = _writes_between(contents, start, end)
-        left, tombstones = rows_in(some, drawn, gone, keys * (end - start), population)
-        inserts, draws, deletes = inserts + some, draws + drawn, deletes + gone
+        writes, drawn, gone = _writes_between(contents, start, end)
+        left, tombstones = rows_in(writes, drawn, gone, keys * (end - start), population)
+        inserts, draws, deletes = inserts + writes, draws + drawn, deletes + gone
         rows, dead = rows + left, dead + tombstones
     if purged and deletes:
         # The remaining keys have one row each, so they count as inserts from now on.
@@ -191,13 +191,13 @@ def _writes_between(
     contents: Sequence[Content], start: float, end: float
 ) -> tuple[float, float, float]:
     """Return the inserts, draws and deletes in a key range that contains no file boundary."""
-    here = [
+    shares = [
         (content, (end - start) / content.span)
         for content in contents
         if content.start <= start and end <= content.end and content.span > 0
     ]
     return (
-        sum(content.inserts * share for content, share in here),
-        sum(content.draws * share for content, share in here),
-        sum(content.deletes * share for content, share in here),
+        sum(content.inserts * share for content, share in shares),
+        sum(content.draws * share for content, share in shares),
+        sum(content.deletes * share for content, share in shares),
     )

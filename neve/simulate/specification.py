@@ -310,10 +310,10 @@ def _check_together(specification: Specification) -> None:
     checked_total("tablets", sum(table.tablets for table in tables), TABLETS_MAX, advice)
     arriving = sum(files_arriving(table.arrivals, specification.length_s) for table in tables)
     checked_total("files would arrive", arriving, FILES_MAX, "simulate fewer days or tablets")
-    asked = sum(
+    requests = sum(
         specification.length_s / table.requests.every_s for table in tables if table.requests
     )
-    checked_total("requests would be made", asked, REQUESTS_MAX, "raise table.requests.every")
+    checked_total("requests would be made", requests, REQUESTS_MAX, "raise table.requests.every")
     samples = specification.length_s / specification.sample_s
     checked_total("samples would be taken", samples, SAMPLES_MAX, "raise simulation.sample")
 

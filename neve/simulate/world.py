@@ -377,8 +377,8 @@ class World:
                 if compactor is None or job is None:
                     break
                 tablet = self._by_id[job.tablet]
-                taken = not tablet.reserved.isdisjoint(job.inputs)
-                if taken or self._requests.is_stale(tablet, job):
+                is_reserved = not tablet.reserved.isdisjoint(job.inputs)
+                if is_reserved or self._requests.is_stale(tablet, job):
                     self._refuse(tablet, job)
                 else:
                     self._launch(group, SimulatedAttempt(job, tablet, compactor, self.now_s))

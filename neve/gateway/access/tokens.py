@@ -363,17 +363,17 @@ class KnownTokens:
         return entry[1] if entry[0].lives(now_s) else None
 
     def _look(self, path: Path) -> None:
-        seen = _signature(path)
-        if seen == self._seen and not self._fault:
+        signature = _signature(path)
+        if signature == self._seen and not self._fault:
             return
         try:
             tokens = parse_tokens(text, str(path)) if (text := read_text(path)) else ()
         except ConfigError as error:
             self._report_fault(str(error))
             return
-        if seen != self._seen or self._fault:
+        if signature != self._seen or self._fault:
             self._log("tokens read", tokens=len(tokens))
-        self._seen, self._fault = seen, ""
+        self._seen, self._fault = signature, ""
         self._by_digest = {
             token.digest: (token, Caller(token.name, parse_grants(token.grants)))
             for token in tokens

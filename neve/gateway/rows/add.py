@@ -243,14 +243,14 @@ async def append_targets(
     """
     ids = await _every_id(services, table)
     inner: dict[bytes, bytes] = {}
-    looked = tuple(dict.fromkeys((*more_ends, *services.split_hints.of(table.id))))
-    for tablet in await services.store.tablets([TabletId(table.id, end) for end in looked]):
+    ends_seen = tuple(dict.fromkeys((*more_ends, *services.split_hints.of(table.id))))
+    for tablet in await services.store.tablets([TabletId(table.id, end) for end in ends_seen]):
         operation = None if tablet is None else tablet.operation
         if tablet is None or operation is None or operation.kind is OperationKind.MERGE:
             continue
         if operation.at is not None:
             inner[tablet.id.end] = operation.at
-    services.split_hints.seen(table.id, looked, inner)
+    services.split_hints.seen(table.id, ends_seen, inner)
     targets: list[AppendTarget] = []
     for tablet_id in ids:
         for up_to in (inner.get(tablet_id.end), tablet_id.end):
@@ -515,9 +515,9 @@ async def inspect_incoming(
     services: Services, table: Table, paths: Sequence[str]
 ) -> list[FileFacts | CompactionError]:
     """Return the facts of files to add or the errors that prevent it, in the order of paths."""
-    some = [paths[at : at + LOOKS_AT_ONCE] for at in range(0, len(paths), LOOKS_AT_ONCE)]
+    batches = [paths[at : at + LOOKS_AT_ONCE] for at in range(0, len(paths), LOOKS_AT_ONCE)]
     look = services.files.inspect
-    work = [services.footers.run(table.location, look, table, batch) for batch in some]
+    work = [services.footers.run(table.location, look, table, batch) for batch in batches]
     # Await all inspections, so that none continues after an error is reported.
     results = await asyncio.gather(*work, return_exceptions=True)
     if failed := [result for result in results if isinstance(result, BaseException)]:
@@ -548,9 +548,9 @@ async def _refuse_garbage(services: Services, table: Table, paths: Sequence[str]
     This check comes before the inspection of footers: after it, both the entry and the file may
     already be gone.
     """
-    if taken := await services.store.garbage_among(table.id, paths):
+    if garbage := await services.store.garbage_among(table.id, paths):
         raise ChangeRefusedError(
-            f"file {taken[0]} was replaced by a compaction and is being deleted; "
+            f"file {garbage[0]} was replaced by a compaction and is being deleted; "
             "add it under another name",
             RefusalCode.REPLACED,
         )

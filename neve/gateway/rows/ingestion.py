@@ -370,8 +370,8 @@ def cut_by_tablet(
     while begin < len(numbers):
         target = targets[_target_index(targets, ordered[begin].as_py())]
         behind = _index_after(ordered, begin, target.up_to)
-        mine = rows.take(numbers.slice(begin, behind - begin))
-        parts.append(TabletRows(target.end, mine))
+        tablet_rows = rows.take(numbers.slice(begin, behind - begin))
+        parts.append(TabletRows(target.end, tablet_rows))
         begin = behind
     return parts
 
@@ -380,9 +380,9 @@ def _by_partition(rows: pa.Table, table: Table) -> Iterator[TabletRows]:
     types = partition_types(table)
     codes = pa.array(encode_keys(rows, table.partition_by, types)).dictionary_encode()
     for number, end in enumerate(codes.dictionary.to_pylist()):
-        mine = rows.filter(pc.equal(codes.indices, number))
-        first = [mine.column(name)[0].as_py() for name in table.partition_by]
-        yield TabletRows(end, mine, partition_of(table, first))
+        tablet_rows = rows.filter(pc.equal(codes.indices, number))
+        first = [tablet_rows.column(name)[0].as_py() for name in table.partition_by]
+        yield TabletRows(end, tablet_rows, partition_of(table, first))
 
 
 def _target_index(targets: Sequence[AppendTarget], key: bytes) -> int:

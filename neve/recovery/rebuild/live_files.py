@@ -136,14 +136,16 @@ def attempts_of(
     return [
         AttemptOutputs(
             id=attempt,
-            inputs=some[0].inputs,
-            request=some[0].request,
-            outputs=next((footer.outputs for footer in some if footer.outputs is not None), None),
-            found=tuple(sorted(footer.path for footer in some)),
-            table=some[0].table,
-            age=ages[some[0].table],
+            inputs=footers[0].inputs,
+            request=footers[0].request,
+            outputs=next(
+                (footer.outputs for footer in footers if footer.outputs is not None), None
+            ),
+            found=tuple(sorted(footer.path for footer in footers)),
+            table=footers[0].table,
+            age=ages[footers[0].table],
         )
-        for attempt, some in steps.over(grouped.items())
+        for attempt, footers in steps.over(grouped.items())
     ]
 
 
@@ -188,7 +190,7 @@ class _Tracer:
         self._refused: dict[str, str] = {}
         self._stored = {
             *self._base,
-            *(p for attempt in self._attempts.values() for p in attempt.found),
+            *(path for attempt in self._attempts.values() for path in attempt.found),
         }
 
     def lineage(self) -> Lineage:
@@ -199,13 +201,13 @@ class _Tracer:
             if self._accept(outputs)
         ]
         gone = {path for outputs in accepted for path in outputs.inputs}
-        made = {path for outputs in accepted for path in outputs_of(outputs)}
-        files = (self._base | made) - gone
+        written = {path for outputs in accepted for path in outputs_of(outputs)}
+        files = (self._base | written) - gone
         left = dict.fromkeys(gone & self._stored, "it was replaced")
         for outputs in self._steps.over(self._attempts.values()):
             if outputs.id in self._refused:
                 left |= dict.fromkeys(outputs.found, self._refused[outputs.id])
-        lost = dict.fromkeys(made - gone - self._stored, "a committed output is not in storage")
+        lost = dict.fromkeys(written - gone - self._stored, "a committed output is not in storage")
         lost |= self._contested(gone)
         counting = tuple(self._steps.in_order(files & self._stored))
         return Lineage(files=counting, left=left, lost=lost, replaced=frozenset(gone))

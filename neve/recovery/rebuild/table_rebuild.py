@@ -150,33 +150,35 @@ async def _rebuild(
     threads, on_progress = rebuilder.threads, rebuilder.on_progress
     store, name = rebuilder.store, options.name
     await end_filling(store, name, site.uri, "rebuild", dry_run=options.dry_run)
-    near = await other_tables(store, threads)
-    if any(named.name == name for named in near.named):
+    others = await other_tables(store, threads)
+    if any(named.name == name for named in others.named):
         raise RefusedError(f"table {options.name!r} exists already: give another name")
-    free = await find_free_site(store, threads, site, neighbours=near, take_over=options.adopt)
-    seen = await _read_location(rebuilder, opened, options)
-    table = seen.table
+    free = await find_free_site(store, threads, site, neighbours=others, take_over=options.adopt)
+    state = await _read_location(rebuilder, opened, options)
+    table = state.table
     scope = TableScope(
         store=rebuilder.store, table=table, threads=threads, grace_s=0.0, on_progress=on_progress
     )
-    homes = await _partitions_of(scope, seen.files)
-    on_progress(f"finding the tablets of {format_count(len(seen.files), 'file')}")
-    tablets, result = await in_thread(partial(planned_table, seen, homes))
+    homes = await _partitions_of(scope, state.files)
+    on_progress(f"finding the tablets of {format_count(len(state.files), 'file')}")
+    tablets, result = await in_thread(partial(planned_table, state, homes))
     lost = result.lost
     if options.dry_run:
         return result
-    made = await make_table(
+    created = await make_table(
         scope,
         free,
         tablets,
-        stored=seen.evidence.stored,
+        stored=state.evidence.stored,
         live=table.state is TableState.LIVE,
         complete=True,
         lost=bool(lost),
     )
-    went = dict.fromkeys(made.missing, "it went while the table was rebuilt: drop it and try again")
-    came = dict.fromkeys(made.late, "it came while the table was rebuilt: drop it and try again")
-    return replace(result, table=made.table, lost={**lost, **went, **came})
+    went = dict.fromkeys(
+        created.missing, "it went while the table was rebuilt: drop it and try again"
+    )
+    came = dict.fromkeys(created.late, "it came while the table was rebuilt: drop it and try again")
+    return replace(result, table=created.table, lost={**lost, **went, **came})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,17 +207,17 @@ async def _read_location(
             location, threads, on_progress, user_files=options.user_files
         )
         described = await described_table(evidence, location, threads, options.given)
-        made = _table_to_make(described, evidence, rebuilder, options)
+        planned = _table_to_make(described, evidence, rebuilder, options)
         table = rebuilder.admission.checked(
-            replace(made, calls_since_s=await _calls_since_s(rebuilder.store, evidence))
+            replace(planned, calls_since_s=await _calls_since_s(rebuilder.store, evidence))
         )
         on_progress(f"finding which of {len(evidence.stored)} files count")
         lineage, rows = await in_thread(partial(counting_files, evidence))
         files = await facts_of(location, threads, table, rows, evidence, on_progress=on_progress)
         # A file that has disappeared is unreadable; `make_table` detects later disappearances.
         unread = [*evidence.unreadable]
-        there = await threads.run(location.uri, existing_files, location, unread)
-        gone = min({*unread} - there.keys(), default="")
+        existing = await threads.run(location.uri, existing_files, location, unread)
+        gone = min({*unread} - existing.keys(), default="")
         if not gone:
             return LocationState(evidence=evidence, table=table, lineage=lineage, files=files)
         on_progress(f"{gone} has disappeared: reading the list again")
@@ -256,27 +258,27 @@ def counting_files(evidence: Evidence, steps: Steps) -> tuple[Lineage, list[str]
 
 
 def planned_table(
-    seen: LocationState, homes: Sequence[Partition], steps: Steps
+    state: LocationState, homes: Sequence[Partition], steps: Steps
 ) -> tuple[list[TabletDump], RebuildResult]:
     """Return the tablets of the table, and the result to report."""
-    evidence, files = seen.evidence, seen.files
+    evidence, files = state.evidence, state.files
     footers = evidence.footers.values()
-    if seen.table.partition_by:
+    if state.table.partition_by:
         tablets = partition_tablets(files, homes, footers, steps)
     else:
         recorded_ends = known_ends(evidence, {file.path for file in files}, steps)
         tablets = range_tablets(files, recorded_ends, footers, steps)
-    left = dict(steps.in_order((dict(seen.lineage.left) | evidence.misfits).items()))
+    left = dict(steps.in_order((dict(state.lineage.left) | evidence.misfits).items()))
     return tablets, RebuildResult(
-        table=seen.table,
+        table=state.table,
         files=tuple(files),
         rows=sum(file.rows for file in steps.over(files)),
         size_bytes=sum(file.size_bytes for file in steps.over(files)),
         tablets=len(tablets),
         user_files=sum(not is_service_path(file.path) for file in steps.over(files)),
         left=left,
-        lost=dict(steps.in_order((dict(seen.lineage.lost) | evidence.unreadable).items())),
-        not_recovered=tuple(_not_recovered(evidence, seen.table, len(left))),
+        lost=dict(steps.in_order((dict(state.lineage.lost) | evidence.unreadable).items())),
+        not_recovered=tuple(_not_recovered(evidence, state.table, len(left))),
         manifest=None if evidence.published is None else evidence.published.number,
     )
 
@@ -312,8 +314,8 @@ def range_tablets(
     purges = _watermarks(ends, footers, steps)
     starts = [None, *ends[:-1]]
     return [
-        TabletDump(bounds=Bounds(start, end), purge=purge, files=tuple(some))
-        for start, end, purge, some in zip(starts, ends, purges, held, strict=True)
+        TabletDump(bounds=Bounds(start, end), purge=purge, files=tuple(files))
+        for start, end, purge, files in zip(starts, ends, purges, held, strict=True)
     ]
 
 
@@ -352,8 +354,8 @@ def _watermarks(
     return [*accumulate(reversed(highest), _higher)][::-1]
 
 
-def _higher(one: bytes | None, other: bytes | None) -> bytes | None:
-    return max((watermark for watermark in (one, other) if watermark is not None), default=None)
+def _higher(first: bytes | None, other: bytes | None) -> bytes | None:
+    return max((watermark for watermark in (first, other) if watermark is not None), default=None)
 
 
 def partition_tablets(
@@ -379,9 +381,9 @@ def partition_tablets(
         purges[end] = _higher(purges.get(end), footer.purge)
     return [
         TabletDump(
-            bounds=Bounds(None, home.end, home.text), purge=purges.get(home.end), files=tuple(some)
+            bounds=Bounds(None, home.end, home.text), purge=purges.get(home.end), files=tuple(files)
         )
-        for home, some in sorted(held.items(), key=lambda pair: pair[0].end)
+        for home, files in sorted(held.items(), key=lambda pair: pair[0].end)
     ]
 
 
