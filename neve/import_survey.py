@@ -302,11 +302,11 @@ def _read_footer(location: Location, file: FoundFile, names: Sequence[str]) -> F
 def _column_statistics(
     metadata: pq.FileMetaData, schema: pa.Schema, names: Sequence[str]
 ) -> dict[str, ColumnStatistics]:
-    wanted = [name for name in names if name in schema.names]
-    if not wanted:
+    present = [name for name in names if name in schema.names]
+    if not present:
         return {}
     at = {metadata.schema.column(n).path: n for n in range(metadata.num_columns)}
-    return {name: _statistics_of_column(metadata, at[name]) for name in wanted if name in at}
+    return {name: _statistics_of_column(metadata, at[name]) for name in present if name in at}
 
 
 def _statistics_of_column(metadata: pq.FileMetaData, at: int) -> ColumnStatistics:
@@ -545,28 +545,30 @@ class _ReadFile:
     folder_values: dict[str, str | None]
 
 
-def survey(footers: Sequence[tuple[FoundFile, FooterFacts | str]], wanted: ImportOptions) -> Survey:
+def survey(
+    footers: Sequence[tuple[FoundFile, FooterFacts | str]], options: ImportOptions
+) -> Survey:
     """Survey files, and return the table that they make together.
 
     Args:
         footers: Files with the facts of their footers, or why a footer cannot be used.
-        wanted: Options from the user.
+        options: Options from the user.
 
     Raises:
         RequestError: The user's types or columns contradict the files.
     """
     result = Survey()
-    files = _files_in_folders(footers, wanted, result)
-    files = _files_with_columns(files, wanted, result)
-    schema, files = _unite_files(files, wanted, result)
-    result.columns = _columns(schema, files, wanted, result)
+    files = _files_in_folders(footers, options, result)
+    files = _files_with_columns(files, options, result)
+    schema, files = _unite_files(files, options, result)
+    result.columns = _columns(schema, files, options, result)
     if files:
-        _count_files(files, wanted, result)
+        _count_files(files, options, result)
     return result
 
 
 def _files_in_folders(
-    footers: Sequence[tuple[FoundFile, FooterFacts | str]], wanted: ImportOptions, survey: Survey
+    footers: Sequence[tuple[FoundFile, FooterFacts | str]], options: ImportOptions, survey: Survey
 ) -> list[_ReadFile]:
     files = []
     for file, footer in sorted(footers, key=lambda read: read[0].path):
@@ -574,14 +576,14 @@ def _files_in_folders(
             survey.misfits[file.path] = footer
             continue
         try:
-            facts = _footer(file, footer, wanted, survey)
+            facts = _footer(file, footer, options, survey)
             files.append(_ReadFile(file, facts, folders_of(file.path)))
         except RequestError as error:
             survey.misfits[file.path] = str(error)
-    if wanted.partition_by is None:
+    if options.partition_by is None:
         survey.partition_by = usual_columns(list(file.folder_values) for file in files)
     else:
-        survey.partition_by = wanted.partition_by
+        survey.partition_by = options.partition_by
     kept = []
     for read_file in files:
         if set(read_file.folder_values) == set(survey.partition_by):
@@ -596,13 +598,13 @@ def _files_in_folders(
 
 
 def _footer(
-    file: FoundFile, footer: FooterFacts, wanted: ImportOptions, survey: Survey
+    file: FoundFile, footer: FooterFacts, options: ImportOptions, survey: Survey
 ) -> FooterFacts:
     """Return the facts of a file, or those of its future copy in microseconds."""
     if not any(map(has_nanoseconds, footer.schema.types)):
         return footer
     survey.nanosecond_files.add(file.path)
-    return replace(footer, schema=in_microseconds(footer.schema)) if wanted.narrow else footer
+    return replace(footer, schema=in_microseconds(footer.schema)) if options.narrow else footer
 
 
 def _folder_text(columns: Sequence[str] | Mapping[str, object]) -> str:
@@ -610,10 +612,10 @@ def _folder_text(columns: Sequence[str] | Mapping[str, object]) -> str:
 
 
 def _files_with_columns(
-    files: list[_ReadFile], wanted: ImportOptions, survey: Survey
+    files: list[_ReadFile], options: ImportOptions, survey: Survey
 ) -> list[_ReadFile]:
-    needed = {*wanted.key, *filter(None, [wanted.version_column])} - {*survey.partition_by}
-    required = [column.name for column in wanted.columns or () if not column.nullable]
+    needed = {*options.key, *filter(None, [options.version_column])} - {*survey.partition_by}
+    required = [column.name for column in options.columns or () if not column.nullable]
     kept = []
     for file in files:
         missing = sorted(needed.difference(file.footer.schema.names))
@@ -625,7 +627,7 @@ def _files_with_columns(
         elif null is not None:
             survey.misfits[file.file.path] = f"its column {null} holds nulls, but must not be null"
         else:
-            nulls = _null_count(file, wanted.version_column)
+            nulls = _null_count(file, options.version_column)
             survey.unknown_nulls += nulls is None
             survey.unversioned_rows += nulls or 0
             kept.append(file)
@@ -640,32 +642,32 @@ def _null_count(file: _ReadFile, name: str | None) -> int | None:
 
 
 def _unite_files(
-    files: list[_ReadFile], wanted: ImportOptions, survey: Survey
+    files: list[_ReadFile], options: ImportOptions, survey: Survey
 ) -> tuple[pa.Schema, list[_ReadFile]]:
     paths: dict[pa.Schema, list[str]] = {}
     for file in files:
         paths.setdefault(file.footer.schema, []).append(file.file.path)
-    union = best_union(paths, wanted.columns)
+    union = best_union(paths, options.columns)
     survey.misfits |= union.misfits
     return union.schema, [file for file in files if file.file.path not in union.misfits]
 
 
 def _columns(
-    schema: pa.Schema, files: list[_ReadFile], wanted: ImportOptions, survey: Survey
+    schema: pa.Schema, files: list[_ReadFile], options: ImportOptions, survey: Survey
 ) -> tuple[Column, ...]:
     """Return the table's columns: those of files, and those that occur only in folder names."""
-    if wanted.columns is not None:
-        return wanted.columns
-    written = [_nullable_if_partition(column, wanted, survey) for column in schema]
+    if options.columns is not None:
+        return options.columns
+    written = [_nullable_if_partition(column, options, survey) for column in schema]
     for name in survey.partition_by:
         if name not in schema.names:
-            given = wanted.partition_types.get(name)
+            given = options.partition_types.get(name)
             text = given or type_of_values(file.folder_values[name] for file in files)
             written.append(pa.field(name, type_from_text(text)))
     columns = columns_of(pa.schema(written))
-    if unknown := sorted(set(wanted.partition_types) - set(survey.partition_by)):
+    if unknown := sorted(set(options.partition_types) - set(survey.partition_by)):
         raise RequestError(f"partition type of {unknown[0]!r}: no folder names such a column")
-    if inside := sorted(set(wanted.partition_types).intersection(schema.names)):
+    if inside := sorted(set(options.partition_types).intersection(schema.names)):
         raise RequestError(
             f"partition type of {inside[0]!r} cannot be chosen: files have the column, "
             "and so its type"
@@ -673,12 +675,12 @@ def _columns(
     return columns
 
 
-def _nullable_if_partition(field_: pa.Field, wanted: ImportOptions, survey: Survey) -> pa.Field:
+def _nullable_if_partition(field_: pa.Field, options: ImportOptions, survey: Survey) -> pa.Field:
     """Return a column, nullable if it is a partition column, since later files may lack it."""
     return field_.with_nullable(True) if field_.name in survey.partition_by else field_
 
 
-def _count_files(files: list[_ReadFile], wanted: ImportOptions, survey: Survey) -> None:
+def _count_files(files: list[_ReadFile], options: ImportOptions, survey: Survey) -> None:
     """Count the files whose folder values fit the column types and the column statistics."""
     if any(name not in {column.name for column in survey.columns} for name in survey.partition_by):
         raise RequestError(f"partition columns {list(survey.partition_by)} are not the table's")

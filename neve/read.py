@@ -253,7 +253,7 @@ def _published_rows(uri: str, columns: Sequence[str] | None) -> pa.Table:
     manifest = _published_manifest(uri)
     try:
         location = open_location(uri)
-        wanted = rules(
+        row_rules = rules(
             schema=tuple(
                 Column(column["name"], column["type"], column["nullable"])
                 for column in manifest["schema"]
@@ -265,8 +265,12 @@ def _published_rows(uri: str, columns: Sequence[str] | None) -> pa.Table:
                 for name in ("version_column", "tombstone_column", "time_column", "ttl_s")
             },
         )
-        rows = [inspection.read_rows(location, file["path"], wanted) for file in manifest["files"]]
-        scanned: pa.Table = merge.scan_tables(rows, wanted, SystemClock().now_s(), columns=columns)
+        rows = [
+            inspection.read_rows(location, file["path"], row_rules) for file in manifest["files"]
+        ]
+        scanned: pa.Table = merge.scan_tables(
+            rows, row_rules, SystemClock().now_s(), columns=columns
+        )
     except CompactionError as error:
         raise NeveError(f"location {uri}: {error}") from error
     return scanned

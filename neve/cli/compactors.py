@@ -247,14 +247,14 @@ def scale(
     ],
 ) -> None:
     """Set the number of compactors of a group. It stays until the next `scale`, or until `auto`."""
-    wanted = None if count == AUTO else _count(count)
-    session.client.scale_group(group, wanted)
+    target = None if count == AUTO else _count(count)
+    session.client.scale_group(group, target)
     count = (
         "as many compactors as its work needs"
-        if wanted is None
-        else format_count(wanted, "compactor")
+        if target is None
+        else format_count(target, "compactor")
     )
-    session.show({"scaled": group, "compactors": wanted}, f"group {group} gets {count}")
+    session.show({"scaled": group, "compactors": target}, f"group {group} gets {count}")
 
 
 def _count(text: str) -> int:

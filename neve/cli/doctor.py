@@ -209,10 +209,10 @@ def doctor(
 ) -> None:
     """Check this machine, the service and, with --location, a storage location."""
     wait_s = parse_duration_s(timeout, "--timeout")
-    wanted = [*_checks(session, compactors)]
+    checks = [*_checks(session, compactors)]
     if location is not None:
-        wanted.append(("storage", lambda: check_storage(location, wait_s)))
-    results = [_run(*check) for check in wanted]
+        checks.append(("storage", lambda: check_storage(location, wait_s)))
+    results = [_run(*check) for check in checks]
     session.show(results, lambda: _render_results(results))
     if any(result.state == FAILED for result in results):
         raise ConfigError("some checks failed; the lines above say what to do")

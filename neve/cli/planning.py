@@ -304,10 +304,10 @@ def backlog(
     With --watch and --json, each sample is one line.
     """
     measures = strategy is not None or mode is not None or bool(settings) or tablet is not None
-    wanted = _Wanted(name, watch=watch, every_s=every, past=past, tablets=tablets, count=count)
-    wanted.check(files, measures=measures)
+    options = _Wanted(name, watch=watch, every_s=every, past=past, tablets=tablets, count=count)
+    options.check(files, measures=measures)
     if files is None:
-        _of_service(session, wanted)
+        _of_service(session, options)
         return
     # Imported here so that verbs of the client start without loading the trackers.
     from neve.offline import backlog_offline
@@ -347,25 +347,25 @@ class _Wanted:
             )
 
 
-def _of_service(session: Session, wanted: _Wanted) -> None:
-    client, name = session.client, wanted.name
-    if wanted.past:
+def _of_service(session: Session, options: _Wanted) -> None:
+    client, name = session.client, options.name
+    if options.past:
         points = client.backlog_history(name)
         session.show(points, lambda: render_history(points))
-    elif wanted.tablets and name is not None:
+    elif options.tablets and name is not None:
         keys = KnownTables(client.tables)
         session.show_or_watch(
-            lambda: client.owed_tablets(name, wanted.count),
+            lambda: client.owed_tablets(name, options.count),
             lambda owed: render_owed_tablets(owed, name, keys),
-            watch=wanted.watch,
-            every_s=wanted.every_s,
+            watch=options.watch,
+            every_s=options.every_s,
         )
     else:
         session.show_or_watch(
             lambda: client.backlog(name),
             render_backlog,
-            watch=wanted.watch,
-            every_s=wanted.every_s,
+            watch=options.watch,
+            every_s=options.every_s,
         )
 
 

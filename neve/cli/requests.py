@@ -153,7 +153,7 @@ def _tablet_text(tablet: api.RequestTablet | api.DryTablet) -> str:
 
 def _wanted_facts(request: api.Request) -> list[tuple[str, str]]:
     output = request.output or api.Output()
-    wanted = {
+    output_facts = {
         "codec": output.codec,
         "codec_level": output.codec_level,
         "row groups": None
@@ -165,7 +165,7 @@ def _wanted_facts(request: api.Request) -> list[tuple[str, str]]:
         if request.deadline_at_s is None
         else f"{time_text(request.deadline_at_s)} UTC",
     }
-    return [(name, str(value)) for name, value in wanted.items() if value is not None]
+    return [(name, str(value)) for name, value in output_facts.items() if value is not None]
 
 
 def _progress_facts(request: api.Request) -> list[tuple[str, str]]:
@@ -313,7 +313,7 @@ def compact(
     call: CallId = None,
 ) -> None:
     """Compact a table or a key range, optionally deleting or changing rows."""
-    wanted: dict[str, Any] = {
+    body: dict[str, Any] = {
         "start": start,
         "end": end,
         "selector": selector,
@@ -329,10 +329,10 @@ def compact(
     }
     timeout_s = wait_max_s(timeout, wait=wait)
     if dry_run:
-        run = session.client.dry_run(name, **wanted)
+        run = session.client.dry_run(name, **body)
         session.show(run, lambda: render_dry_run(run))
         return
-    request = session.client.compact(name, call=call, **wanted)
+    request = session.client.compact(name, call=call, **body)
     if wait:
         session.say(f"requested as {request.id}")
         wait_for(session, request, timeout_s)

@@ -261,8 +261,8 @@ def scan(
         rows = session.client.count(name, start, end, **more)
         session.show({"rows": rows}, f"{rows:,}")
         return
-    wanted = names(columns) or None
-    reader = session.client.scan(name, wanted, start, end, batches=True, **more)
+    names_read = names(columns) or None
+    reader = session.client.scan(name, names_read, start, end, batches=True, **more)
     if output is not None:
         rows = write_rows(output, reader)
         session.show(

@@ -134,11 +134,11 @@ def find_target(
     environ = os.environ if environ is None else environ
     token = token or _given_token(environ)
     stacks = _running_stacks(environ)
-    wanted, source = (url, "given") if url else (environ.get(URL_VARIABLE), URL_VARIABLE)
-    if wanted and (url or not stack):
-        own = [target for target in stacks.values() if target.url == wanted.rstrip("/")]
-        named = own[0] if own else Target(wanted, None, source)
-        return replace(named, url=wanted, token=token or named.token, source=source)
+    address, source = (url, "given") if url else (environ.get(URL_VARIABLE), URL_VARIABLE)
+    if address and (url or not stack):
+        own = [target for target in stacks.values() if target.url == address.rstrip("/")]
+        named = own[0] if own else Target(address, None, source)
+        return replace(named, url=address, token=token or named.token, source=source)
     local = _choose_stack(stacks, stack or environ.get(STACK_VARIABLE) or None)
     return replace(local, token=token or local.token)
 

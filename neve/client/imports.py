@@ -65,7 +65,7 @@ class ImportCalls:
                 directory, so that the table may be compacted.
             dry_run: Report what would be done, and change nothing.
         """
-        wanted = NewImport(
+        body = NewImport(
             location=location,
             name=name,
             key=tuple(key),
@@ -80,7 +80,7 @@ class ImportCalls:
             readers_use_manifest=readers_use_manifest,
             dry_run=dry_run,
         )
-        return self._imported(wanted, progress)
+        return self._imported(body, progress)
 
     def _imported(self, wanted: NewImport, progress: OnImport | None) -> ImportReport:
         body = asdict(wanted)

@@ -316,8 +316,8 @@ class RequestCalls:
             deadline=deadline,
         )
         path = table_path(table, "compactions")
-        wanted = asdict(replace(body, dry_run=True))
-        return decode(api.DryRun, self._connection.call("POST", path, body=wanted))
+        document = asdict(replace(body, dry_run=True))
+        return decode(api.DryRun, self._connection.call("POST", path, body=document))
 
     def requests(self, table: str, count: int = 100) -> list[api.Request]:
         """Return the compaction requests of a table, newest first.

@@ -89,10 +89,10 @@ def _refusal(
     """Return an error about the first value that does not fit, or None if all fit."""
     for number, value in enumerate(values, start=1):
         if cause := _misfit(value, kind):
-            wanted = "a value that Arrow knows" if text is None else text
+            expected = "a value that Arrow knows" if text is None else text
             return CallerError(
                 f"row {number}: the value {_shown(value)} of column {name!r} does not fit,"
-                f" expected {wanted}: {cause}"
+                f" expected {expected}: {cause}"
             )
     return None
 
@@ -324,8 +324,8 @@ class RowCalls:
             include_expired: Include expired rows that no compaction has dropped so far.
             include_deleted: Include tombstones that no compaction has dropped so far.
         """
-        wanted = None if columns is None else list(columns)
-        parameters: Parameters = {"columns": wanted, "start": start, "end": end}
+        names = None if columns is None else list(columns)
+        parameters: Parameters = {"columns": names, "start": start, "end": end}
         opened = self._scan_stream(
             table, {**parameters, **_included(expired=include_expired, deleted=include_deleted)}
         )
@@ -372,7 +372,7 @@ class RowCalls:
 def _included(*, expired: bool, deleted: bool) -> dict[str, bool]:
     """Return the query parameters that include invisible rows; usually none."""
     visibility = {"include_expired": expired, "include_deleted": deleted}
-    return {name: wanted for name, wanted in visibility.items() if wanted}
+    return {name: value for name, value in visibility.items() if value}
 
 
 def _stream_of(rows: Rows) -> bytes:

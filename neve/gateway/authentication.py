@@ -357,7 +357,9 @@ class BoundedBodies:
             return
         headers = dict(scope["headers"])
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip()
-        large = any(scope["path"].endswith(end) and kind == wanted for end, wanted in LARGE_BODIES)
+        large = any(
+            scope["path"].endswith(end) and kind == large_kind for end, large_kind in LARGE_BODIES
+        )
         most = self._body_bytes_max if large else min(self._body_bytes_max, _json_bytes_max(scope))
         length = headers.get(b"content-length", b"")
         if length.isdigit() and (len(length) > CHARS_MAX or int(length) > most):

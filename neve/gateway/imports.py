@@ -382,8 +382,8 @@ async def import_directory(
     new = [file for file in directory.listing.files if not _is_known(directory, file)]
     directory.already = len(directory.listing.files) - len(new)
     footers = await _read_footers(services, directory, new, on_progress)
-    wanted = _import_options(body, directory.table)
-    directory.survey = await long.run(uri, survey, footers, wanted)
+    options = _import_options(body, directory.table)
+    directory.survey = await long.run(uri, survey, footers, options)
     directory.survey.misfits |= directory.listing.misfits
     described, planner = await _checked_table(services, directory)
     if body.dry_run:
@@ -431,11 +431,11 @@ def _require_same_table(body: api.NewImport, location: str, table: Table) -> Non
     }
     if body.partition_by is not None:
         expected["partition_by"] = tuple(body.partition_by)
-    for name, wanted in expected.items():
+    for name, value in expected.items():
         present = getattr(table, name)
-        if present != wanted:
+        if present != value:
             raise ChangeRefusedError(
-                f"table {table.name!r} exists already, with {name} {present!r} and not {wanted!r}; "
+                f"table {table.name!r} exists already, with {name} {present!r} and not {value!r}; "
                 "to go on with an import, repeat it as it was; else choose another name",
                 "exists",
             )

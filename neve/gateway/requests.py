@@ -339,23 +339,23 @@ async def submit_request(
     """
     now_s = await services.store.now_s()
     call = checked_call(services, call)
-    wanted = checked_request(table, body, call, now_s)
-    stored = await services.store.request(table.id, wanted.id)
+    request = checked_request(table, body, call, now_s)
+    stored = await services.store.request(table.id, request.id)
     if stored is None:
         try:
-            require_applied(await _submit_within_share(services, table, wanted, call))
-            return await stored_request(services, table, wanted.id)
+            require_applied(await _submit_within_share(services, table, request, call))
+            return await stored_request(services, table, request.id)
         except (RequestError, RefusedError, ConflictError):
             # A concurrent repetition of the same call may have stored the request first.
-            stored = await services.store.request(table.id, wanted.id)
+            stored = await services.store.request(table.id, request.id)
             if stored is None:
                 raise
-    require_applied(await services.store.apply(_repeated_change(wanted, stored, call)))
-    return await stored_request(services, table, wanted.id)
+    require_applied(await services.store.apply(_repeated_change(request, stored, call)))
+    return await stored_request(services, table, request.id)
 
 
 async def _submit_within_share(
-    services: Services, table: Table, wanted: Request, call: str
+    services: Services, table: Table, request: Request, call: str
 ) -> Outcome:
     """Submit a request, which counts against the quota of its caller until it is finished.
 
@@ -363,7 +363,7 @@ async def _submit_within_share(
         QuotaError: The caller has reached its limit of compactions.
     """
     quotas, caller = services.quotas, current_call().caller.name
-    size_bytes = request_bytes(wanted)
+    size_bytes = request_bytes(request)
     if not quotas.has_room(caller, size_bytes):
         compactions = quotas.use_of(caller).compactions
         for held in sorted(compactions):
@@ -371,25 +371,25 @@ async def _submit_within_share(
             if stored is None or stored.state.ended:
                 compactions.pop(held, None)
     with quotas.compaction(caller, size_bytes) as use:
-        outcome = await _submit_first(services, table, wanted, call)
-        use.compactions[table.id, wanted.id] = size_bytes
+        outcome = await _submit_first(services, table, request, call)
+        use.compactions[table.id, request.id] = size_bytes
     return outcome
 
 
-async def _submit_first(services: Services, table: Table, wanted: Request, call: str) -> Outcome:
+async def _submit_first(services: Services, table: Table, request: Request, call: str) -> Outcome:
     mark = await known_call(services, table, call)
     if mark is not None:
-        require_same_call(call, mark, CallKind.COMPACT, wanted.id)
+        require_same_call(call, mark, CallKind.COMPACT, request.id)
     generation = await check_writable(services, table)
-    change = SubmitRequest(request=wanted, call=call, generation=generation)
+    change = SubmitRequest(request=request, call=call, generation=generation)
     return await services.store.apply(change)
 
 
-def _repeated_change(wanted: Request, stored: Request, call: str) -> SubmitRequest:
+def _repeated_change(request: Request, stored: Request, call: str) -> SubmitRequest:
     """Return the change of a repeated call, with the deadline of the first call."""
-    if None not in (stored.deadline_s, wanted.deadline_s):
-        wanted = replace(wanted, deadline_s=stored.deadline_s)
-    return SubmitRequest(request=wanted, call=call)
+    if None not in (stored.deadline_s, request.deadline_s):
+        request = replace(request, deadline_s=stored.deadline_s)
+    return SubmitRequest(request=request, call=call)
 
 
 async def stored_request(services: Services, table: Table, request: str) -> Request:

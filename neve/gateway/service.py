@@ -82,9 +82,9 @@ class ServiceRoutes:
         store = self._services.store
         read = [await store.audit(LIST_MAX, kind) for kind in reversed(AUDIT_KINDS)]
         chosen = {"table": table, "caller": caller}
-        wanted = {name: value for name, value in chosen.items() if value is not None}
+        filters = {name: value for name, value in chosen.items() if value is not None}
         # If a call was begun and then refused, its last line is in the stream of refused calls.
-        entries = folded(chain.from_iterable(read), len(AUDIT_KINDS) * LIST_MAX, wanted)
+        entries = folded(chain.from_iterable(read), len(AUDIT_KINDS) * LIST_MAX, filters)
         entries = sorted(entries, key=lambda entry: entry.get("at_s", 0.0), reverse=True)[:count]
         return {"entries": [entry_from(entry) for entry in entries]}
 

@@ -55,19 +55,19 @@ _BOUNDS: dict[str, dict[str, Any]] = {
 
 
 def changed_settings(
-    present: TableSettings, wanted: Mapping[str, Any], *, services: Collection[str]
+    present: TableSettings, changes: Mapping[str, Any], *, services: Collection[str]
 ) -> TableSettings:
     """Return settings with new values for some names.
 
     Args:
         present: Current settings, which provide all other values.
-        wanted: Name → value, as the user wrote them.
+        changes: Name → value, as the user wrote them.
         services: Names of the configured services.
 
     Raises:
         RequestError: A name is unknown, or a value is not allowed; the message names it.
     """
-    given, _ = settings_by_name(wanted)
+    given, _ = settings_by_name(changes)
     values = {name: _allowed_value(name, value) for name, value in given.items()}
     settings = replace(present, **values)
     if settings.service not in services:
@@ -99,7 +99,7 @@ def changed_settings(
 
 
 def settings_of_new_table(
-    table: str, *, keyed: bool, wanted: Mapping[str, Any], services: Mapping[str, Service]
+    table: str, *, keyed: bool, changes: Mapping[str, Any], services: Mapping[str, Service]
 ) -> tuple[TableSettings, str]:
     """Return the settings of a new table, and a sentence that explains the choice of its planner.
 
@@ -109,14 +109,14 @@ def settings_of_new_table(
     Args:
         table: Name of the table.
         keyed: Whether the table has a key.
-        wanted: Name → value, as the user wrote them.
+        changes: Name → value, as the user wrote them.
         services: Configured services, by name.
 
     Raises:
         RequestError: As for `changed_settings`.
     """
-    settings = changed_settings(TableSettings(), wanted, services=services)
-    given, _ = settings_by_name(wanted)
+    settings = changed_settings(TableSettings(), changes, services=services)
+    given, _ = settings_by_name(changes)
     planner, why = settings.planner, "as its settings say"
     if not planner:
         planner, why = _planner_of_new_table(keyed, given, _services_of(settings, services))

@@ -229,7 +229,7 @@ async def new_table(services: Services, body: api.NewTable) -> NewTableSite:
     location = site.uri
     columns = await _new_columns(services, body, location)
     settings, planner = settings_of_new_table(
-        body.name, keyed=bool(body.key), wanted=body.settings, services=services.settings.services
+        body.name, keyed=bool(body.key), changes=body.settings, services=services.settings.services
     )
     table = Table(
         id=services.ids.next("t"),

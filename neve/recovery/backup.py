@@ -288,10 +288,10 @@ async def restore(
     restorer.on_progress("reading the archive")
     tables = await asyncio.to_thread(_read_tables, source)
     _check_options(options, [table.name for table in tables])
-    wanted = [table for table in tables if _is_wanted(table, options)]
-    restorer.on_progress(f"checking {format_count(len(wanted), 'table')}")
+    chosen = [table for table in tables if _is_wanted(table, options)]
+    restorer.on_progress(f"checking {format_count(len(chosen), 'table')}")
     now_s = await restorer.store.now_s()
-    checked = {table.name: _checked_table(restorer, table, options, now_s) for table in wanted}
+    checked = {table.name: _checked_table(restorer, table, options, now_s) for table in chosen}
     for name, table in checked.items():
         await _end_filling(restorer, name, table, dry_run=options.dry_run)
     others = await other_tables(restorer.store, restorer.threads)
@@ -412,8 +412,8 @@ def _check_locations_differ(targets: Sequence[_RestoreTarget]) -> None:
 
 
 def _check_options(options: RestoreOptions, names: Sequence[str]) -> None:
-    wanted = {*options.only, *options.names, *options.locations}
-    if unknown := sorted(wanted - {*names}):
+    names_given = {*options.only, *options.names, *options.locations}
+    if unknown := sorted(names_given - {*names}):
         raise RequestError(
             f"the archive has no table {unknown[0]!r}; it has {', '.join(names) or 'none'}"
         )

@@ -351,9 +351,9 @@ def _unlisted(
 
 
 def _not_there(
-    wanted: Mapping[str, int], stored: Mapping[str, int], steps: Steps
+    expected: Mapping[str, int], stored: Mapping[str, int], steps: Steps
 ) -> tuple[str, ...]:
-    others = (path for path, size in steps.over(wanted.items()) if stored.get(path) != size)
+    others = (path for path, size in steps.over(expected.items()) if stored.get(path) != size)
     return tuple(steps.in_order(others))
 
 

@@ -196,8 +196,8 @@ class ServiceActors:
 
     def is_placeable(self) -> bool:
         """Return whether a node has the resource that the settings require for the service."""
-        wanted = self._settings.cluster.service_resource
-        return not wanted or bool(ray.cluster_resources().get(wanted))
+        resource = self._settings.cluster.service_resource
+        return not resource or bool(ray.cluster_resources().get(resource))
 
     def start(self, part: str) -> None:
         """Start an actor, or find the running one.
@@ -205,8 +205,8 @@ class ServiceActors:
         Raises:
             ConfigError: The gateway does not start.
         """
-        wanted = self._settings.cluster.service_resource
-        pin = {"resources": {wanted: PIN_AMOUNT}} if wanted else {}
+        resource = self._settings.cluster.service_resource
+        pin = {"resources": {resource: PIN_AMOUNT}} if resource else {}
         PARTS[part].start(self._settings, edition=self._edition, **pin)
 
     def is_other(self, part: str) -> bool:

@@ -269,17 +269,17 @@ class World:
         if len(files) > outcome.files_max:
             outcome.files_max = len(files)
         if tablet in self._requests:
-            wanted = self._wanted_with_request(tablet)
+            jobs = self._wanted_with_request(tablet)
         else:
-            wanted = self._wanted(tablet, table, candidates) if candidates else []
+            jobs = self._wanted(tablet, table, candidates) if candidates else []
         if self._failures is not None:
-            wanted = self._not_paused(tablet, wanted)
-        tablet.planned_bytes = sum(job.input_bytes for job in wanted) if wanted else 0
+            jobs = self._not_paused(tablet, jobs)
+        tablet.planned_bytes = sum(job.input_bytes for job in jobs) if jobs else 0
         if self.control is not None:
-            pressure = tablet_pressure(files.values(), wanted, reserved)
+            pressure = tablet_pressure(files.values(), jobs, reserved)
             self._pressures.put(tablet.id, pressure)
-        if wanted or tablet.queued:
-            self._replace(tablet, wanted)
+        if jobs or tablet.queued:
+            self._replace(tablet, jobs)
 
     def _wanted(
         self, tablet: SimulatedTablet, table: SimulatedTable, candidates: tuple[Any, ...]
@@ -312,13 +312,13 @@ class World:
             self._note_due(tablet, plan.due_at_s - self.specification.begin_s)
         return [job for job in plan.jobs if not job.depends_on]
 
-    def _not_paused(self, tablet: SimulatedTablet, wanted: list[Job]) -> list[Job]:
+    def _not_paused(self, tablet: SimulatedTablet, jobs: list[Job]) -> list[Job]:
         """Return the jobs that may be tried now; schedule another plan for paused jobs."""
-        if not self._retry.has_history(tablet.id) and not wanted:
-            return wanted
+        if not self._retry.has_history(tablet.id) and not jobs:
+            return jobs
         self._retry.keep(tablet.id, tablet.files)
         allowed: list[Job] = []
-        for job in wanted:
+        for job in jobs:
             pause = self._retry.pause_of(job, self.now_s)
             if pause is None:
                 allowed.append(job)
@@ -345,10 +345,10 @@ class World:
             tablet.due_s = inf
             self._note_change(tablet)
 
-    def _replace(self, tablet: SimulatedTablet, wanted: list[Job]) -> None:
+    def _replace(self, tablet: SimulatedTablet, jobs: list[Job]) -> None:
         """Replace the queued jobs of a tablet; jobs that a full queue sheds are planned later."""
         self._deferrals.discard(tablet.id)
-        answer = self.queues.replace(tablet.id, wanted, self.now_s)
+        answer = self.queues.replace(tablet.id, jobs, self.now_s)
         for job in answer.accepted:
             self._offered[job.id] = self.now_s
             self._by_age[job.group].append(job.id)

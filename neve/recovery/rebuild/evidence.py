@@ -177,8 +177,8 @@ async def gather_evidence(
         outputs = await _look_up_named(evidence, location, threads)
         if not outputs:
             break
-    wanted = {FileOrigin.APPENDED, FileOrigin.USER} if user_files else {FileOrigin.APPENDED}
-    evidence.added = await in_thread(partial(_of_origin, stored, wanted))
+    origins = {FileOrigin.APPENDED, FileOrigin.USER} if user_files else {FileOrigin.APPENDED}
+    evidence.added = await in_thread(partial(_of_origin, stored, origins))
     if described is not None:
         copied = await threads.run(location.uri, read_copied, location, described.own_ids)
         evidence.added = [
@@ -188,12 +188,12 @@ async def gather_evidence(
 
 
 def _of_origin(
-    stored: Mapping[str, StoredFile], wanted: Collection[FileOrigin], steps: Steps
+    stored: Mapping[str, StoredFile], origins: Collection[FileOrigin], steps: Steps
 ) -> list[str]:
     return steps.in_order(
         path
         for path, file in stored.items()
-        if path.endswith((".parquet", ".parq")) and file.whose in wanted
+        if path.endswith((".parquet", ".parq")) and file.whose in origins
     )
 
 
