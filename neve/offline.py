@@ -18,8 +18,8 @@ from common.model.tablet import PLUS_INFINITY, TabletId
 from common.plugins import DEFAULT_PLANNER, TRACKERS, load_planner, load_tracker, request_errors
 from common.runtime import SystemClock
 from common.settings import checked_groups
+from common.spi.controller import PartialOutput, WorkUnderWay
 from common.spi.planner import COLD, Heat, Planner, PlanParameters, RequestFacts, RunningJob
-from common.spi.tracker import PartialOutput, WorkUnderWay
 from common.units import shown
 from coordinator.core.planning import checked_jobs, within_space
 from neve.setting_values import read_settings

@@ -34,5 +34,5 @@ problem.
 import os
 
 # Before pyarrow is loaded: parts of it keep the allocator that they begin with.
-# See `common.memory_limit.share_freed_memory`.
+# See `common.runtime.share_freed_memory`.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")

@@ -14,7 +14,7 @@ import uvicorn
 from fastapi import APIRouter, FastAPI, Response
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from common.secret_files import secret_of
+from common.config import secret_of
 from common.telemetry import Log
 from neve.gateway import problems
 from neve.gateway.access.callers import declared_routes, guard_routes

@@ -22,8 +22,7 @@ from common.model.table import Column, Table
 from common.model.tablet import Bounds, Reservation, Selection, Tablet
 from common.plugins import DEFAULT_PLANNER, load_planner
 from common.settings import AutoscalerSettings
-from common.spi.planner import Planner
-from common.spi.selector import Chosen
+from common.spi.planner import Chosen, Planner
 from coordinator.core.autoscaling import (
     CompactorLoad,
     Decision,

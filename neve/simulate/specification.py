@@ -21,8 +21,8 @@ from common.plugins import (
     request_errors,
 )
 from common.settings import AutoscalerSettings, CoordinatorSettings, checked_groups
+from common.spi.controller import TrackerPlugin
 from common.spi.planner import Planner, check_options, check_table
-from common.spi.tracker import TrackerPlugin
 from neve.setting_values import read_settings
 from neve.simulate.recording import Recording, read_recording, start_files
 from neve.simulate.rows import KeyPopulation

@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 
 from common.errors import CompactionError, RequestError
 from common.metadata.file_pin import FilePin
-from common.metadata.table_walk import walk_tiles
+from common.metadata.store import walk_tiles
 from common.model.key_values import KeyType
 from common.model.keys import (
     PLUS_INFINITY,
