@@ -142,7 +142,7 @@ def list_directory(location: Location) -> Listing:
             if why is None:
                 why = _why_unusable(location, path)
             if why is not None:
-                listing.misfits[_path_text(path)] = why
+                listing.misfits[path.encode("utf-8", "backslashreplace").decode()] = why
                 continue
             listing.files.append(FoundFile(path, size_bytes))
             if len(listing.files) > FILES_MAX:
@@ -234,10 +234,6 @@ def _why_unusable(location: Location, path: str) -> str | None:
     except RequestError:
         return "its name has empty parts, '..', a backslash or a zero byte; rename it"
     return None
-
-
-def _path_text(path: str) -> str:
-    return path.encode("utf-8", "backslashreplace").decode()
 
 
 # ------------------------------------------------------------------------------------------ Footers
@@ -565,7 +561,7 @@ def survey(
     schema, files = _unite_files(files, options, result)
     result.columns = _columns(schema, files, options, result)
     if files:
-        _count_files(files, options, result)
+        _count_files(files, result)
     return result
 
 
@@ -660,7 +656,11 @@ def _columns(
     """Return the table's columns: those of files, and those that occur only in folder names."""
     if options.columns is not None:
         return options.columns
-    written = [_nullable_if_partition(column, options, survey) for column in schema]
+    # A partition column is nullable, because later files may lack it.
+    written = [
+        column.with_nullable(True) if column.name in survey.partition_by else column
+        for column in schema
+    ]
     for name in survey.partition_by:
         if name not in schema.names:
             given = options.partition_types.get(name)
@@ -677,12 +677,7 @@ def _columns(
     return columns
 
 
-def _nullable_if_partition(field_: pa.Field, options: ImportOptions, survey: Survey) -> pa.Field:
-    """Return a column, nullable if it is a partition column, since later files may lack it."""
-    return field_.with_nullable(True) if field_.name in survey.partition_by else field_
-
-
-def _count_files(files: list[_ReadFile], options: ImportOptions, survey: Survey) -> None:
+def _count_files(files: list[_ReadFile], survey: Survey) -> None:
     """Count the files whose folder values fit the column types and the column statistics."""
     if any(name not in {column.name for column in survey.columns} for name in survey.partition_by):
         raise RequestError(f"partition columns {list(survey.partition_by)} are not the table's")

@@ -229,17 +229,12 @@ def _checks(session: Session, compactors: int) -> Iterator[Check]:
         yield "memory", lambda: check_compactor_memory(compactors)
         yield "shared memory", check_shared_memory
         yield "ports", check_gateway_port
-    yield from _cluster_checks()
+    for check in try_cluster():
+        yield check.what, partial(_as_check, check)
     yield "service", lambda: _service(session)
     yield "groups", lambda: _groups(session)
     yield "store", lambda: _store(session)
     yield "tablets", lambda: _tablets(session)
-
-
-def _cluster_checks() -> Iterator[Check]:
-    """Yield the checks of what `neve serve` needs in this environment."""
-    for attempt_try in try_cluster():
-        yield attempt_try.what, partial(_as_check, attempt_try)
 
 
 def try_cluster() -> "tuple[Tried, ...]":

@@ -271,7 +271,7 @@ def scan(
         return
     rows_read = (row for batch in reader for row in batch.to_pylist())
     shown = list(rows_read if limit <= 0 else islice(rows_read, limit))
-    cells = [[_cell_text(value) for value in row.values()] for row in shown]
+    cells = [list(row.values()) for row in shown]
     session.show(shown, lambda: render.grid([(name, "") for name in reader.schema.names], cells))
     if limit > 0 and next(rows_read, None) is not None:
         session.say(
@@ -285,7 +285,3 @@ def _path_for_service(path: str) -> str:
     if "://" in path or not Path(path).exists():
         return path
     return str(Path(path).resolve())
-
-
-def _cell_text(value: object) -> str | None:
-    return None if value is None else str(value)

@@ -113,9 +113,9 @@ def status(session: Session) -> None:
     except UnavailableError as error:
         # With a cluster address in the environment, explain why no service could be started there.
         wrong = [
-            attempt_try.found
-            for attempt_try in try_cluster()
-            if attempt_try.refused or attempt_try.odd
+            check.found
+            for check in try_cluster()
+            if check.refused or check.odd
         ]
         if not wrong:
             raise

@@ -378,7 +378,7 @@ def _run_in_stack(stack: LocalStack, folder: Path, console: Console) -> Proof:
         feed = write_feed(folder / "feed")
     console.print(
         f"[green]✓[/] feed written: {format_count(len(feed), 'file')}, "
-        f"{format_count(_row_count(feed), 'row')}"
+        f"{format_count(sum(file.rows for file in feed), 'row')}"
     )
     with Client(stack.gateway_url, token=stack.token) as client:
         feeder = Feeder(client, TABLE, location)
@@ -494,7 +494,3 @@ def _files_by_act(
     """Return the files of the first act, of the wait for rest, and of the second act."""
     first, second = int(len(feed) * FIRST_SHARE), int(len(feed) * SECOND_SHARE)
     return feed[:first], feed[first:second], feed[second:]
-
-
-def _row_count(feed: Sequence[FeedFile]) -> int:
-    return sum(file.rows for file in feed)

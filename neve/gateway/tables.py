@@ -166,16 +166,16 @@ async def drop_remains(services: Services, table: Table) -> api.Dropped:
 def being_dropped_error(left: api.Dropped) -> ChangeRefusedError:
     """Return the error for a table that is being dropped."""
     files = "1 file" if left.files_left == 1 else f"{left.files_left} files"
-    until = "" if left.name_free_at_s is None else f", at about {_time_text(left.name_free_at_s)}"
+    until = (
+        ""
+        if left.name_free_at_s is None
+        else f", at about {datetime.fromtimestamp(left.name_free_at_s, UTC):%Y-%m-%d %H:%M} UTC"
+    )
     return ChangeRefusedError(
         f"table {left.table!r} is being dropped: its name is free when the collector has deleted "
         f"{files}{until}, or later if readers still hold them",
         "going",
     )
-
-
-def _time_text(at_s: float) -> str:
-    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 # ------------------------------------------------------------------------------------------- Create

@@ -112,7 +112,7 @@ async def backup(
     )
     for scope in scopes:
         async for line in _backup_table(scope, ids, targets.get(scope.table.name), options):
-            yield line if _is_progress(line) else digest.see(line)
+            yield line if line.startswith(b'{"kind":"progress"') else digest.see(line)
     yield line_of("end", lines=digest.lines, sha256=digest.hex)
 
 
@@ -220,10 +220,6 @@ def copy_file(source: Location, target: Location, path: str) -> None:
 def _refuse_existing(target: Location, full: str) -> None:
     if target.filesystem.get_file_info(full).type != fs.FileType.NotFound:
         raise FileExistsError(full)
-
-
-def _is_progress(line: bytes) -> bool:
-    return line.startswith(b'{"kind":"progress"')
 
 
 # ------------------------------------------------------------------------------------------ Restore

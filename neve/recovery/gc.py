@@ -178,7 +178,15 @@ async def find_orphans(scope: TableScope) -> SweepResult:
             *(_orphan_finding(scope.table, file, orphan) for file, orphan in orphans),
             *(_evidence_finding(stored[path], why) for path, why in sorted(kept.items())),
             *(_foreign_file(file, orphan) for file, orphan in foreign),
-            *(_user_file(stored[path]) for path in users),
+            *(
+                Finding(
+                    code=FindingCode.UNKNOWN,
+                    path=path,
+                    sentence=f"file of {stored[path].size_bytes} bytes that is not in the table: "
+                    "add it, or leave it",
+                )
+                for path in users
+            ),
         ),
         stored=stored,
         orphan_bytes=sum(file.size_bytes for file, _ in orphans),
@@ -375,14 +383,6 @@ def _evidence_finding(file: StoredFile, why: str) -> Finding:
             f"{what} of {file.size_bytes} bytes that no key of the table knows and that may hold "
             f"the only copy of its rows: {why}; it stays. A rebuild of the table looks at it"
         ),
-    )
-
-
-def _user_file(file: StoredFile) -> Finding:
-    return Finding(
-        code=FindingCode.UNKNOWN,
-        path=file.path,
-        sentence=f"file of {file.size_bytes} bytes that is not in the table: add it, or leave it",
     )
 
 

@@ -79,16 +79,16 @@ async def check_and_repair(scope: TableScope, options: RepairOptions) -> RepairR
     for _ in range(ROUNDS_MAX):
         done = {repaired.finding for repaired in settled}
         fresh = [finding for finding in findings if finding not in done]
-        work = [finding for finding in fresh if _is_repairable(finding) and options.allow(finding)]
+        work = [
+            finding
+            for finding in fresh
+            if (finding.changes or finding.act is not None) and options.allow(finding)
+        ]
         if not work:
             break
         settled += await _repair_all(scope, work, fresh, options)
         findings = (await fsck(scope, deep=options.deep)).findings
     return RepairReport(checked=checked, settled=tuple(settled))
-
-
-def _is_repairable(finding: Finding) -> bool:
-    return bool(finding.changes) or finding.act is not None
 
 
 async def _repair_all(

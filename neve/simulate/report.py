@@ -244,14 +244,13 @@ def _percentiles(times: WaitHistogram) -> dict[str, float]:
 
 
 def _sample(sample: Sample) -> dict[str, Any]:
-    plain = {name: _rounded(value) for name, value in asdict(sample).items()}
+    plain = {
+        name: round(value, 3) if isinstance(value, float) else value
+        for name, value in asdict(sample).items()
+    }
     plain["write_amplification"] = round(sample.write_amplification, 4)
     plain["space_amplification"] = round(sample.space_amplification, 4)
     return plain
-
-
-def _rounded(value: float) -> float:
-    return round(value, 3) if isinstance(value, float) else value
 
 
 def as_csv(outcomes: Sequence[Outcome]) -> str:
@@ -487,21 +486,11 @@ def _legend(outcomes: Sequence[Outcome]) -> str:
     return f'<ul class="legend" aria-label="Lines of the charts">{items}</ul>'
 
 
-def has_requests(outcomes: Sequence[Outcome]) -> bool:
-    """Return whether any user request has ended."""
-    return any(outcome.requests_done or outcome.requests_failed for outcome in outcomes)
-
-
-def has_failures(outcomes: Sequence[Outcome]) -> bool:
-    """Return whether any attempt failed or any compactor was lost."""
-    return any(outcome.failed_attempts or outcome.lost_compactors for outcome in outcomes)
-
-
 def _summary(outcomes: Sequence[Outcome]) -> str:
     tables = [_columns("Results of the variants", SUMMARY, outcomes)]
-    if has_requests(outcomes):
+    if any(outcome.requests_done or outcome.requests_failed for outcome in outcomes):
         tables.append(_columns("Requests of users", REQUEST_COLUMNS, outcomes))
-    if has_failures(outcomes):
+    if any(outcome.failed_attempts or outcome.lost_compactors for outcome in outcomes):
         tables.append(_columns("Failures", FAILURE_COLUMNS, outcomes))
     return "\n".join(tables)
 

@@ -383,7 +383,8 @@ class Audit:
         except OSError as error:
             self._fails("file", str(error))
             return False
-        self._works()
+        if self._fault == "file":
+            self._fault = ""
         return True
 
     async def _send(self) -> None:
@@ -412,7 +413,3 @@ class Audit:
         if self._fault != sink:
             self._log("audit not written", place=sink, cause=cause)
         self._fault = sink
-
-    def _works(self) -> None:
-        if self._fault == "file":
-            self._fault = ""

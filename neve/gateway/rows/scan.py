@@ -269,13 +269,9 @@ async def _parts_of_tablets(
     """Yield the parts of one tablet after the other, each read in a thread."""
     for tablet in tablets:
         parts = await services.rows.run(table.location, read, tablet, options.start, options.end)
-        while (part := await services.rows.run(table.location, _next_part, parts)) is not None:
+        while (part := await services.rows.run(table.location, next, parts, None)) is not None:
             yield part
             del part
-
-
-def _next_part(parts: Iterator[_Part]) -> _Part | None:
-    return next(parts, None)
 
 
 class _Sink:

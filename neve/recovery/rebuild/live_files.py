@@ -334,7 +334,7 @@ class _ManifestTracer:
         self._others = [
             outputs
             for outputs in steps.over(self._attempts.values())
-            if outputs.id not in before and self._is_new(outputs)
+            if outputs.id not in before and any(map(self._is_young, outputs.found))
         ]
 
     def later(self, added: Collection[str]) -> set[str]:
@@ -427,9 +427,6 @@ class _ManifestTracer:
                 committed[attempt.id] = attempt
                 stack += [maker[path] for path in attempt.inputs if path in maker]
         return committed
-
-    def _is_new(self, attempt: AttemptOutputs) -> bool:
-        return any(self._is_young(path) for path in attempt.found)
 
     def _is_young(self, path: str) -> bool:
         """Return whether a file may have been added to the table without being in the manifest."""
