@@ -112,11 +112,7 @@ def status(session: Session) -> None:
         state = session.client.status()
     except UnavailableError as error:
         # With a cluster address in the environment, explain why no service could be started there.
-        wrong = [
-            check.found
-            for check in try_cluster()
-            if check.refused or check.odd
-        ]
+        wrong = [check.found for check in try_cluster() if check.refused or check.odd]
         if not wrong:
             raise
         raise UnavailableError("; ".join((str(error), *wrong))) from error

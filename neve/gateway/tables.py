@@ -40,6 +40,7 @@ from common.rows.schema import (
     unreadable_columns,
 )
 from common.storage_threads import StorageThreads
+from common.units import format_count
 from coordinator.core.split_merge import has_ranges
 from neve import api
 from neve.gateway import table_locations
@@ -165,12 +166,9 @@ async def drop_remains(services: Services, table: Table) -> api.Dropped:
 
 def being_dropped_error(left: api.Dropped) -> ChangeRefusedError:
     """Return the error for a table that is being dropped."""
-    files = "1 file" if left.files_left == 1 else f"{left.files_left} files"
-    until = (
-        ""
-        if left.name_free_at_s is None
-        else f", at about {datetime.fromtimestamp(left.name_free_at_s, UTC):%Y-%m-%d %H:%M} UTC"
-    )
+    files, until = format_count(left.files_left, "file"), ""
+    if left.name_free_at_s is not None:
+        until = f", at about {datetime.fromtimestamp(left.name_free_at_s, UTC):%Y-%m-%d %H:%M} UTC"
     return ChangeRefusedError(
         f"table {left.table!r} is being dropped: its name is free when the collector has deleted "
         f"{files}{until}, or later if readers still hold them",
