@@ -89,10 +89,10 @@ def _refusal(
     """Return an error about the first value that does not fit, or None if all fit."""
     for number, value in enumerate(values, start=1):
         if cause := _misfit(value, kind):
-            wanted = "a value that Arrow knows" if text is None else text
+            expected = "a value that Arrow knows" if text is None else text
             return CallerError(
                 f"row {number}: the value {_shown(value)} of column {name!r} does not fit,"
-                f" expected {wanted}: {cause}"
+                f" expected {expected}: {cause}"
             )
     return None
 
@@ -140,7 +140,7 @@ def _parts(value: Any, kind: pa.DataType) -> Iterator[tuple[Any, pa.DataType]]:
         for key, item in value.items() if isinstance(value, Mapping) else value:
             yield from ((key, kind.key_type), (item, kind.item_type))
     else:
-        yield from ((each, kind.value_type) for each in value)
+        yield from ((item, kind.value_type) for item in value)
 
 
 def _may_lose(kind: pa.DataType) -> bool:
@@ -207,14 +207,14 @@ class RowCalls:
 
     def files(self, table: str) -> list[File]:
         """Return the files of a table, tablet by tablet."""
-        path, found, after = table_path(table, "files"), list[File](), None
+        path, listed, after = table_path(table, "files"), list[File](), None
         while True:
             answer = self._connection.call("GET", path, parameters={"after": after})
             page = decode(FilePage, answer)
-            found += page.files
+            listed += page.files
             after = page.next
             if after is None:
-                return found
+                return listed
 
     def add_files(self, table: str, paths: Iterable[str], *, call: str | None = None) -> Added:
         """Add Parquet files from below the table's location, all or none.
@@ -324,10 +324,10 @@ class RowCalls:
             include_expired: Include expired rows that no compaction has dropped so far.
             include_deleted: Include tombstones that no compaction has dropped so far.
         """
-        wanted = None if columns is None else list(columns)
-        asked: Parameters = {"columns": wanted, "start": start, "end": end}
+        names = None if columns is None else list(columns)
+        parameters: Parameters = {"columns": names, "start": start, "end": end}
         opened = self._scan_stream(
-            table, {**asked, **_included(expired=include_expired, deleted=include_deleted)}
+            table, {**parameters, **_included(expired=include_expired, deleted=include_deleted)}
         )
         if batches:
             return _reader(opened)
@@ -371,8 +371,8 @@ class RowCalls:
 
 def _included(*, expired: bool, deleted: bool) -> dict[str, bool]:
     """Return the query parameters that include invisible rows; usually none."""
-    asked = {"include_expired": expired, "include_deleted": deleted}
-    return {name: wanted for name, wanted in asked.items() if wanted}
+    visibility = {"include_expired": expired, "include_deleted": deleted}
+    return {name: value for name, value in visibility.items() if value}
 
 
 def _stream_of(rows: Rows) -> bytes:

@@ -125,14 +125,14 @@ class TableCalls:
 
     def tablets(self, table: str) -> list[Tablet]:
         """Return the tablets of a table, ascending by end."""
-        path, found, after = table_path(table, "tablets"), list[Tablet](), None
+        path, listed, after = table_path(table, "tablets"), list[Tablet](), None
         while True:
             answer = self._connection.call("GET", path, parameters={"after": after})
             page = decode(TabletPage, answer)
-            found += page.tablets
+            listed += page.tablets
             after = page.next
             if after is None:
-                return found
+                return listed
 
     def pause(self, table: str) -> Table:
         """Start no new jobs on a table; running jobs continue."""
@@ -146,7 +146,7 @@ class TableCalls:
 def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
     """Convert an Arrow schema to columns of the wire model."""
     return tuple(
-        Column(name=each.name, type=str(each.type), nullable=each.nullable) for each in schema
+        Column(name=field.name, type=str(field.type), nullable=field.nullable) for field in schema
     )
 
 
