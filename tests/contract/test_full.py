@@ -14,8 +14,7 @@ from common.metadata.changes import AddFiles, DropTable, ForgetGarbage, StampGar
 from common.metadata.commands import Command, Reply, get
 from common.metadata.keys import FULL, RESERVE
 from common.metadata.keyspace import StoreBusyError
-from common.metadata.redis.address import parse_address
-from common.metadata.redis.connection import ReplyError, link_class, text_of
+from common.metadata.redis.connection import ReplyError, link_class, parse_address, text_of
 from common.metadata.redis.keyspace import RedisKeyspace, translate_errors
 from common.model.tablet import TabletId
 from common.runtime import SystemClock, call_id

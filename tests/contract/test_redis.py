@@ -14,7 +14,7 @@ from common.metadata.commands import get, hgetall
 from common.metadata.keys import TableKeys
 from common.metadata.keyspace import LinkLostError
 from common.metadata.redis import connect
-from common.metadata.redis.address import parse_address
+from common.metadata.redis.connection import parse_address
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.runtime import SystemClock, call_id
 from common.settings import StoreSettings
