@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import RenderableType
 
+from common.config import SECRET_BYTES_MAX, regular_text
 from common.errors import ConfigError
 from common.runtime import SystemClock
-from common.secret_files import SECRET_BYTES_MAX, regular_text
 from common.units import parse_duration_s
 from neve.api import AuditEntry
 from neve.cli.render import WHOLE, grid, time_text
@@ -306,7 +306,7 @@ def redis_acl(
     """Print the Redis ACL rules that Névé needs: the minimum and nothing more."""
     needs_server()
     # Imported here so that verbs of the client start without loading the service.
-    from common.metadata.commands import RedisUser, acl_rules
+    from common.metadata.keyspace import RedisUser, acl_rules
 
     try:
         wanted = RedisUser(role)

@@ -17,7 +17,7 @@ import psutil
 
 import neve
 from common.errors import ConfigError, error_line
-from common.metadata.commands import RedisUser, acl_rules
+from common.metadata.keyspace import RedisUser, acl_rules
 from common.runtime import Clock
 from neve.local.machine import LOOPBACK, Java, free_ports
 from neve.local.processes import (

@@ -12,15 +12,6 @@ import pytest
 import redis
 
 from common.errors import ConfigError, MetadataError
-from common.metadata.commands import (
-    PROBE,
-    RIGHT_QUESTIONS,
-    RIGHTS,
-    STORE_KEYS,
-    TRANSACTION_QUESTIONS,
-    RedisUser,
-    acl_rules,
-)
 from common.metadata.keys import (
     AUDIT,
     COORDINATOR,
@@ -34,6 +25,15 @@ from common.metadata.keys import (
     TableKeys,
     TabletKeys,
     retired_name,
+)
+from common.metadata.keyspace import (
+    PROBE,
+    RIGHT_QUESTIONS,
+    RIGHTS,
+    STORE_KEYS,
+    TRANSACTION_QUESTIONS,
+    RedisUser,
+    acl_rules,
 )
 from common.metadata.redis import connect
 from common.model.tablet import TabletId
@@ -74,7 +74,7 @@ def words_of(path: Path) -> Iterator[str]:
 
 
 def test_the_list_has_every_command_of_the_code_and_no_other() -> None:
-    files = [ROOT / "common/metadata/commands.py", *(ROOT / "common/metadata/redis").glob("*.py")]
+    files = [ROOT / "common/metadata/keyspace.py", *(ROOT / "common/metadata/redis").glob("*.py")]
     used = {word for path in files for word in words_of(path)}
     # No commands: answers of Redis, words within a command, and what comes before any right.
     used -= {"loading", "no", "block", "readonly", "hello", "auth"}

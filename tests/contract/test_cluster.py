@@ -11,7 +11,7 @@ import pytest
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from common.errors import ConfigError
-from common.metadata.commands import get, set_string
+from common.metadata.keyspace import get, set_string
 from common.metadata.redis import connect
 from common.metadata.redis.connection import Link, StoreServers, parse_url_of_store
 from common.metadata.redis.keyspace import BLOCKED_MAX, RedisKeyspace

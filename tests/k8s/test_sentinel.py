@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import redis
 
-from common.metadata.commands import RedisUser, acl_rules
+from common.metadata.keyspace import RedisUser, acl_rules
 from common.settings import StoreSettings
 from neve.local.machine import find_redis_server
 from neve.serve.preflight import require_store

@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from common.errors import ConfigError
-from common.metadata.commands import RedisUser, acl_rules
+from common.metadata.keyspace import RedisUser, acl_rules
 from common.metadata.redis.keyspace import RedisKeyspace
 from neve.local.machine import find_redis_server
 from tests.support.patience import PATIENCE_S

@@ -26,8 +26,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import InvalidResponse, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from common.metadata.commands import Command, Reply
-from common.metadata.keyspace import LinkLostError
+from common.metadata.keyspace import Command, LinkLostError, Reply
 from common.setting_rules import SettingError
 
 # --------------------------------------------------------------------------------------- Addresses

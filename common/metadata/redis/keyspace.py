@@ -16,21 +16,24 @@ from functools import partial
 
 from common.errors import BrokenValueError, MetadataError, UnknownOutcomeError
 from common.metadata.codec import table
-from common.metadata.commands import (
+from common.metadata.executor import time_s
+from common.metadata.keys import FULL, RESERVE, SHORT_STREAM_MAX, TABLES, TableKeys
+from common.metadata.keyspace import (
     RIGHT_QUESTIONS,
     STORE_KEYS,
     TIME,
     TRANSACTION_QUESTIONS,
     Command,
+    KeyspaceSession,
+    LinkLostError,
     Reply,
+    StoreBusyError,
+    StreamEntry,
     delete,
     get,
     hgetall,
     set_string,
 )
-from common.metadata.executor import time_s
-from common.metadata.keys import FULL, RESERVE, SHORT_STREAM_MAX, TABLES, TableKeys
-from common.metadata.keyspace import KeyspaceSession, LinkLostError, StoreBusyError, StreamEntry
 from common.metadata.redis.connection import (
     NO_MEMORY,
     TRANSIENT,
