@@ -255,22 +255,25 @@ class Link(AbstractConnection):
             async with asyncio.timeout(timeout_s):
                 packed = b"".join(map(_pack, commands))
                 await self.send_packed_command((packed,), check_health=False)
-                return [await self._answer() for _ in commands]
+                return await self._answers(len(commands))
         except BaseException as error:
             await self.disconnect()
             if isinstance(error, RedisError | OSError):
                 raise LinkLostError(_why_lost(error, timeout_s)) from error
             raise
 
-    async def _answer(self) -> Reply:
-        try:
-            # What `read_response` of the connection does without a limit of its own, for less.
-            return await self._parser.read_response()
-        except RedisError as error:
-            if error.status_code is None:
-                raise
-            # An answer with a code that redis-py takes for a lost connection, such as LOADING.
-            return ReplyError(str(error), status_code=error.status_code)
+    async def _answers(self, count: int) -> list[Reply]:
+        replies: list[Reply] = []
+        read = self._parser.read_response  # The connection's adds limits of its own.
+        for _ in range(count):
+            try:
+                replies.append(await read())
+            except RedisError as error:
+                if error.status_code is None:
+                    raise
+                # An answer with a code that redis-py takes for a lost connection, such as LOADING.
+                replies.append(ReplyError(str(error), status_code=error.status_code))
+        return replies
 
     async def disconnect(self, *_: Any, **__: Any) -> None:
         """Drop the connection at once: the closing handshake of TLS waits for the server."""

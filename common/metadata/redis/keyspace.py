@@ -308,9 +308,10 @@ class RedisSession:
                 raise LinkLostError(str(error), sent=True) from error
             self.watching = None
             is_executed = _is_executed(effects, replies)
-        if is_executed and wanted and replies[-1] < wanted:
-            reason = f"{replies[-1]} of {wanted} replicas have the change"
-            raise LinkLostError(reason, sent=True)
+            if is_executed and wanted and replies[-1] < wanted:
+                # Perhaps no primary any more: `heed` looks for the one that is.
+                reason = f"{replies[-1]} of {wanted} replicas have the change"
+                raise LinkLostError(reason, sent=True)
         return is_executed
 
     async def _link(self, node: Node) -> Link:
@@ -536,6 +537,8 @@ def _denied(asked: Mapping[str, Command], answers: Sequence[Reply]) -> list[str]
 
 def _unpacked(batches: Sequence[Sequence[Command]], replies: list[Reply]) -> list[list[Reply]]:
     """Return the answers to batches; raises the first error among them."""
+    if len(replies) == len(batches):  # Of one command each.
+        return [[reply] for reply in _checked([batch[0] for batch in batches], replies)]
     results: list[list[Reply]] = []
     start = 0
     for batch in batches:
