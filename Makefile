@@ -114,7 +114,7 @@ check: lint  ## What `make lint` does, and the fast tests
 quick: install  ## Lint by ruff, and the tests of core and protocol: under a minute, for use after each edit
 	@ruff format --check . && ruff check .
 	@$(PY) -m pytest tests/unit/coordinator_core tests/unit/metadata tests/contract -m "$(FAST)" \
-	-k "not redis and not cluster and not sentinel" -q
+	-k "cluster_state or (not redis and not cluster and not sentinel)" -q
 
 .PHONY: coverage
 coverage: install  ## List the branches of the decisions that no fast test reaches, and fail if there is one
