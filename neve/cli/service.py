@@ -20,7 +20,6 @@ from neve.cli.compactors import (
     render_groups,
     render_scaling,
 )
-from neve.cli.doctor import try_cluster
 from neve.cli.render import (
     facts,
     lines,
@@ -106,6 +105,8 @@ def status(session: Session) -> None:
     try:
         found = session.client.status()
     except UnavailableError as error:
+        from neve.cli.doctor import try_cluster
+
         # With a cluster address in the environment, explain why no service could be started there.
         wrong = [
             attempt_try.found
