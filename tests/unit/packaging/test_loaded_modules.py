@@ -36,7 +36,7 @@ OF_HTTPX = {"anyio", "certifi", "h11", "httpcore", "httpx", "idna"}
     ("modules", "unloaded"),
     [
         # `neve plan`, `neve backlog` and `neve simulate --record` without any extra.
-        ("neve.cli.app,neve.offline,neve.offline_backlog,neve.simulate.recording", SERVER),
+        ("neve.cli.planning,neve.cli.simulate,neve.offline,neve.simulate.recording", SERVER),
         ("neve.local.supervisor,neve.local.stack", HEAVY),
         ("compactor.spark.engine", (*HEAVY, "polars", "pyarrow")),
         ("compactor.spark.child", ("fastapi", "pandas", "ray", "raydp")),
