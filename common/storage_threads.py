@@ -24,8 +24,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, ParamSpec, Self, TypeVar
 
-from common.errors import UnavailableError
-from common.redaction import redacted
+from common.errors import UnavailableError, redacted
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from common.errors import (
     AttemptCancelledError,
@@ -31,7 +31,7 @@ from common.metadata.changes import (
 from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.model.job import JobAction
-from common.model.outcome import AttemptEnd, Refusal, RefusalCode
+from common.model.outcome import AttemptEnd, Refusal, RefusalCode, RowCounts
 from common.model.table import Table
 from common.parquet.location import Location, existing_files
 from common.parquet.service_files import (
@@ -54,8 +54,15 @@ from common.wire import (
     TakeRequest,
 )
 from compactor import core
-from compactor.core import AttemptPhase, AttemptStateMachine, RewriteProgress, Stall, StallWatch
-from compactor.ports import CompactorMetrics, Engine, OwnFiles
+from compactor.core import (
+    AttemptPhase,
+    AttemptStateMachine,
+    Engine,
+    OwnFiles,
+    RewriteProgress,
+    Stall,
+    StallWatch,
+)
 from compactor.rewrite.file_io import delete_file, table_location
 
 # ----------------------------------------------------------------------------------- Attempt runner
@@ -74,6 +81,28 @@ _SPAN_NAMES = {
     AttemptPhase.VERIFYING: "verify",
     AttemptPhase.COMMITTING: "commit",
 }
+
+
+class CompactorMetrics(Protocol):
+    """Counts the results of attempts. No method blocks or fails."""
+
+    def rewrite_ended(self, elapsed_s: float) -> None:
+        """Count a rewrite, whatever its outcome."""
+
+    def attempt_ended(
+        self, end: AttemptEnd, *, read_bytes: int, written_bytes: int, waited_s: float
+    ) -> None:
+        """Count an attempt.
+
+        Args:
+            end: Its outcome.
+            read_bytes: Size of its inputs; 0 unless it committed.
+            written_bytes: Size of its outputs; 0 unless it committed.
+            waited_s: Total time that its tasks have waited for the grant.
+        """
+
+    def rows_dropped(self, counts: RowCounts) -> None:
+        """Count the rows that a committed attempt dropped, by reason."""
 
 
 class AttemptRunner:

@@ -14,12 +14,17 @@ import ray
 from common.coordinator_proxy import callable_across_releases
 from common.errors import all_causes
 from common.log_files import LogFiles
-from common.memory_limit import share_freed_memory
 from common.metadata.redis import connect
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from common.readers.pool import open_readers
-from common.runtime import RandomIds, SystemClock, collect_oldest_forever, ignore_what_is_loaded
+from common.runtime import (
+    RandomIds,
+    SystemClock,
+    collect_oldest_forever,
+    ignore_what_is_loaded,
+    share_freed_memory,
+)
 from common.settings import Settings
 from common.telemetry import event_log
 from common.tracing import spans_of
@@ -39,13 +44,12 @@ from common.wire import (
     TakeRequest,
     compactor_actor_name,
 )
-from coordinator.context import ShellContext
+from coordinator.context import Generations, ShellContext
 from coordinator.core import events as on
 from coordinator.core.backlog import largest_tablets
 from coordinator.core.views import table_activity
 from coordinator.ray_compactors import RayCompactorLever
 from coordinator.scan.ray_ranges import RayRangeScans
-from coordinator.storage.generations import Generations
 from coordinator.store_watch import take_lead, until_replaced
 from coordinator.wiring import assemble, storage_loops
 from neve import api

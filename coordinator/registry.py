@@ -19,9 +19,8 @@ from common.plugins import (
 )
 from common.setting_rules import SettingError
 from common.settings import Settings
-from common.spi.controller import Controller, ShareClass
+from common.spi.controller import BacklogTracker, Controller, ShareClass, TrackerPlugin
 from common.spi.planner import Planner, RequestFacts, Surroundings, check_options, settings_read_by
-from common.spi.tracker import BacklogTracker, TrackerPlugin
 from common.units import parse_size_bytes
 from coordinator.core.control import ControlLoop, ControlRules, GuardRules, with_pressure
 from coordinator.core.planning import plan_tablet, with_backlog

@@ -44,7 +44,7 @@ from common.model.tablet import Analysis, Tablet, TabletId
 from common.parquet.file_inspection import read_summaries
 from common.parquet.location import open_location
 from common.plugins import load_selector, require_options, summary_names
-from common.spi.selector import Chosen, Selector, SelectorParameters
+from common.spi.planner import Chosen, Selector, SelectorParameters
 from coordinator.context import ShellContext
 from coordinator.core import events as on
 from coordinator.core.requests import (

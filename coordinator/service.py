@@ -37,7 +37,7 @@ from common.wire import (
     HeartbeatReply,
     TakeRequest,
 )
-from coordinator.context import ShellContext
+from coordinator.context import ShellContext, TableFaults
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.assignment import compose_assignment, output_prefix
@@ -45,7 +45,6 @@ from coordinator.core.scans import ANALYSES_AT_ONCE
 from coordinator.core.state import CoordinatorState
 from coordinator.ports import Submit
 from coordinator.scan.scanner import Scanner
-from coordinator.table_faults import TableFaults
 
 # ------------------------------------------------------------------------------------ Store actions
 # The actions of the core that the store performs: reserve, release, and write an analysis.

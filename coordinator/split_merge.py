@@ -38,7 +38,7 @@ from common.storage_threads import StorageThreads
 from common.telemetry import Log
 from coordinator.context import ShellContext
 from coordinator.core import events as on
-from coordinator.core.split_jobs import is_cutting
+from coordinator.core.planning import is_cutting
 from coordinator.core.split_merge import (
     AbandonStep,
     OperationChange,

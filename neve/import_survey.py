@@ -21,20 +21,22 @@ from common.model.key_values import KeyType, key_type_of, plain_value
 from common.model.location_identity import SERVICE_FOLDER, is_guard
 from common.model.table import Column, Table
 from common.parquet.file_inspection import open_table_file
-from common.parquet.foreign_formats import (
+from common.parquet.location import Location
+from common.parquet.service_files import (
+    OWNER_PATH,
     ForeignMark,
     foreign_mark,
     mark_in_path,
+    owner_of,
     published_marks,
 )
-from common.parquet.location import Location
-from common.parquet.service_files import OWNER_PATH, owner_of
 from common.readers.pool import in_reader
 from common.rows.key_encoding import folders_of, partition_of, value_of_folder
-from common.rows.reader_limits import has_nanoseconds, in_microseconds
 from common.rows.schema import (
     arrow_schema,
     columns_of,
+    has_nanoseconds,
+    in_microseconds,
     require_readable,
     type_from_text,
     unite_schemas,

@@ -26,9 +26,8 @@ from common.metadata.codec.tablet import (
     WAITING,
     unpack_files,
 )
-from common.metadata.commands import Command, Reply, get, hget, hgetall, members_after
 from common.metadata.keys import TableKeys, TabletKeys
-from common.metadata.keyspace import StreamEntry
+from common.metadata.keyspace import Command, Reply, StreamEntry, get, hget, hgetall, members_after
 from common.metadata.store_values import (
     UNREADABLE,
     HistoryEntry,

@@ -20,13 +20,17 @@ from common.metadata.changes.protocol import (
     Unresolved,
     Write,
 )
-from common.metadata.commands import TIME, Reply, delete, get, set_string
 from common.metadata.keys import FULL
 from common.metadata.keyspace import (
+    TIME,
     Keyspace,
     KeyspaceSession,
     LinkLostError,
+    Reply,
     StoreBusyError,
+    delete,
+    get,
+    set_string,
 )
 from common.model.outcome import Refusal
 from common.primitives import Backoff

@@ -13,9 +13,9 @@ from common.parquet.location import Location, size_of, storage_error
 from common.parquet.row_batches import OpenFile, row_batches
 from common.rows.conform import storage_values
 from common.rows.merge import concat_rows, sorted_rows, take_rows
-from common.rows.reader_limits import in_microseconds
 from common.rows.row_facts import RowTally
 from common.rows.rules import RowRules
+from common.rows.schema import in_microseconds
 
 ROW_GROUP_ROWS_MIN = 1024
 ROW_GROUP_ROWS_MAX = 1 << 20

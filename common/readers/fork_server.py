@@ -30,7 +30,6 @@ import sys
 import pyarrow as pa
 
 from common.errors import CompactionError
-from common.memory_limit import data_bytes, limit_memory
 from common.readers import messages
 from common.readers.messages import (
     END,
@@ -43,6 +42,7 @@ from common.readers.messages import (
     receive,
     send,
 )
+from common.runtime import data_bytes, limit_memory
 
 ORDER_BYTES_MAX = 256 * 1024**2
 END_POLLS, END_POLL_S = 20, 0.01

@@ -20,7 +20,6 @@ from inspect import signature
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from common.errors import RequestError, UnavailableError
-from common.memory_limit import available_bytes, data_bytes
 from common.primitives import Backoff
 from common.readers import messages
 from common.readers.messages import (
@@ -35,6 +34,7 @@ from common.readers.messages import (
     receive,
     send,
 )
+from common.runtime import available_bytes, data_bytes
 from common.settings import ReaderSettings
 from common.telemetry import Log
 from common.units import format_bytes

@@ -18,7 +18,7 @@ from common.model.file import DataFile
 from common.model.job import Job, TabletBacklog
 from common.model.table import TableSettings
 from common.model.tablet import Tablet, TabletId
-from common.spi.tracker import TrackerPlugin, WorkUnderWay
+from common.spi.controller import TrackerPlugin, WorkUnderWay
 from common.wire import BacklogSample
 from neve import api
 

@@ -24,9 +24,10 @@ from coordinator.core.attempts import (
     Attempt,
     Attempts,
     AttemptState,
+    LivingCompactors,
+    Takes,
 )
 from coordinator.core.backlog import BacklogHistory, Backlogs
-from coordinator.core.compactors import LivingCompactors, Takes
 from coordinator.core.control import ControlLoop, ControlRules, Pressures
 from coordinator.core.limits import Limits
 from coordinator.core.maintenance import TabletHeat

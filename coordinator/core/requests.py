@@ -38,8 +38,7 @@ from common.model.table import Table, TableState
 from common.model.tablet import Bounds, Selection, Tablet
 from common.primitives import digest
 from common.rows.key_encoding import partition_types, partition_values
-from common.spi.planner import RequestFacts
-from common.spi.selector import Chosen
+from common.spi.planner import Chosen, RequestFacts
 
 # ------------------------------------------------------------ Predicates on a request and a tablet
 

@@ -13,7 +13,7 @@ any process can take the next step, and a new coordinator continues where the la
    left one of a merge, whose right neighbour refers to both.
 2. Apply the result of `next_change` and read again, until it returns a `WaitForTablets`. Continue
    after the next change of one of these tablets, or after some time. Handle a refusal likewise.
-3. While a split is at step *cut*, `split_jobs.cut_plan` (called by `planning.plan_tablet`) returns
+3. While a split is at step *cut*, `planning.cut_plan` (called by `planning.plan_tablet`) returns
    the jobs that cut the crossing files. Reserve them with `cuts_at=job.cuts[0]`.
 4. To begin by size: call `why_split` on a tablet, then `split_keys.split_keys` for the keys; or
    `pairs_to_merge` on neighbouring records, then `why_merge` on both tablets. The store checks both

@@ -15,20 +15,12 @@ from common.settings import CoordinatorSettings
 from common.spi.planner import Heat
 from common.wire import BacklogSample, CoordinatorStatus, QueuedJob, RunningAttempt, TabletStory
 from coordinator.core import actions as do
-from coordinator.core import (
-    assignment,
-    attempt_events,
-    compactor_events,
-    events,
-    plan_events,
-    views,
-)
+from coordinator.core import assignment, attempt_events, events, plan_events, views
 from coordinator.core.actions import Action
 from coordinator.core.assignment import answer_nothing, steer
-from coordinator.core.attempt_events import expire_attempts
+from coordinator.core.attempt_events import expire_attempts, lose_silent_compactors
 from coordinator.core.attempts import done_shares, read_and_written
 from coordinator.core.cluster_state import ClusterState
-from coordinator.core.compactor_events import lose_silent_compactors
 from coordinator.core.control import ControlLoop
 from coordinator.core.limits import Limits
 from coordinator.core.retry import table_of_place
@@ -290,7 +282,7 @@ def _decide(cluster: ClusterState, event: events.DecidingEvent, now_s: float) ->
     if isinstance(event, events.TakeEvent):
         return assignment.decide(cluster, event, now_s)
     if isinstance(event, events.CompactorEvent):
-        return compactor_events.decide(cluster, event, now_s)
+        return attempt_events.decide_on_compactor(cluster, event, now_s)
     if isinstance(event, events.AttemptEvent):
         return attempt_events.decide(cluster, event, now_s)
     if isinstance(event, events.OperatorEvent):

@@ -15,12 +15,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from common.errors import redacted
 from common.metadata.changes import WriteAnalysis
 from common.model.outcome import AttemptEnd
 from common.model.table import TableState
 from common.model.tablet import Analysis, TabletId
 from common.primitives import BoundedMap
-from common.redaction import redacted
 from common.wire import StoryEntry, StoryKind, TabletStory
 from coordinator.core import actions as do
 from coordinator.core import events as on

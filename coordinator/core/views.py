@@ -16,9 +16,8 @@ from common.spi.controller import ShareClass
 from common.units import format_bytes, format_count
 from common.wire import CoordinatorStatus, QueuedJob, RunningAttempt
 from coordinator.core.assignment import saturated_tables, why_barred
-from coordinator.core.attempts import Attempt, AttemptState, done_shares
+from coordinator.core.attempts import Attempt, AttemptState, Compactor, done_shares
 from coordinator.core.cluster_state import ClusterState, LastPlan
-from coordinator.core.compactors import Compactor
 from coordinator.core.control import ControlLoop, fractions
 from coordinator.core.plan_events import why_not_queued
 from coordinator.core.queue import JobQueue

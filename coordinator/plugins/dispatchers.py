@@ -12,7 +12,7 @@ The hint `service=<name>` of a request names a configured service directly.
 
 from collections.abc import Iterator
 
-from common.spi.dispatcher import DispatchParameters
+from common.spi.planner import DispatchParameters
 
 TYPE_HINT = "compaction_type"
 SERVICE_HINT = "service"

@@ -11,7 +11,7 @@ from fnmatch import translate
 from common.documents import FieldKind, FieldRule, unknown
 from common.errors import RequestError
 from common.model.file import DataFile
-from common.spi.selector import Chosen, SelectorParameters
+from common.spi.planner import Chosen, SelectorParameters
 from common.units import format_bytes, parse_duration_s, parse_size_bytes, shown
 
 # -------------------------------------------------------- Options: names, numbers, minimum of files

@@ -18,8 +18,8 @@ from typing import Generic, TypeVar
 
 from common.model.file import DataFile
 from common.model.table import TableSettings
+from common.spi.controller import BacklogTracker, PartialOutput, WorkUnderWay
 from common.spi.options import of_table, option, option_names, read_options, settings_of
-from common.spi.tracker import BacklogTracker, PartialOutput, WorkUnderWay
 from coordinator.plugins.planners.leveled import LEVEL_MAX, level_of
 from coordinator.plugins.planners.ratio import RatioRule, SizedFile, find_set, rule_of
 from coordinator.plugins.planners.size_tiered import TierOptions, buckets, check_tier_options

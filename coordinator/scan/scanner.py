@@ -28,16 +28,15 @@ from common.model.table import Table, TableState
 from common.model.tablet import Analysis, Tablet, TabletId
 from common.spi.planner import RequestFacts
 from common.telemetry import Log
-from coordinator.core import events as on
-from coordinator.core.requests import facts_of
-from coordinator.core.scans import recent_user_adds, recheck_at_s, wanted_watermarks
-from coordinator.core.version_watermark import Watermarks
-from coordinator.ports import PlanTablet, Submit
-from coordinator.table_faults import (
+from coordinator.context import (
     STORE_AWAY_ERRORS,
     TableFaults,
     is_store_away,
 )
+from coordinator.core import events as on
+from coordinator.core.requests import facts_of
+from coordinator.core.scans import Watermarks, recent_user_adds, recheck_at_s, wanted_watermarks
+from coordinator.ports import PlanTablet, Submit
 
 # ----------------------------------------------------------------- The change streams of all tables
 

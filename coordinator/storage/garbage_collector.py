@@ -35,10 +35,10 @@ from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from common.runtime import Clock, SystemClock
 from common.telemetry import Log
+from coordinator.context import TableFaults
 from coordinator.core.maintenance import GarbageCounts
 from coordinator.core.scans import GarbageRules, is_deletable
 from coordinator.ports import Storage
-from coordinator.table_faults import TableFaults
 
 PART = "deletion of files"
 STAMP_BATCH = 500

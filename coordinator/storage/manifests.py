@@ -19,9 +19,8 @@ from typing import Any
 from common.errors import CompactionError
 from common.metadata.changes import Applied, PublishManifest
 from common.metadata.file_pin import RENEW_S, FilePin
-from common.metadata.store import TabletStore
+from common.metadata.store import TabletStore, walk_tiles
 from common.metadata.store_values import Manifest
-from common.metadata.table_walk import walk_tiles
 from common.model.location_identity import MANIFEST_FOLDER
 from common.model.table import Table, TableState
 from common.parquet import manifest as manifest_files
@@ -35,8 +34,8 @@ from common.parquet.service_files import generation_fault, owner_of, written_gen
 from common.runtime import IdSource
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
+from coordinator.context import TableFaults
 from coordinator.core.scans import PublishRules, is_publish_due
-from coordinator.table_faults import TableFaults
 
 PART_FILES = 100_000
 WRITING_MAX_S = 1800.0

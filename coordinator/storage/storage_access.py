@@ -11,10 +11,9 @@ from common.errors import ConfigError, RequestError, RewriteError, UnavailableEr
 from common.model.location_identity import MANIFEST_FOLDER
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
-from common.parquet.foreign_formats import ForeignMark, foreign_mark
 from common.parquet.location import only_copies, open_location
 from common.parquet.manifest import delete_folder
-from common.parquet.service_files import LocationOwner, read_owner
+from common.parquet.service_files import ForeignMark, LocationOwner, foreign_mark, read_owner
 from common.primitives import BoundedMap
 from common.runtime import Clock, SystemClock
 from common.storage_threads import StorageThreads

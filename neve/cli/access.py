@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import RenderableType
 
+from common.config import SECRET_BYTES_MAX, regular_text
 from common.errors import ConfigError
 from common.runtime import SystemClock
-from common.secret_files import SECRET_BYTES_MAX, regular_text
 from common.units import parse_duration_s
 from neve.api import AuditEntry
 from neve.cli.render import WHOLE, grid, time_text

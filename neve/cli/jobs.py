@@ -23,6 +23,7 @@ from neve.cli.session import (
     Panel,
     Session,
     Watch,
+    WholeIds,
     verb,
 )
 
@@ -30,13 +31,16 @@ QUIET_MIN_S = 5.0
 """Shorter silences are normal, because heartbeats arrive every few seconds."""
 
 
-def render_jobs(found: Sequence[api.Job], now_s: float, keys: TabletKeys) -> RenderableType:
+def render_jobs(
+    running: Sequence[api.Job], now_s: float, keys: TabletKeys, *, verbose: bool = False
+) -> RenderableType:
     """Render a list of running jobs.
 
     Args:
-        found: The jobs.
+        running: The jobs.
         now_s: The current time on this machine.
         keys: Keys of tablets.
+        verbose: Whether to print whole ids.
     """
     return grid(
         [
@@ -62,8 +66,9 @@ def render_jobs(found: Sequence[api.Job], now_s: float, keys: TabletKeys) -> Ren
                 format_duration(max(now_s - job.since_s, 0)),
                 _job_state(job),
             )
-            for job in found
+            for job in running
         ],
+        whole_ids=verbose,
     )
 
 
@@ -139,11 +144,11 @@ def _job_state(job: api.Job) -> str:
 
 
 @verb("jobs", Panel.SEE, "neve jobs")
-def jobs(session: Session) -> None:
+def jobs(session: Session, *, verbose: WholeIds = False) -> None:
     """List the running jobs."""
-    found = session.client.jobs()
+    running, keys = session.client.jobs(), KnownTables(session.client.tables)
     session.show(
-        found, lambda: render_jobs(found, SystemClock().now_s(), KnownTables(session.client.tables))
+        running, lambda: render_jobs(running, SystemClock().now_s(), keys, verbose=verbose)
     )
 
 

@@ -310,7 +310,7 @@ def backlog(
         _of_service(session, wanted)
         return
     # Imported here so that verbs of the client start without loading the trackers.
-    from neve.offline_backlog import backlog_offline
+    from neve.offline import backlog_offline
 
     overrides = name_values(settings or [], "setting")
     measured = backlog_offline(json_document(files), strategy, mode, overrides, tablet)

@@ -1,5 +1,6 @@
 """Results as tables for people. Functions take values, return renderables and print nothing."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -93,16 +94,37 @@ WHOLE = "whole"
 """Column style for ids and times that people copy: left-aligned and never folded."""
 
 
-def grid(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]]) -> RenderableType:
-    """Return a plain table, or a dash if there are no rows.
+_ID = re.compile(r"(?<![\w/.-])((?:att|op|req)-[0-9a-f]{8})([0-9a-f]{8,12})(?![\w/-]|\.\w)")
+"""Id of an attempt, an operation or a request; not as a part of a path."""
+
+
+def grid(
+    columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]], *, whole_ids: bool = False
+) -> RenderableType:
+    """Return a plain table, or the word `none` if there are no rows.
 
     Args:
         columns: Headings with their style: `RIGHT` (numbers, never folded), `WHOLE`, or
             left-aligned.
         rows: Cells; None becomes a dash.
+        whole_ids: Whether to print whole ids, instead of prefixes that every verb accepts.
     """
     cells = [tuple("-" if cell is None else str(cell) for cell in row) for row in rows]
-    return RowListing(tuple(columns), cells) if cells else Text("none")
+    if not cells:
+        return Text("none")
+    return RowListing(tuple(columns), cells if whole_ids else _with_short_ids(cells))
+
+
+def _with_short_ids(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Shorten ids to prefixes that differ from each other."""
+    ids = {(match[1], match[2]) for row in rows for cell in row for match in _ID.finditer(cell)}
+    more = 0
+    while len({(first, rest[:more]) for first, rest in ids}) < len(ids):
+        more += 1
+    return [
+        tuple(_ID.sub(lambda match: match[1] + match[2][:more], cell) for cell in row)
+        for row in rows
+    ]
 
 
 FOLDED_MIN = 10
@@ -160,7 +182,7 @@ class RowListing:
 def reasons(left: Mapping[str, str], *, verbose: bool) -> RenderableType:
     """Return why files are left out: equal reasons once with a count, or every file."""
     if verbose:
-        return grid([("NOT PLANNED", ""), ("WHY", "")], sorted(left.items()))
+        return grid([("NOT PLANNED", ""), ("WHY", "")], sorted(left.items()), whole_ids=True)
     paths: dict[str, list[str]] = {}
     for path, why in sorted(left.items()):
         paths.setdefault(why, []).append(path)

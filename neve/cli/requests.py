@@ -18,7 +18,7 @@ from neve.cli.render import (
     shortened,
     time_text,
 )
-from neve.cli.session import Name, Panel, Session, name_values, verb
+from neve.cli.session import Name, Panel, Session, WholeIds, name_values, verb
 from neve.client.errors import CallerError
 from neve.client.requests import PLUGIN_FORM as PLUGIN
 from neve.client.requests import Request, sentence
@@ -29,8 +29,8 @@ from neve.client.requests import Request, sentence
 NOT_COUNTED = "not counted"
 
 
-def render_requests(found: Sequence[api.Request]) -> RenderableType:
-    """Render a list of requests."""
+def render_requests(listed: Sequence[api.Request], *, verbose: bool = False) -> RenderableType:
+    """Render a list of requests; `verbose` prints whole ids."""
     return grid(
         [
             ("REQUEST", WHOLE),
@@ -53,8 +53,9 @@ def render_requests(found: Sequence[api.Request]) -> RenderableType:
                 _keys_text(request.keys),
                 request.transform or "compact",
             )
-            for request in found
+            for request in listed
         ],
+        whole_ids=verbose,
     )
 
 
@@ -386,13 +387,15 @@ def list_requests(
         str | None, typer.Argument(help="Name of the table. Default: all.", metavar="[TABLE]")
     ] = None,
     count: Annotated[int, typer.Option(help="Maximum number of requests per table.")] = 20,
+    *,
+    verbose: WholeIds = False,
 ) -> None:
     """List the requests, newest first."""
     client = session.client
     names = [table.name for table in client.tables()] if name is None else [name]
-    found = [request for each in names for request in client.requests(each, count)]
-    found.sort(key=lambda each: each.submitted_at_s, reverse=True)
-    session.show(found, lambda: render_requests(found))
+    listed = [request for table in names for request in client.requests(table, count)]
+    listed.sort(key=lambda request: request.submitted_at_s, reverse=True)
+    session.show(listed, lambda: render_requests(listed, verbose=verbose))
 
 
 @verb("request show", Panel.COMPACTIONS, "neve request show users req-cc565346271b7be7 --wait")
@@ -444,7 +447,7 @@ def cancel_job(
 
     If the job belongs to a request, the request skips its tablet and ends as `done_in_part`.
     """
-    jobs = [job for job in session.client.jobs() if job.attempt == attempt]
+    jobs = [job for job in session.client.jobs() if job.attempt.startswith(attempt)]
     session.client.cancel_job(attempt)
     of_request = any(job.kind == "USER" for job in jobs)
     text = "; its request skips this tablet and will end as done_in_part" if of_request else ""

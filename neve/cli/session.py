@@ -18,6 +18,7 @@ import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
+from common.config import regular_text
 from common.errors import (
     CompactionError,
     ConfigError,
@@ -28,7 +29,6 @@ from common.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from common.secret_files import regular_text
 from common.setting_rules import SettingError
 from neve.client import Client
 from neve.client.connect import connect, find_target
@@ -69,6 +69,7 @@ Count = Annotated[int, typer.Option(help="Maximum number of entries.")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", help="List every file that is left out with its reason.")
 ]
+WholeIds = Annotated[bool, typer.Option("--verbose", help="Show whole ids.")]
 
 
 def names(written: str | None) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from neve.cli.session import (
     Panel,
     Session,
     Verbose,
+    WholeIds,
     verb,
 )
 from neve.client.errors import CallerError
@@ -197,13 +198,16 @@ def lower_watermark(
 # `neve table split`, `merge` and `operations`: change the bounds of tablets.
 
 
-def render_operations(found: Sequence[Operation], table: str, keys: TabletKeys) -> RenderableType:
+def render_operations(
+    under_way: Sequence[Operation], table: str, keys: TabletKeys, *, verbose: bool = False
+) -> RenderableType:
     """Render a list of splits and merges.
 
     Args:
-        found: Operations in progress.
+        under_way: Operations in progress.
         table: The table that they belong to.
         keys: Keys of tablets.
+        verbose: Whether to print whole ids.
     """
     return grid(
         [
@@ -227,8 +231,9 @@ def render_operations(found: Sequence[Operation], table: str, keys: TabletKeys) 
                 operation.waits,
                 operation.reason,
             )
-            for operation in found
+            for operation in under_way
         ],
+        whole_ids=verbose,
     )
 
 
@@ -341,10 +346,10 @@ def merge(
 
 
 @verb("table operations", Panel.TABLES, "neve table operations users")
-def operations(session: Session, name: Name) -> None:
+def operations(session: Session, name: Name, *, verbose: WholeIds = False) -> None:
     """List the splits and merges in progress with what they wait for."""
-    found = session.client.operations(name)
-    session.show(found, lambda: render_operations(found, name, KnownTables(session.client.tables)))
+    under_way, keys = session.client.operations(name), KnownTables(session.client.tables)
+    session.show(under_way, lambda: render_operations(under_way, name, keys, verbose=verbose))
 
 
 def _abandon_operations(session: Session, name: str, kind: str, tablet: str | None) -> None:

@@ -24,17 +24,20 @@ from common.units import CHARS_MAX
 from neve.api import ARCHIVE, ARROW_STREAM, CALL_HEADER, PROBLEM, AuditEntry
 from neve.gateway.access.audit import BEGUN, DONE, TEXT_MAX, Audit, outcome_of, value_text
 from neve.gateway.access.callers import (
+    OPEN_PATHS,
     OPERATOR,
     AuthorizedCall,
     Caller,
+    Reach,
     begin_call,
     current_call,
+    right_of,
     serve_call,
 )
 from neve.gateway.access.oidc import OidcTokens
 from neve.gateway.access.quotas import CallerUse, Quotas
-from neve.gateway.access.route_rights import OPEN_PATHS, Reach, right_of
 from neve.gateway.access.tokens import KnownTokens
+from neve.gateway.bodies import timed_receive
 from neve.gateway.metrics import RequestMetrics
 from neve.gateway.problems import (
     QuotaError,
@@ -42,7 +45,6 @@ from neve.gateway.problems import (
     UnauthorizedError,
     problem_response,
 )
-from neve.gateway.request_bodies import timed_receive
 
 JSON_BYTES_MAX = 1024**2
 """Largest body except for rows, archives and long lists."""

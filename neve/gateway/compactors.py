@@ -7,7 +7,7 @@ from fastapi import Query
 from common.model.group import LimitScope, LimitScopeKind, checked_limit
 from common.units import parse_size_bytes
 from neve import api
-from neve.gateway.access.route_rights import (
+from neve.gateway.access.callers import (
     ADMIN_ALL,
     READ_ALL,
     route,

@@ -4,8 +4,7 @@ from math import isfinite
 
 from common.errors import RequestError
 from neve import api
-from neve.gateway.access.callers import begin_call
-from neve.gateway.access.route_rights import READ_ALL, READ_LISTED, route
+from neve.gateway.access.callers import READ_ALL, READ_LISTED, begin_call, route
 from neve.gateway.services import LATENCIES_MAX, Services, bounded_count
 
 READ_REPORT_MAX = 1_000_000

@@ -22,22 +22,20 @@ from fastapi.responses import StreamingResponse
 
 from common.errors import CompactionError, RefusedError, RequestError
 from common.metadata.changes import ChangeTable, FinishFilling, ResumeFilling
-from common.metadata.table_walk import walk_tiles
+from common.metadata.store import walk_tiles
 from common.model.location_identity import APPEND_FOLDER, GUARD_NAME
 from common.model.outcome import RefusalCode
 from common.model.table import Filling, Table, TableState, filling_text
 from common.parquet.location import open_location
 from common.parquet.service_files import read_copied, write_copied
 from common.primitives import digest
-from common.rows.reader_limits import READERS, has_nanoseconds, unreadable_columns
-from common.rows.schema import arrow_schema
+from common.rows.schema import READERS, arrow_schema, has_nanoseconds, unreadable_columns
 from common.units import format_bytes, format_count
 from neve import api
 from neve.api import LINES
-from neve.gateway.access.callers import current_call
-from neve.gateway.access.route_rights import ADMIN_ALL, READ, route
+from neve.gateway.access.callers import ADMIN_ALL, READ, current_call, route
+from neve.gateway.bodies import progress_lines
 from neve.gateway.problems import ChangeRefusedError, require_applied
-from neve.gateway.progress_stream import progress_lines
 from neve.gateway.rows.add import add_files, inspect_incoming
 from neve.gateway.rows.scan import manifest_json, manifest_names
 from neve.gateway.services import LONG_STEP_MAX_S, Services, checked_label

@@ -8,12 +8,14 @@ from fastapi import Query
 from common.metadata.store_values import HistoryEntry
 from common.wire import RunningAttempt
 from neve import api
-from neve.gateway.access.callers import begin_call, check_table, sees_table
-from neve.gateway.access.route_rights import (
+from neve.gateway.access.callers import (
     COMPACT_LISTED,
     READ,
     READ_LISTED,
+    begin_call,
+    check_table,
     route,
+    sees_table,
 )
 from neve.gateway.problems import UnknownJobError
 from neve.gateway.services import (

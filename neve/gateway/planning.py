@@ -14,12 +14,13 @@ from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.wire import BacklogSample, QueuedJob
 from neve import api
-from neve.gateway.access.callers import current_call, sees_table
-from neve.gateway.access.route_rights import (
+from neve.gateway.access.callers import (
     COMPACT,
     READ,
     READ_LISTED,
+    current_call,
     route,
+    sees_table,
 )
 from neve.gateway.services import (
     LIST_MAX,

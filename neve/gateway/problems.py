@@ -32,9 +32,9 @@ from common.errors import (
     UnknownOutcomeError,
     UnknownTableError,
     UnknownTabletError,
+    redacted,
 )
 from common.metadata.changes import Applied, Outcome, Refused, Unknown
-from common.redaction import redacted
 from common.telemetry import Log
 from neve.api import PROBLEM
 

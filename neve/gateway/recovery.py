@@ -17,14 +17,13 @@ from common.errors import RequestError, UnknownTableError
 from common.model.table import Table
 from common.units import parse_duration_s
 from neve import api
-from neve.gateway.access.callers import current_call
-from neve.gateway.access.route_rights import ADMIN, ADMIN_ALL, route
-from neve.gateway.problems import BodyError
-from neve.gateway.progress_stream import (
+from neve.gateway.access.callers import ADMIN, ADMIN_ALL, current_call, route
+from neve.gateway.bodies import (
     LongWork,
     error_line,
     progress_lines,
 )
+from neve.gateway.problems import BodyError
 from neve.gateway.services import Services, checked_label
 from neve.gateway.tables import GatewayAdmission
 from neve.recovery.backup import (

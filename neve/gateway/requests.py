@@ -46,13 +46,12 @@ from common.rows.conform import conform
 from common.rows.key_encoding import encode_keys
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
-from common.spi.selector import SelectorParameters
+from common.spi.planner import SelectorParameters
 from common.wire import AttemptProgress
 from coordinator.core.requests import matching_files, meets_tablet, shown_files, tablet_progress
-from coordinator.core.version_watermark import WATERMARKS_PER_RETENTION
+from coordinator.core.scans import WATERMARKS_PER_RETENTION
 from neve import api
-from neve.gateway.access.callers import Role, current_call
-from neve.gateway.access.route_rights import COMPACT, READ, route
+from neve.gateway.access.callers import COMPACT, READ, Role, current_call, route
 from neve.gateway.key_views import key_range, key_text, key_types, range_types
 from neve.gateway.problems import UnknownRequestError, require_applied
 from neve.gateway.request_checks import checked_request, load_request_selector, request_bytes

@@ -22,12 +22,12 @@ from common.model.table import recovery_note
 from common.units import format_duration
 from neve import api
 from neve.gateway.access.audit import entry_from, folded
-from neve.gateway.access.callers import sees_table
-from neve.gateway.access.route_rights import (
+from neve.gateway.access.callers import (
     ADMIN_ALL,
     OPEN,
     READ_ALL,
     route,
+    sees_table,
 )
 from neve.gateway.metrics import RequestMetrics
 from neve.gateway.services import (

@@ -40,8 +40,7 @@ from common.storage_threads import StorageThreads
 from common.telemetry import Log
 from neve.gateway.access.audit import Audit, AuditFile
 from neve.gateway.access.callers import open_table, sees_table
-from neve.gateway.access.quotas import Quotas, Shares
-from neve.gateway.scan_slots import ScanSlots
+from neve.gateway.access.quotas import Quotas, ScanSlots, Shares
 from neve.gateway.table_files import StoredFiles, TableFiles
 from neve.gateway.table_locations import (
     Locations,

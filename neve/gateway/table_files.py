@@ -27,7 +27,6 @@ from common.parquet.file_inspection import (
     read_rows,
     stream_rows,
 )
-from common.parquet.foreign_formats import foreign_mark
 from common.parquet.location import (
     Location,
     existing_files,
@@ -37,7 +36,7 @@ from common.parquet.location import (
 )
 from common.parquet.manifest import files_to_merge
 from common.parquet.row_batches import OpenFile, decoded_bytes, folders_of, place_guards
-from common.parquet.service_files import LocationOwner, read_owner, written_generation
+from common.parquet.service_files import LocationOwner, foreign_mark, read_owner, written_generation
 from common.parquet.write import TABLE_FOOTER, copy_in_microseconds, write_table
 from common.primitives import BoundedMap
 from common.readers.pool import ReaderDeathError

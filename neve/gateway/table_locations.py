@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Protocol
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from common.errors import RefusedError, RequestError
+from common.errors import RefusedError, RequestError, redacted
 from common.model.location_identity import (
     SYSTEM_FOLDERS,
     LocationIdentity,
@@ -27,7 +27,6 @@ from common.parquet.file_inspection import open_table_file
 from common.parquet.location import SCHEMES, ResolvedLocation, open_location, resolve_location
 from common.parquet.service_files import LocationOwner, refuse_other_owner
 from common.readers.pool import in_reader
-from common.redaction import redacted
 from common.rows.schema import columns_of
 from common.setting_rules import SettingError
 from common.settings import GatewaySettings

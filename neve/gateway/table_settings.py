@@ -23,10 +23,9 @@ from common.plugins import (
     load_selector,
     request_errors,
 )
-from common.rows.reader_limits import READERS
-from common.spi.output import OutputConfigurer
-from common.spi.planner import check_options, check_table
-from common.spi.selector import Selector
+from common.rows.schema import READERS
+from common.spi.planner import Selector, check_options, check_table
+from common.spi.rewrite import OutputConfigurer
 from common.units import shown
 from neve.setting_values import rule_of, settings_by_name
 

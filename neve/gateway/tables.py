@@ -29,17 +29,31 @@ from common.model.key_values import KeyType, key_type_of
 from common.model.keys import PLUS_INFINITY, parse_key, require_short
 from common.model.table import Column, Filling, Table, TableSettings, TableState
 from common.model.tablet import Record, Tablet, TabletId
-from common.parquet.foreign_formats import foreign_mark, foreign_mark_below
 from common.parquet.location import ResolvedLocation, open_location
 from common.parquet.row_batches import remove_guards
-from common.rows.reader_limits import unreadable_columns
-from common.rows.schema import COLUMNS_MAX, arrow_schema, changed_schema, columns_of
+from common.parquet.service_files import foreign_mark, foreign_mark_below
+from common.rows.schema import (
+    COLUMNS_MAX,
+    arrow_schema,
+    changed_schema,
+    columns_of,
+    unreadable_columns,
+)
 from common.storage_threads import StorageThreads
 from coordinator.core.split_merge import has_ranges
 from neve import api
 from neve.gateway import table_locations
-from neve.gateway.access.callers import current_call, open_table, sees_table
-from neve.gateway.access.route_rights import ADMIN, ADMIN_ALL, COMPACT, READ, READ_LISTED, route
+from neve.gateway.access.callers import (
+    ADMIN,
+    ADMIN_ALL,
+    COMPACT,
+    READ,
+    READ_LISTED,
+    current_call,
+    open_table,
+    route,
+    sees_table,
+)
 from neve.gateway.key_views import (
     key_types,
     tablet_view,

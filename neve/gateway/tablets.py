@@ -25,7 +25,7 @@ from common.rows.rules import RowRules
 from coordinator.core.split_merge import WaitForTablets, has_ranges, next_change
 from coordinator.split_merge import choose_split_keys
 from neve import api
-from neve.gateway.access.route_rights import (
+from neve.gateway.access.callers import (
     ADMIN,
     COMPACT,
     READ,

@@ -14,10 +14,9 @@ from typing import IO
 
 from pyarrow import fs
 
-from common.errors import CompactionError, RefusedError, RequestError, UnavailableError
+from common.errors import CompactionError, RefusedError, RequestError, UnavailableError, redacted
 from common.metadata.file_pin import FilePin
-from common.metadata.store import TabletStore
-from common.metadata.table_walk import walk_tiles
+from common.metadata.store import TabletStore, walk_tiles
 from common.model.location_identity import overlapping_pair
 from common.model.table import Table, TableState
 from common.model.tablet import Tablet
@@ -27,7 +26,6 @@ from common.parquet.location import (
     open_location,
 )
 from common.parquet.service_files import table_to_plain, write_description
-from common.redaction import redacted
 from common.runtime import IdSource
 from common.storage_threads import StorageThreads
 from common.units import format_count

@@ -35,8 +35,8 @@ from common.metadata.changes import (
     UnpinFiles,
 )
 from common.metadata.changes.repair_tablets import why_not_joined
+from common.metadata.store import walk_ids
 from common.metadata.store_values import RawTablet
-from common.metadata.table_walk import walk_ids
 from common.model.file import FAULTY_LAYOUT, DataFile
 from common.model.outcome import RefusalCode
 from common.model.tablet import PLUS_INFINITY, Bounds, Tablet, TabletId

@@ -8,7 +8,7 @@ from functools import partial
 from common.errors import MetadataError, RefusedError, RequestError
 from common.metadata.changes import Applied, DiscardFiles
 from common.metadata.keys import HISTORY_MAX
-from common.metadata.table_walk import walk_ids, walk_tiles
+from common.metadata.store import walk_ids, walk_tiles
 from common.model.outcome import AttemptEnd
 from common.model.table import Table
 from common.model.tablet import TabletId

@@ -8,7 +8,7 @@ from math import ceil, log2
 
 from common.errors import PluginError
 from common.model.tablet import TabletId
-from common.spi.tracker import WorkUnderWay
+from common.spi.controller import WorkUnderWay
 from neve.simulate.tablet import SimulatedTablet
 
 BIN_WIDTH = log2(1.02)

@@ -21,20 +21,23 @@ from common.plugins import (
     request_errors,
 )
 from common.settings import AutoscalerSettings, CoordinatorSettings, checked_groups
+from common.spi.controller import TrackerPlugin
 from common.spi.planner import Planner, check_options, check_table
-from common.spi.tracker import TrackerPlugin
 from neve.setting_values import read_settings
-from neve.simulate.control import ControlRule, read_control
-from neve.simulate.disturbances import (
+from neve.simulate.recording import Recording, read_recording, start_files
+from neve.simulate.rows import KeyPopulation
+from neve.simulate.sections import (
     REQUESTS_MAX,
+    ControlRule,
     FailureRule,
     RequestRule,
+    Section,
+    checked_total,
+    merged_documents,
+    read_control,
     read_failures,
     read_requests,
 )
-from neve.simulate.recording import Recording, read_recording, start_files
-from neve.simulate.rows import KeyPopulation
-from neve.simulate.sections import Section, checked_total, merged_documents
 
 DAY_S = 86_400.0
 DAYS_MAX = 400

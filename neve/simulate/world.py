@@ -30,13 +30,11 @@ from coordinator.core.planning import checked_jobs
 from coordinator.core.queue import Backfill, Capacity, JobQueue, JobQueues
 from coordinator.core.queue_index import FairShare
 from coordinator.core.retry import Deferrals, Failure, Retry
-from neve.simulate.arrivals import Flush, flushes
 from neve.simulate.cluster import Lane, Requests, SimulatedAttempt, SimulatedGroup, Volume
-from neve.simulate.control import SimulatedControl, is_capped
-from neve.simulate.disturbances import Failures, RequestRule, submissions
 from neve.simulate.figures import Outcome, Sample, TabletMeasures
+from neve.simulate.sections import Failures, RequestRule, SimulatedControl, is_capped, submissions
 from neve.simulate.specification import Specification, TableRule
-from neve.simulate.tablet import SimulatedTable, SimulatedTablet
+from neve.simulate.tablet import Flush, SimulatedTable, SimulatedTablet, flushes
 
 ROUND_S = 5.0
 """Interval of the autoscaler; its policy counts longer gaps only up to a limit."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def test_a_url_names_sentinels_service_and_database() -> None:
     } == {(None, None, None)}
     assert {sentinel.database for sentinel in found.sentinels} == {0}
     assert found.name == "main/store"
-    primary = found.primary_at("there", 7)
+    primary = replace(found.primary, host="there", port=7)
     assert (str(primary), primary.database) == ("there:7", 4)
     assert (primary.username, primary.password) == ("user", "p@ss")
 

@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from common.metadata.changes import AddFiles
-from common.metadata.commands import get, set_string
 from common.metadata.executor import RetryLimits
 from common.metadata.keys import TableKeys
+from common.metadata.keyspace import get, set_string
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import TabletStore
 from common.model.tablet import TabletId

@@ -62,7 +62,8 @@ from common.metadata.codec.tablet import (
     unpack_files,
     unpack_recent,
 )
-from common.metadata.commands import (
+from common.metadata.keys import COORDINATOR, TableKeys, TabletKeys
+from common.metadata.keyspace import (
     Command,
     Word,
     delete,
@@ -75,7 +76,6 @@ from common.metadata.commands import (
     sadd,
     set_string,
 )
-from common.metadata.keys import COORDINATOR, TableKeys, TabletKeys
 from common.metadata.store_values import AttemptOutcome
 from common.model.file import DataFile
 from common.model.job import Kind

@@ -22,7 +22,8 @@ from common.metadata.codec.tablet import (
     VERSION,
     unpack_files,
 )
-from common.metadata.commands import (
+from common.metadata.keys import CHANGES_MAX, HISTORY_MAX, OUTCOME_LIFE_S, TableKeys, TabletKeys
+from common.metadata.keyspace import (
     Command,
     Reply,
     Word,
@@ -38,7 +39,6 @@ from common.metadata.commands import (
     xadd,
     zadd,
 )
-from common.metadata.keys import CHANGES_MAX, HISTORY_MAX, OUTCOME_LIFE_S, TableKeys, TabletKeys
 from common.metadata.store_values import (
     AttemptOutcome,
     CallMark,

@@ -38,8 +38,8 @@ from common.metadata.changes.protocol import (
 )
 from common.metadata.changes.tables import filled, may_fill
 from common.metadata.codec.tablet import unpack_file, unpack_running
-from common.metadata.commands import Command, get, hdel, hgetall, hmget, hset
 from common.metadata.keys import TableKeys, TabletKeys
+from common.metadata.keyspace import Command, get, hdel, hgetall, hmget, hset
 from common.model.file import DataFile
 from common.model.outcome import Refusal, RefusalCode
 from common.model.table import Table

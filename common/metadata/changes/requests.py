@@ -47,7 +47,15 @@ from common.metadata.codec.table import (
     unpack_request,
 )
 from common.metadata.codec.tablet import unpack_running
-from common.metadata.commands import (
+from common.metadata.keys import (
+    MARK_LIFE_S,
+    REQUESTS_KEPT,
+    REQUESTS_OPEN_MAX,
+    TableKeys,
+    TabletKeys,
+    is_table_id,
+)
+from common.metadata.keyspace import (
     Command,
     delete,
     get,
@@ -60,14 +68,6 @@ from common.metadata.commands import (
     zadd,
     zcard,
     zrem,
-)
-from common.metadata.keys import (
-    MARK_LIFE_S,
-    REQUESTS_KEPT,
-    REQUESTS_OPEN_MAX,
-    TableKeys,
-    TabletKeys,
-    is_table_id,
 )
 from common.metadata.store_values import CallKind, CallMark
 from common.model.outcome import Refusal, RefusalCode

@@ -36,7 +36,8 @@ from common.metadata.changes.requests import (
 from common.metadata.codec.layout import VALUE_BYTES_MAX
 from common.metadata.codec.table import SETTINGS, unpack_settings
 from common.metadata.codec.tablet import DONE, RUNNING, SELECTED, SELECTION, WAITING
-from common.metadata.commands import (
+from common.metadata.keys import TableKeys, TabletKeys
+from common.metadata.keyspace import (
     Command,
     Word,
     delete,
@@ -48,7 +49,6 @@ from common.metadata.commands import (
     smembers,
     srem,
 )
-from common.metadata.keys import TableKeys, TabletKeys
 from common.metadata.store_values import AttemptOutcome
 from common.model.outcome import AttemptEnd, Refusal, RefusalCode
 from common.model.request import KeyRange, Request, RequestState, first_key

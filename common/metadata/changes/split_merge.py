@@ -46,8 +46,8 @@ from common.metadata.codec.tablet import (
     STATISTICS,
     VERSION,
 )
-from common.metadata.commands import Command, Word, delete, hdel, hset, set_string, zadd, zrem
 from common.metadata.keys import TableKeys, TabletKeys
+from common.metadata.keyspace import Command, Word, delete, hdel, hset, set_string, zadd, zrem
 from common.model.file import DataFile, may_cross
 from common.model.outcome import Refusal, RefusalCode
 from common.model.table import Table

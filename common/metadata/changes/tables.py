@@ -53,7 +53,15 @@ from common.metadata.codec.table import (
     unpack_request,
 )
 from common.metadata.codec.tablet import unpack_files, unpack_running
-from common.metadata.commands import (
+from common.metadata.keys import (
+    DROPPED_LIFE_S,
+    REQUESTS_OPEN_MAX,
+    TABLES,
+    TableKeys,
+    TabletKeys,
+    is_table_id,
+)
+from common.metadata.keyspace import (
     Command,
     Word,
     delete,
@@ -67,14 +75,6 @@ from common.metadata.commands import (
     members_after,
     set_string,
     zrem,
-)
-from common.metadata.keys import (
-    DROPPED_LIFE_S,
-    REQUESTS_OPEN_MAX,
-    TABLES,
-    TableKeys,
-    TabletKeys,
-    is_table_id,
 )
 from common.model.location_identity import (
     DELETED_WITH_TABLE,

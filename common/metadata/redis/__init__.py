@@ -12,11 +12,11 @@ In reading order:
 import asyncio
 import secrets
 
+from common.config import secret_of
 from common.metadata.executor import RetryLimits
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import TabletStore
 from common.runtime import RandomIds
-from common.secret_files import secret_of
 from common.settings import StoreSettings
 
 __all__ = ["RedisStore", "connect"]

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from common.metadata.commands import Command, Reply
+from common.metadata.keyspace import Command, Reply
 from common.metadata.redis.connection import Link, ReplyError, text_of
 
 KEYS = "neve:*"

@@ -5,21 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from redis.asyncio.connection import SSLConnection, parse_url
 
 from common.setting_rules import SettingError
 
-SENTINEL_PORT = 26379
-SENTINEL_SCHEMES = {"redis+sentinel": "redis", "rediss+sentinel": "rediss"}
-"""Scheme of a URL of Sentinels → scheme of each of their servers."""
 SENTINEL_FORM = "redis+sentinel://[user:password@]host:26379,host:26379,host:26379/SERVICE/DB"
-
-CLUSTER_PORT = 6379
-CLUSTER_SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
-"""Scheme of a URL of a Redis Cluster → scheme of each of its nodes."""
 CLUSTER_FORM = "redis+cluster://[user:password@]host:6379,host:6379,host:6379"
+_WHAT = {"sentinel": ("Sentinels", SENTINEL_FORM), "cluster": ("a Redis Cluster", CLUSTER_FORM)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +32,51 @@ class RedisAddress:
     def __str__(self) -> str:
         """Return the address without its secrets."""
         return self.path or f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class SentinelService:
+    """A primary whose address only its Sentinels know."""
+
+    sentinels: tuple[RedisAddress, ...]
+    name: str
+    """What the Sentinels call the primary and its replicas."""
+    primary: RedisAddress
+    """How to log in there. Host and port are the Sentinels' answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSeeds:
+    """Some nodes of a Redis Cluster. Each of them knows all others."""
+
+    nodes: tuple[RedisAddress, ...]
+
+
+StoreSource = RedisAddress | SentinelService | ClusterSeeds
+
+
+def parse_url_of_store(url: str) -> StoreSource:
+    """Return what `store.url` names: one Redis, Sentinels that know it, or a Redis Cluster.
+
+    Raises:
+        SettingError: It is none of these.
+    """
+    scheme, _, rest = url.partition("://")
+    inner, _, kind = scheme.partition("+")
+    if inner not in {"redis", "rediss"} or kind not in _WHAT:
+        return parse_address(url)
+    rest, _, query = rest.partition("?")
+    servers, _, path = rest.partition("/")
+    login, at, hosts = servers.rpartition("@")
+    try:
+        template = parse_address(f"{inner}://{login}{at}server?{query}")
+        if kind == "cluster":
+            return _cluster(template, hosts, path)
+        return _sentinels(template, hosts, path, query)
+    except ValueError as error:
+        what, form = _WHAT[kind]
+        # Never the URL itself, which holds a password.
+        raise SettingError(f"store.url is no URL of {what}: {error}; expected {form}") from error
 
 
 def parse_address(url: str) -> RedisAddress:
@@ -61,106 +100,47 @@ def parse_address(url: str) -> RedisAddress:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class SentinelService:
-    """A primary whose address only its Sentinels know."""
-
-    sentinels: tuple[RedisAddress, ...]
-    name: str
-    """What the Sentinels call the primary and its replicas."""
-    primary: RedisAddress
-    """How to log in there. Host and port are the Sentinels' answer."""
-
-    def primary_at(self, host: str, port: int) -> RedisAddress:
-        """Return how to reach the primary at an address."""
-        return replace(self.primary, host=host, port=port)
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterSeeds:
-    """Some nodes of a Redis Cluster. Each of them knows all others."""
-
-    nodes: tuple[RedisAddress, ...]
-
-    def node_at(self, host: str, port: int) -> RedisAddress:
-        """Return how to reach the node at an address."""
-        return replace(self.nodes[0], host=host, port=port)
-
-
-StoreSource = RedisAddress | SentinelService | ClusterSeeds
-
-
-def parse_url_of_store(url: str) -> StoreSource:
-    """Return what `store.url` names: one Redis, Sentinels that know it, or a Redis Cluster.
-
-    Raises:
-        SettingError: It is none of these.
-    """
-    scheme, _, rest = url.partition("://")
-    if scheme in CLUSTER_SCHEMES:
-        parse, inner = _parse_cluster, CLUSTER_SCHEMES[scheme]
-        what, form = "a Redis Cluster", CLUSTER_FORM
-    elif scheme in SENTINEL_SCHEMES:
-        parse, inner = _parse_sentinels, SENTINEL_SCHEMES[scheme]
-        what, form = "Sentinels", SENTINEL_FORM
-    else:
-        return parse_address(url)
-    try:
-        return parse(inner, rest)
-    except ValueError as error:
-        # Never the URL itself, which holds a password.
-        raise SettingError(f"store.url is no URL of {what}: {error}; expected {form}") from error
-
-
-def _parse_cluster(scheme: str, rest: str) -> StoreSource:
-    """Return the nodes in a URL after its scheme; user and password are those of every node."""
-    rest, _, query = rest.partition("?")
-    servers, _, database = rest.partition("/")
-    login, _, hosts = servers.rpartition("@")
-    if database not in ("", "0"):
+def _cluster(node: RedisAddress, hosts: str, path: str) -> ClusterSeeds:
+    database = node.database if path in {"", "0"} else path
+    if database:
         raise ValueError(f"database {database!r} is not 0, the only one of a cluster")
-    node = parse_address(f"{scheme}://{login}{'@' * bool(login)}node?{query}")
-    if node.database:
-        raise ValueError(f"database {node.database} is not 0, the only one of a cluster")
-    seeds = (_server(node, host, CLUSTER_PORT, "a node") for host in hosts.split(","))
-    return ClusterSeeds(tuple(seeds))
+    return ClusterSeeds(_servers(node, hosts, 6379, "a node"))
 
 
-def _parse_sentinels(scheme: str, rest: str) -> StoreSource:
-    """Return the service in a URL after its scheme.
+def _sentinels(primary: RedisAddress, hosts: str, path: str, query: str) -> SentinelService:
+    """Return the service; user and password of the Sentinels are in the query.
 
-    The form is that of the packages redis-sentinel-url and limits. User and password are the
-    primary's; Sentinels have `sentinel_username` and `sentinel_password` in the query.
+    The form is that of the packages redis-sentinel-url and limits.
     """
-    rest, _, query = rest.partition("?")
-    servers, _, path = rest.partition("/")
-    login, _, hosts = servers.rpartition("@")
     service, _, database = path.partition("/")
     if not service:
         raise ValueError("the name of the service is missing")
     if database and not database.isdecimal():
         raise ValueError(f"{database!r} is no number of a database")
-    primary = parse_address(f"{scheme}://{login}{'@' * bool(login)}primary?{query}")
-    options = parse_qs(query)
-    template = replace(
+    login = dict(parse_qsl(query))
+    sentinel = replace(
         primary,
-        username=options.get("sentinel_username", [None])[0],
-        password=options.get("sentinel_password", [None])[0],
+        username=login.get("sentinel_username"),
+        password=login.get("sentinel_password"),
         database=0,
     )
-    sentinels = (_server(template, host, SENTINEL_PORT, "a Sentinel") for host in hosts.split(","))
     return SentinelService(
-        sentinels=tuple(sentinels),
+        sentinels=_servers(sentinel, hosts, 26379, "a Sentinel"),
         name=unquote(service),
         primary=replace(primary, database=int(database or primary.database)),
     )
 
 
-def _server(template: RedisAddress, text: str, port: int, whose: str) -> RedisAddress:
-    parts = urlsplit(f"//{text.strip()}")
-    if not parts.hostname:
-        raise ValueError(f"the host of {whose} is missing")
-    return replace(template, host=parts.hostname, port=parts.port or port)
+def _servers(
+    template: RedisAddress, hosts: str, default_port: int, whose: str
+) -> tuple[RedisAddress, ...]:
+    servers: list[RedisAddress] = []
+    for host in hosts.split(","):
+        parts = urlsplit(f"//{host.strip()}")
+        if not parts.hostname:
+            raise ValueError(f"the host of {whose} is missing")
+        servers.append(replace(template, host=parts.hostname, port=parts.port or default_port))
+    return tuple(servers)
 
 
 def _tls(parts: Mapping[str, Any]) -> ssl.SSLContext:
@@ -175,20 +155,15 @@ def _tls(parts: Mapping[str, Any]) -> ssl.SSLContext:
     authorities, certificate, key = files.values()
     if key and not certificate:
         raise SettingError("store.url: ssl_keyfile has no ssl_certfile: name both")
+    problem = f"ssl_ca_certs {authorities} holds no certificate that can be read"
     try:
         context = ssl.create_default_context(cafile=authorities)
-    except OSError as error:  # Errors of TLS are such, too.
-        raise SettingError(
-            f"store.url: ssl_ca_certs {authorities} holds no certificate that can be read: {error}"
-        ) from error
-    try:
+        pair = f"ssl_certfile {certificate} and ssl_keyfile {key or certificate}"
+        problem = f"{pair} cannot be used together"
         if certificate:
             context.load_cert_chain(certificate, key)
-    except OSError as error:
-        raise SettingError(
-            f"store.url: ssl_certfile {certificate} and ssl_keyfile {key or certificate} cannot be"
-            f" used together: {error}"
-        ) from error
+    except OSError as error:  # Errors of TLS are such, too.
+        raise SettingError(f"store.url: {problem}: {error}") from error
     if parts.get("ssl_cert_reqs") == "none":
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -22,8 +22,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import InvalidResponse, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from common.metadata.commands import Command, Reply
-from common.metadata.keyspace import LinkLostError
+from common.metadata.keyspace import Command, LinkLostError, Reply
 from common.metadata.redis.address import RedisAddress
 
 ReplyError = ResponseError
@@ -41,14 +40,12 @@ def text_of(error: RedisError) -> str:
     return f"{error.status_code} {error}" if error.status_code else str(error)
 
 
-# -------------------------------------------------------------------------------------- Connections
-
-
 class Link(AbstractConnection):
     """A connection that one task uses at a time."""
 
-    host: str = ""
-    port: int = 0
+    host: str
+    port: int
+    ssl_context: Any
 
     def __init__(self, *, address: RedisAddress, timeout_s: float, **arguments: Any) -> None:
         """Create a link that is not connected.
@@ -62,7 +59,9 @@ class Link(AbstractConnection):
         self.server: Mapping[bytes, Reply] = {}
         """The answer to `HELLO`."""
         self._timeout_s = timeout_s
-        ours = {
+        is_unix = address.path is not None
+        ours: dict[str, Any] = {
+            **({"path": address.path} if is_unix else {"host": address.host, "port": address.port}),
             "db": address.database,
             "username": address.username,
             "password": address.password,
@@ -72,6 +71,8 @@ class Link(AbstractConnection):
             "redis_connect_func": _greet,
         }
         super().__init__(**ours | arguments | {"protocol": 3, "retry": Retry(NoBackoff(), 0)})
+        if address.tls is not None:
+            self.ssl_context.context = address.tls
 
     async def open(self) -> None:
         """Connect, log in, choose the database.
@@ -147,31 +148,25 @@ async def _greet(link: Link) -> None:
 class _TcpLink(Link, Connection):
     """A link over TCP."""
 
-    def __init__(self, *, address: RedisAddress, **arguments: Any) -> None:
-        where: dict[str, Any] = {"host": address.host, "port": address.port}
-        super().__init__(address=address, **where | arguments)
 
-
-class _TlsLink(_TcpLink, SSLConnection):
+class _TlsLink(Link, SSLConnection):
     """A link over TLS."""
-
-    def __init__(self, *, address: RedisAddress, **arguments: Any) -> None:
-        super().__init__(address=address, **arguments)
-        self.ssl_context.context = address.tls
 
 
 class _UnixLink(Link, UnixDomainSocketConnection):
     """A link over a Unix socket."""
 
-    def __init__(self, *, address: RedisAddress, **arguments: Any) -> None:
-        super().__init__(address=address, path=address.path, **arguments)
-
 
 def link_class(address: RedisAddress) -> type[Link]:
-    """Return the class of links to an address; pools of redis-py make links of it."""
+    """Return the class of links to an address."""
     if address.path is not None:
         return _UnixLink
     return _TcpLink if address.tls is None else _TlsLink
+
+
+def link_arguments(address: RedisAddress, timeout_s: float) -> dict[str, Any]:
+    """Return what pools of redis-py need to make links to an address."""
+    return {"connection_class": link_class(address), "address": address, "timeout_s": timeout_s}
 
 
 # ------------------------------------------------------------------------------------ Why it failed

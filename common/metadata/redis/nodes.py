@@ -10,7 +10,8 @@ A pool asks for the primary again with each new connection, so a fail-over needs
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from functools import cache, partial
+from dataclasses import replace
+from functools import cache
 from itertools import count
 from typing import Any
 
@@ -37,8 +38,7 @@ from common.metadata.redis.connection import (
     DEMOTED,
     ELSEWHERE,
     Link,
-    ReplyError,
-    link_class,
+    link_arguments,
     text_of,
     why_unreachable,
 )
@@ -73,14 +73,12 @@ class Node:
         """Whether no slot is there any more."""
         self._open = open_link
         self._pool = ConnectionPool(
-            link_class(address),
-            _UNBOUNDED,
-            _NO_NOTIFICATIONS,
-            address=address,
-            timeout_s=timeout_s,
+            max_connections=_UNBOUNDED,
+            maint_notifications_config=_NO_NOTIFICATIONS,
+            **link_arguments(address, timeout_s),
         )
         self._permits = asyncio.Semaphore(connections_max)
-        self._primary: tuple[str, int] | None = None
+        self._primary: RedisAddress | None = None
 
     @asynccontextmanager
     async def lend(self, *, extra: bool = False, fresh: bool = False) -> AsyncIterator[Link]:
@@ -96,7 +94,7 @@ class Node:
                 if fresh or not await link.is_clean():
                     await self._connect(link)
                 yield link
-                if self.retired or _server_of(link) != self._primary:
+                if self.retired or link.address != self._primary:
                     await link.disconnect()
             except BaseException as error:
                 await link.disconnect()  # It may watch keys, or have answers left.
@@ -109,22 +107,14 @@ class Node:
 
     async def _connect(self, link: Link) -> None:
         await link.disconnect()
-        try:
-            await self._open(link)
-        except BaseException:
-            await link.disconnect()
-            raise
-        if _server_of(link) != self._primary:
-            self._primary = _server_of(link)
+        await self._open(link)
+        if link.address != self._primary:
+            self._primary = link.address
             await self.close_idle()  # They lead to an earlier primary.
 
     async def close_idle(self) -> None:
         """Close all connections that are not lent."""
         await self._pool.disconnect(inuse_connections=False)
-
-
-def _server_of(link: Link) -> tuple[str, int]:
-    return link.host, link.port
 
 
 def nodes_of(source: StoreSource, connections_max: int, timeout_s: float) -> "Nodes":
@@ -147,7 +137,7 @@ class Nodes:
         """Use one node for everything."""
         self.only: Node | None = nodes[0] if nodes else None
         """The node that has everything; None: slots decide."""
-        self._every = list(nodes)
+        self._every = nodes
 
     def slot_of(self, key: str) -> int:
         """Return the slot of a key."""
@@ -166,8 +156,16 @@ class Nodes:
         """Return all nodes that own slots, in a fixed order."""
         return self._every
 
-    async def doubt(self, node: Node, error: LinkLostError) -> None:
+    @asynccontextmanager
+    async def heed(self, node: Node) -> AsyncIterator[None]:
         """Draw conclusions from an error: a node may be silent, demoted, or have lost a slot."""
+        try:
+            yield
+        except LinkLostError as error:
+            await self._doubt(node, error)
+            raise
+
+    async def _doubt(self, node: Node, error: LinkLostError) -> None:
         if isinstance(error, StoreBusyError) and str(error).startswith(DEMOTED):
             await node.close_idle()  # Only a new connection looks where the primary is.
 
@@ -191,6 +189,20 @@ async def _open_single(link: Link) -> None:
         )
 
 
+class _IgnorantError(LinkLostError):
+    """A server that answers does not know the service."""
+
+
+_NOT_FOUND = {
+    StoreBusyError: (
+        "the primary {!r} that the Sentinels name does not serve ({}): a fail-over may be under way"
+    ),
+    _IgnorantError: "no Sentinel knows a service {!r}: {}",
+    LinkLostError: "no Sentinel answers: {1}",
+}
+"""Problem → how it is reported if it is the one that matters most."""
+
+
 class _Sentinels:
     """Finds a primary by its Sentinels, in the steps that Redis asks of clients.
 
@@ -210,94 +222,67 @@ class _Sentinels:
             LinkLostError: No Sentinel answers, or none knows the service.
             StoreBusyError: The primary that Sentinels name does not serve as one.
         """
-        silent: list[str] = []
-        ignorant: list[str] = []
-        down: list[str] = []
-        fallen: dict[RedisAddress, str] = {}
+        problems: dict[RedisAddress, LinkLostError] = {}
         for sentinel in list(self._sentinels):
+            subject = sentinel
             try:
-                primary = await self._primary_of(sentinel)
-            except StoreBusyError as error:
-                down.append(str(error))
-                continue
+                subject = await self._primary_of(sentinel)
+                if subject not in problems:
+                    await _open_primary(link, subject)
+                    self._sentinels.remove(sentinel)  # It is asked first next time.
+                    self._sentinels.insert(0, sentinel)
+                    return
             except LinkLostError as error:
-                silent.append(str(error))
-                continue
-            if isinstance(primary, str):
-                ignorant.append(primary)
-            elif primary not in fallen and await _serves(link, primary, fallen):
-                self._sentinels.remove(sentinel)  # It is asked first next time.
-                self._sentinels.insert(0, sentinel)
-                return
-        raise self._not_found(silent, ignorant, [*fallen.values(), *down])
+                problems[subject] = error
+        kind, form = next(
+            (kind, form)
+            for kind, form in _NOT_FOUND.items()
+            if any(isinstance(problem, kind) for problem in problems.values())
+        )
+        texts = [str(problem) for problem in problems.values() if isinstance(problem, kind)]
+        raise kind(form.format(self._service.name, "; ".join(texts)))
 
-    async def _primary_of(self, sentinel: RedisAddress) -> RedisAddress | str:
-        """Return the address of the primary that a Sentinel names, or what it knows instead."""
-        client = _client_of(sentinel, self._wait_s)
-        lookup = Sentinel([])  # type: ignore[no-untyped-call]  # redis-py's own
-        lookup.sentinels = [client]
+    async def _primary_of(self, sentinel: RedisAddress) -> RedisAddress:
+        """Return the address of the primary that a Sentinel names."""
+        pool = ConnectionPool(
+            maint_notifications_config=_NO_NOTIFICATIONS,
+            socket_timeout=self._wait_s,
+            protocol=3,
+            **link_arguments(sentinel, self._wait_s),
+        )
         try:
-            services: Any = await client.sentinel_masters()
-        except ReplyError as error:
-            text = text_of(error)
-            is_other = "unknown command" in text
-            return f"{sentinel} is no Sentinel" if is_other else f"{sentinel} refuses: {text}"
+            async with Redis.from_pool(pool) as client:
+                services: Any = await client.sentinel_masters()
         except (RedisError, OSError) as error:
+            if "unknown command" in str(error):
+                raise _IgnorantError(f"{sentinel} is no Sentinel") from error
             raise LinkLostError(why_unreachable(sentinel, error)) from error
-        finally:
-            await lookup.aclose()
-        state = services.get(self._service.name)
-        if state is None:
-            return f"{sentinel} knows {', '.join(sorted(services)) or 'none'}"
-        primary = self._service.primary_at(state["ip"], int(state["port"]))
-        if not lookup.check_master_state(state, self._service.name):
+        name = self._service.name
+        if name not in services:
+            raise _IgnorantError(f"{sentinel} knows {', '.join(sorted(services)) or 'none'}")
+        state = services[name]
+        primary = replace(self._service.primary, host=state["ip"], port=int(state["port"]))
+        if not Sentinel([]).check_master_state(state, name):  # type: ignore[no-untyped-call]  # redis-py's own
             raise StoreBusyError(f"{primary} is down, as {sentinel} reports")
         return primary
 
-    def _not_found(
-        self, silent: list[str], ignorant: list[str], fallen: list[str]
-    ) -> LinkLostError:
-        name = self._service.name
-        if fallen:
-            return StoreBusyError(
-                f"the primary {name!r} that the Sentinels name does not serve"
-                f" ({'; '.join(fallen)}): a fail-over may be under way"
-            )
-        if ignorant:
-            return LinkLostError(f"no Sentinel knows a service {name!r}: {'; '.join(ignorant)}")
-        return LinkLostError(f"no Sentinel answers: {'; '.join(silent)}")
 
+async def _open_primary(link: Link, primary: RedisAddress) -> None:
+    """Connect a link to a server that serves as primary.
 
-def _client_of(sentinel: RedisAddress, wait_s: float) -> Redis:
-    """Return a client of redis-py for a Sentinel."""
-    return Redis.from_pool(
-        ConnectionPool(
-            link_class(sentinel),
-            None,
-            _NO_NOTIFICATIONS,
-            address=sentinel,
-            timeout_s=wait_s,
-            socket_timeout=wait_s,
-            protocol=3,
-        )
-    )
-
-
-async def _serves(link: Link, primary: RedisAddress, fallen: dict[RedisAddress, str]) -> bool:
-    """Connect a link to a server that serves as primary, or note why it does not."""
+    Raises:
+        StoreBusyError: It does not.
+    """
     link.address = primary
     link.host, link.port = primary.host, primary.port
     try:
         await _open_single(link)
     except LinkLostError as error:
-        fallen[primary] = str(error)
-        return False
+        raise StoreBusyError(str(error)) from error
     # The role as `ROLE` reports it. It comes with the greeting, and needs no right.
-    if link.server.get(b"role") == b"master":
-        return True
-    await link.disconnect()
-    fallen[primary] = f"{primary} is a replica by now"
-    return False
+    if link.server.get(b"role") != b"master":
+        await link.disconnect()
+        raise StoreBusyError(f"{primary} is a replica by now")
 
 
 # ------------------------------------------------------------------------------ A Redis Cluster
@@ -331,23 +316,17 @@ class ClusterNodes(Nodes):
         super().__init__()
         wait_s = min(timeout_s, LOOKUP_WAIT_S)
         first = seeds.nodes[0]
-        arguments: dict[str, Any] = {
-            "connection_class": link_class(first),
-            "address": first,
-            "timeout_s": wait_s,
-            "socket_timeout": wait_s,
-        }
-        self._seeds = seeds
-        self._seed_nodes = [ClusterNode(each.host, each.port, **arguments) for each in seeds.nodes]
+        arguments = link_arguments(first, wait_s) | {"socket_timeout": wait_s}
+        self._seeds = [ClusterNode(node.host, node.port, **arguments) for node in seeds.nodes]
         self._map = NodesManager(
-            self._seed_nodes,
+            self._seeds,
             require_full_coverage=False,
             connection_kwargs=arguments,
             dynamic_startup_nodes=False,
             # A node that does not know its own host is reached where the seed is.
             address_remap=lambda at: (at[0] if at[0] not in (None, "?") else first.host, at[1]),
         )
-        self._new_node = partial(Node, connections_max=connections_max, timeout_s=timeout_s)
+        self._login, self._connections_max, self._timeout_s = first, connections_max, timeout_s
         self._nodes: dict[str, Node] = {}
         self._is_doubtful = True
         self._silent: str | None = None
@@ -371,7 +350,7 @@ class ClusterNodes(Nodes):
         await self._refresh()
         return self._every
 
-    async def doubt(self, node: Node, error: LinkLostError) -> None:
+    async def _doubt(self, node: Node, error: LinkLostError) -> None:
         """Read the map again before it is used, or correct the slot that an answer names."""
         text = str(error)
         if not isinstance(error, StoreBusyError) or "does not answer" in text:
@@ -383,17 +362,17 @@ class ClusterNodes(Nodes):
             self._is_doubtful = True
 
     async def _refresh(self) -> None:
-        if self._is_doubtful:
-            async with self._asking:
-                if self._is_doubtful:
-                    await self._read_map()
-                    await self._follow_map()
-                    self._is_doubtful, self._silent = False, None
+        if not self._is_doubtful:
+            return
+        async with self._asking:
+            if self._is_doubtful:
+                await self._read_map()
+                await self._follow_map()
+                self._is_doubtful, self._silent = False, None
 
     async def _read_map(self) -> None:
         """Ask one node after the other for the map, the silent one last."""
-        seeds = {node.name: node for node in self._seed_nodes}
-        self._map.startup_nodes = seeds | self._map.nodes_cache
+        self._map.startup_nodes = {node.name: node for node in self._seeds} | self._map.nodes_cache
         try:
             await self._map.initialize(last_failed_node_name=self._silent)
         except RedisClusterException as error:
@@ -407,7 +386,7 @@ class ClusterNodes(Nodes):
         """Return why no node gave the map; redis-py calls every refusal a server without slots."""
         last = error.__cause__
         refusal = last.__context__ if isinstance(last, RedisClusterException) else last
-        nodes = ", ".join(map(str, self._seeds.nodes))
+        nodes = ", ".join(f"{node.host}:{node.port}" for node in self._seeds)
         text = text_of(refusal) if isinstance(refusal, RedisError) else str(refusal or error)
         if "cluster support disabled" in text:
             return MetadataError(
@@ -428,8 +407,10 @@ class ClusterNodes(Nodes):
         for name, own in slots.items():
             if name not in self._nodes:
                 owner = self._map.nodes_cache[name]
-                address = self._seeds.node_at(owner.host, int(owner.port))
-                self._nodes[name] = self._new_node(address, open_link=_open_node)
+                address = replace(self._login, host=owner.host, port=int(owner.port))
+                self._nodes[name] = Node(
+                    address, self._connections_max, self._timeout_s, _open_node
+                )
             tagged = [slot for slot in own if slot in TAGGED_SLOTS] or [min(own)]
             self._nodes[name].tags = [f":{{{tag_of_slot(slot)}}}" for slot in sorted(tagged)]
         self._every = [self._nodes[name] for name in sorted(self._nodes)]

@@ -31,7 +31,7 @@ from common.parquet.location import Location, size_of
 from common.plugins import load_configurer
 from common.rows.row_facts import RowFacts, facts_of_file
 from common.rows.rules import RowRules, may_expire
-from common.spi.output import OutputParameters
+from common.spi.rewrite import OutputParameters
 from common.wire import Assignment
 from compactor.rewrite.file_io import opened_input
 from compactor.rewrite.kernel.concurrency import ordered_map

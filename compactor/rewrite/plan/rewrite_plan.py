@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.errors import InputError, RequestError, RewriteError, TransformError
-from common.expressions.request_transform import (
+from common.expressions.clauses import (
     Transform,
     parse_transform,
     protected_columns,

@@ -26,9 +26,8 @@ from itertools import islice, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
-from common.errors import UnavailableError
+from common.errors import UnavailableError, redacted
 from common.primitives import BoundedMap
-from common.redaction import redacted
 from common.runtime import Clock
 from common.telemetry import Log
 from neve.api import AuditEntry

@@ -12,7 +12,7 @@ from fastapi.responses import StreamingResponse
 
 from common.errors import CompactionError, RequestError
 from common.metadata.file_pin import FilePin
-from common.metadata.table_walk import walk_tiles
+from common.metadata.store import walk_tiles
 from common.model.key_values import KeyType
 from common.model.keys import (
     PLUS_INFINITY,
@@ -34,11 +34,10 @@ from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from neve import api
 from neve.api import failed_stream
-from neve.gateway.access.callers import current_call
-from neve.gateway.access.route_rights import READ, route
+from neve.gateway.access.callers import READ, current_call, route
+from neve.gateway.access.quotas import ScanSlot
 from neve.gateway.key_views import key_range
 from neve.gateway.problems import problem_body, short_of_memory
-from neve.gateway.scan_slots import ScanSlot
 from neve.gateway.services import Services, check_location_allowed, check_table_owner
 from neve.gateway.table_files import RowReader
 

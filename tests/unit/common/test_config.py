@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from common.config import SECTIONS, Flag, load_settings, setting_rows
+from common.config import SECTIONS, Flag, load_settings, secret_of, setting_rows
 from common.errors import ConfigError
 from common.model.group import Group
-from common.secret_files import secret_of
 from common.settings import (
     CompactorCount,
     CompactorSettings,

@@ -46,7 +46,7 @@ from coordinator.storage.garbage_collector import GarbageCollector
 from neve.api import STREAM_PROBLEM
 from neve.client.rows import _stream_of
 from neve.gateway.requests import dry_run
-from neve.gateway.rows.append import append_rows
+from neve.gateway.rows.ingestion import append_rows
 from neve.gateway.rows.scan import (
     arrow_stream,
     manifest_json,

@@ -19,7 +19,7 @@ print(",".join(name for name in sys.argv[2].split(",") if name in sys.modules))
     ("modules", "unloaded"),
     [
         # `neve plan`, `neve backlog` and `neve simulate --record` without any extra.
-        ("neve.cli.app,neve.offline,neve.offline_backlog,neve.simulate.recording", SERVER),
+        ("neve.cli.app,neve.offline,neve.simulate.recording", SERVER),
         ("neve.local.supervisor,neve.local.stack", HEAVY),
         ("compactor.spark.engine", (*HEAVY, "polars", "pyarrow")),
         ("compactor.spark.child", ("fastapi", "pandas", "ray", "raydp")),

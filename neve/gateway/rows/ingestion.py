@@ -1,4 +1,6 @@
-"""Append rows: split them by tablet, sort them, write files below `_neve/append/`, add the files.
+"""Routes of files and rows, and appends.
+
+An append splits rows by tablet, sorts them, writes files below `_neve/append/`, and adds the files.
 
 The mark of the call makes repetitions safe: it contains a digest of the rows that does not depend
 on their order. Every try writes its own files; the listing sweep finds files that were never added.
@@ -9,9 +11,11 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from struct import Struct, error
+from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from fastapi import Query, Request
 
 from common.errors import RequestError
 from common.metadata.store_values import CallKind, CallMark
@@ -29,22 +33,33 @@ from common.rows.row_facts import RowTally, row_hash, rows_digest
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from neve import api
-from neve.gateway.problems import TooLargeError
+from neve.gateway.access.callers import READ, WRITE, route
+from neve.gateway.bodies import received_body
+from neve.gateway.key_views import file_view, key_types
+from neve.gateway.problems import BodyError, TooLargeError
 from neve.gateway.rows.add import (
     AppendTarget,
     IncomingFiles,
     RoutedFiles,
+    add_files,
     add_incoming,
     append_targets,
     refuse_future_versions,
     refuse_unknown_columns,
 )
 from neve.gateway.rows.calls import (
+    Call,
     call_once,
+    call_view,
     checked_call,
     require_same_call,
 )
-from neve.gateway.services import Services
+from neve.gateway.services import (
+    PAGE_TABLETS,
+    Services,
+    bounded_count,
+    parsed_tablet,
+)
 
 # -------------------------------------------------------------------------------------- Stream size
 # The decompressed size of an Arrow IPC stream, computed from its metadata alone.
@@ -380,3 +395,80 @@ def _index_after(ordered: pa.Array, low: int, end: bytes) -> int:
         middle = (low + high) // 2
         low, high = (middle + 1, high) if ordered[middle].as_py() <= end else (low, middle)
     return low
+
+
+# ------------------------------------------------------------------------------------------- Routes
+
+
+APPENDS_AT_ONCE = 3
+"""Limit of concurrent appends, because their bodies are in memory; further appends wait."""
+
+_BINARY = {"type": "string", "format": "binary"}
+_ARROW_BODY = {"requestBody": {"content": {api.ARROW_STREAM: {"schema": _BINARY}}}}
+
+
+class IngestRoutes:
+    """Routes of files and rows under `/v1/tables/{table}`."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._appends = asyncio.Semaphore(APPENDS_AT_ONCE)
+
+    @route("GET /v1/tables/{table}/files", READ)
+    async def files(
+        self,
+        table: str,
+        after: Annotated[
+            str | None, Query(description="Return only files of tablets after this one.")
+        ] = None,
+        count: Annotated[
+            int, Query(description="Number of tablets at most whose files are returned.")
+        ] = PAGE_TABLETS,
+    ) -> api.FilePage:
+        """Return a page of files, tablet by tablet.
+
+        Pass `next` as `after` to get the following page.
+        """
+        services = self._services
+        found = await services.table(table)
+        begin = None if after is None else parsed_tablet(found, after).end
+        count = bounded_count(count, PAGE_TABLETS, "count")
+        ids = await services.store.tablet_ids(found.id, begin, count)
+        types = key_types(found)
+        files = [
+            file_view(file, tablet.text, types)
+            for tablet, held in zip(ids, await services.store.files(ids), strict=True)
+            for _, file in sorted(held.items())
+        ]
+        following = ids[-1].text if len(ids) == count else None
+        return api.FilePage(files=tuple(files), next=following)
+
+    @route("POST /v1/tables/{table}/files", WRITE)
+    async def add(self, table: str, body: api.NewFiles, call: Call = None) -> api.Added:
+        """Add Parquet files that lie in the location of the table.
+
+        All files are added, or none. A call takes at most 10,000 files.
+        """
+        found = await self._services.table(table)
+        return await add_files(self._services, found, body.paths, call)
+
+    @route("POST /v1/tables/{table}/append", WRITE, openapi_extra=_ARROW_BODY)
+    async def append(self, table: str, request: Request, call: Call = None) -> api.Added:
+        """Append the rows of an Arrow IPC stream: all rows, or none.
+
+        The service sorts the rows and writes one file or more per tablet.
+        """
+        kind = request.headers.get("content-type", "").partition(";")[0].strip()
+        if kind != api.ARROW_STREAM:
+            raise BodyError(
+                f"content type {kind!r} is not accepted here, expected {api.ARROW_STREAM}"
+            )
+        found = await self._services.table(table)
+        # Receive the body before entering the semaphore: a slow sender must not block others.
+        async with received_body(request) as body, self._appends:
+            return await append_rows(self._services, found, await body(), call)
+
+    @route("GET /v1/tables/{table}/calls/{call}", READ)
+    async def call(self, table: str, call: str) -> api.Call:
+        """Return what became of a call: it was accepted, is unknown, or is too old to be known."""
+        return await call_view(self._services, await self._services.table(table), call)
