@@ -181,7 +181,7 @@ def queue(
     group: Annotated[str | None, typer.Option(help="Name of a compaction group.")] = None,
     count: Count = 100,
 ) -> None:
-    """List the waiting jobs, highest priority first."""
+    """List the waiting jobs of each group, in the order in which they start."""
     queued = session.client.queue(group, count)
     session.show(queued, lambda: render_queue(queued, KnownTables(session.client.tables)))
 
