@@ -225,7 +225,7 @@ class CoordinatorActor:
         return self._parts.status()
 
     async def queue(self, group: str | None = None, count: int = 100) -> list[QueuedJob]:
-        """Return the best queued jobs of a group, or of all groups."""
+        """Return the queued jobs of a group, or of all groups, in the order in which they start."""
         return self._state.queued(group, count, self._now_s())
 
     async def running(self) -> list[RunningAttempt]:

@@ -375,11 +375,10 @@ def _state_of(settings: Settings, context: ShellContext, *, is_scaled: bool) -> 
     """Return the empty state of a core."""
     own, beat_s = settings.coordinator, settings.compactor.beat_interval_s
     served = settings.served_groups()
-    urgent = {name: group.urgent_slots for name, group in settings.groups.items()}
     return CoordinatorState(
         own,
         coordinator=context.coordinator,
-        limits=Limits.of(own, beat_interval_s=beat_s, urgent_slots=urgent),
+        limits=Limits.of(own, beat_interval_s=beat_s, groups=settings.groups),
         groups=served,
         scaled=[name for name, most in served.items() if most and is_scaled],
         control=control_loop(settings),

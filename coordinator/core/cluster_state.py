@@ -13,7 +13,7 @@ from common.model.group import (
     LimitScope,
     limit_scopes,
 )
-from common.model.job import Job, is_urgent
+from common.model.job import FAIR_BAND, Job, is_urgent
 from common.model.outcome import TabletStatistics
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
@@ -277,8 +277,10 @@ class ClusterState:
 
     def _make_queue(self, group: str) -> JobQueue:
         weights = {table.id: table.settings.weight for table in self.tables.values()}
-        self.shares[group] = FairShare(weights, self.control.decision.shares)
         limits = self.limits
+        self.shares[group] = FairShare(
+            weights, self.control.decision.shares, band=limits.fair_bands.get(group, FAIR_BAND)
+        )
         ageing_s = 1.0 / limits.ageing_per_s if limits.ageing_per_s > 0 else float("inf")
         return JobQueue(
             limits.queue_bytes_max,

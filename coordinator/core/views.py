@@ -168,11 +168,15 @@ def _class_lines(loop: ControlLoop, now_s: float) -> tuple[api.ClassControl, ...
 def queued_jobs(
     cluster: ClusterState, group: str | None, count: int, now_s: float
 ) -> list[QueuedJob]:
-    """Return the best queued jobs of a group, or of every group, best first."""
+    """Return the queued jobs that start next, by group, in the order in which they start.
+
+    The order holds if nothing changes: no new job, and no limit, pause or reserved slot that lets a
+    later job start first.
+    """
     lines: list[QueuedJob] = []
     for name, queue in cluster.queues:
         if group is None or name == group:
-            for position, entry in enumerate(islice(queue.entries(), count), start=1):
+            for position, entry in enumerate(islice(queue.in_order_of_start(), count), start=1):
                 age_s = now_s - entry.offered_s
                 aged = entry.priority + age_s * cluster.limits.ageing_per_s
                 lines.append(
