@@ -294,6 +294,26 @@ class StoreHealth:
     """Rights that the user of `store.url` needs and lacks, as ACL rules name them."""
 
     @classmethod
+    def of_info(cls, info: bytes, *, full: bool, replicas_wanted: int) -> "StoreHealth":
+        """Return what a Redis reports of itself as answer to `INFO`."""
+        fields = dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
+        states = {
+            "append-only file": fields.get("aof_last_write_status", "ok"),
+            "snapshot": fields.get("rdb_last_bgsave_status", "ok"),
+        }
+        failures = [f"cannot write its {name}" for name, state in states.items() if state != "ok"]
+        return cls(
+            policy=fields.get("maxmemory_policy", NO_EVICTION),
+            memory_bytes=int(fields.get("used_memory", 0)),
+            memory_max_bytes=int(fields.get("maxmemory", 0)),
+            full=full,
+            append_only=fields.get("aof_enabled", "1") == "1",
+            write_failure=", ".join(failures),
+            replicas=int(fields.get("connected_slaves", 0)),
+            replicas_wanted=replicas_wanted,
+        )
+
+    @classmethod
     def of_nodes(cls, nodes: Mapping[str, "StoreHealth"], clocks_apart_s: float) -> "StoreHealth":
         """Return the health of all nodes together: sums, or that of the worst that answers.
 
