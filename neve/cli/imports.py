@@ -183,7 +183,7 @@ def import_(
             readers_use_manifest=readers_use_manifest,
             dry_run=dry_run,
         )
-    session.show(report, lambda: render_import(report))
+    session.show(report, render_import)
     if report.misfits and not leave_misfits:
         raise typer.Exit(EXIT_MISFITS)
 

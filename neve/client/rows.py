@@ -89,10 +89,10 @@ def _refusal(
     """Return an error about the first value that does not fit, or None if all fit."""
     for number, value in enumerate(values, start=1):
         if cause := _misfit(value, kind):
-            expected = "a value that Arrow knows" if text is None else text
+            wanted = "a value that Arrow knows" if text is None else text
             return CallerError(
                 f"row {number}: the value {_shown(value)} of column {name!r} does not fit,"
-                f" expected {expected}: {cause}"
+                f" expected {wanted}: {cause}"
             )
     return None
 
@@ -140,7 +140,7 @@ def _parts(value: Any, kind: pa.DataType) -> Iterator[tuple[Any, pa.DataType]]:
         for key, item in value.items() if isinstance(value, Mapping) else value:
             yield from ((key, kind.key_type), (item, kind.item_type))
     else:
-        yield from ((item, kind.value_type) for item in value)
+        yield from ((each, kind.value_type) for each in value)
 
 
 def _may_lose(kind: pa.DataType) -> bool:
