@@ -306,7 +306,7 @@ def redis_acl(
     """Print the Redis ACL rules that Névé needs: the minimum and nothing more."""
     needs_server()
     # Imported here so that verbs of the client start without loading the service.
-    from common.metadata.redis.acl import RedisUser, rules
+    from common.metadata.keyspace import RedisUser, acl_rules
 
     try:
         wanted = RedisUser(role)
@@ -314,13 +314,13 @@ def redis_acl(
         users = ", ".join(RedisUser)
         raise typer.BadParameter(f"role {role!r} does not exist, expected one of {users}") from None
     if form is AclForm.RULES:
-        text = f"on {rules(wanted)}"
+        text = f"on {acl_rules(wanted)}"
     else:
         # `reset` drops the passwords and rights that an existing user has.
         begin = "user {} on" if form is AclForm.FILE else "ACL SETUSER {} reset on"
         named = begin.format(_user(user))
         digest = hashlib.sha256(_password(password_file).encode()).hexdigest()
-        text = f"{named} #{digest} {rules(wanted)}"
+        text = f"{named} #{digest} {acl_rules(wanted)}"
     session.show({"role": wanted.value, "text": text}, text)
 
 

@@ -239,7 +239,7 @@ def _checks(session: Session, compactors: int) -> Iterator[Check]:
 
 def try_cluster() -> "tuple[Tried, ...]":
     """Run the checks of what `neve serve` needs; return nothing if no Ray cluster is named."""
-    if importlib.util.find_spec("ray") is None:
+    if not os.environ.get("RAY_ADDRESS") or importlib.util.find_spec("ray") is None:
         return ()
     # Imported here so that verbs of the client start without loading the service.
     from neve.serve import trial

@@ -180,7 +180,7 @@ def queue(
     group: Annotated[str | None, typer.Option(help="Name of a compaction group.")] = None,
     count: Count = 100,
 ) -> None:
-    """List the waiting jobs, highest priority first."""
+    """List the waiting jobs of each group, in the order in which they start."""
     session.show(
         session.client.queue(group, count), lambda queued: render_queue(queued, session.keys)
     )

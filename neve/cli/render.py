@@ -11,13 +11,9 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from common.errors import RequestError
-from common.model.key_values import key_type_of, value_to_json
-from common.model.keys import decode_key, format_key
-from common.model.tablet import PLUS_INFINITY, TabletId
 from common.units import format_bytes, format_count, format_duration
 from neve import api
 from neve.client.errors import NeveError
-from neve.setting_values import setting_text
 
 # -------------------------------------------------------------------------------------- Tablet keys
 # Name tablets by their keys for people. Ids are for `--json` and for arguments of commands.
@@ -53,6 +49,10 @@ class KnownTables:
 
 def keys_of(table: api.Table, tablet: str) -> str:
     """Return the keys of a tablet: a range such as `to [100]`, or a partition such as `day=1`."""
+    from common.model.key_values import key_type_of, value_to_json
+    from common.model.keys import decode_key, format_key
+    from common.model.tablet import PLUS_INFINITY, TabletId
+
     columns = table.partition_by or table.key
     types = {column.name: column.type for column in table.schema}
     try:
@@ -272,6 +272,8 @@ def render_table(table: api.Table) -> RenderableType:
 
 def render_changes(before: api.Table, after: api.Table) -> RenderableType:
     """Render the changes of a table's settings and columns, as a user writes them."""
+    from neve.setting_values import setting_text
+
     old = {column.name: column.type for column in before.schema}
     changed = [
         (name, f"{setting_text(name, before.settings.get(name))} → {setting_text(name, value)}")

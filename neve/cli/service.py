@@ -20,7 +20,6 @@ from neve.cli.compactors import (
     render_groups,
     render_scaling,
 )
-from neve.cli.doctor import try_cluster
 from neve.cli.render import (
     facts,
     lines,
@@ -111,6 +110,8 @@ def status(session: Session) -> None:
     try:
         state = session.client.status()
     except UnavailableError as error:
+        from neve.cli.doctor import try_cluster
+
         # With a cluster address in the environment, explain why no service could be started there.
         wrong = [check.found for check in try_cluster() if check.refused or check.odd]
         if not wrong:

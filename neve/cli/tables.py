@@ -6,7 +6,6 @@ import typer
 
 from neve import api
 from neve.cli import render
-from neve.cli.rows import read_schema
 from neve.cli.session import (
     Columns,
     Name,
@@ -59,6 +58,8 @@ def create(
     paused: Annotated[bool, typer.Option("--paused", help="Create the table paused.")] = False,
 ) -> None:
     """Create a table."""
+    from neve.cli.rows import read_schema
+
     given = read_schema(example, schema)
     created = session.client.create_table(
         name,

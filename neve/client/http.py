@@ -7,6 +7,7 @@ other modules of this package define the individual calls.
 import json
 import secrets
 import ssl
+import sys
 import time  # noqa: TID251  the client may import no clock of the project
 import types
 import typing
@@ -14,8 +15,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar, cast
-
-import httpx
 
 from neve.api import CALL_HEADER, PROBLEM
 from neve.api.files import open_regular
@@ -27,6 +26,15 @@ from neve.client.errors import (
     UnknownOutcomeError,
     error_of,
 )
+
+# httpx loads its own command line, with click, rich and pygments, if it finds them. None in the
+# table of modules marks it as not installed.
+_modules = cast("dict[str, Any]", sys.modules)
+_modules.setdefault("httpx._main", None)
+import httpx  # noqa: E402
+
+if _modules["httpx._main"] is None:
+    del _modules["httpx._main"]
 
 # ---------------------------------------------------------------------------- Wire models from JSON
 

@@ -24,7 +24,7 @@ class PlanningCalls:
     _connection: Connection
 
     def queue(self, group: str | None = None, count: int = 100) -> list[PlannedJob]:
-        """Return the waiting jobs, highest priority first.
+        """Return the waiting jobs of each group, in the order in which they start.
 
         Args:
             group: Return the jobs of this compaction group; None: of all groups.

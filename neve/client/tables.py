@@ -2,10 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
-
-import pyarrow as pa
 
 from neve.api import (
     Column,
@@ -16,6 +14,9 @@ from neve.api import (
     TabletPage,
 )
 from neve.client.http import Connection, decode, decode_list
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def table_path(table: str, *rest: str) -> str:
@@ -37,7 +38,7 @@ class TableCalls:
         name: str,
         location: str,
         *,
-        schema: pa.Schema | None = None,
+        schema: "pa.Schema | None" = None,
         example: str | None = None,
         key: Sequence[str] = (),
         splits: Sequence[str] = (),
@@ -143,7 +144,7 @@ class TableCalls:
         return decode(Table, self._connection.call("POST", table_path(table, "resume")))
 
 
-def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
+def columns_of(schema: "pa.Schema") -> tuple[Column, ...]:
     """Convert an Arrow schema to columns of the wire model."""
     return tuple(
         Column(name=field.name, type=str(field.type), nullable=field.nullable) for field in schema

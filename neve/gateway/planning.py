@@ -115,7 +115,7 @@ class PlanningRoutes:
         ] = None,
         count: Annotated[int, Query(description="Number of jobs at most.")] = 100,
     ) -> dict[str, list[api.PlannedJob]]:
-        """Return the queued jobs, highest priority first."""
+        """Return the queued jobs of each group, in the order in which they start."""
         if group is not None:
             checked_label(group, "group name")
         count = bounded_count(count, LIST_MAX, "count")
