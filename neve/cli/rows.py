@@ -143,10 +143,10 @@ def read_schema(example: str | None, written: str | None) -> pa.Schema | None:
         raise InputError(f"file {example} cannot be read as Parquet: {error}") from error
 
 
-def _split_columns(written: str) -> list[str]:
+def _split_columns(text: str) -> list[str]:
     """Split at commas outside brackets."""
     parts, depth = [""], 0
-    for letter in written:
+    for letter in text:
         depth += (letter in "<([") - (letter in ">)]")
         if letter == "," and depth == 0:
             parts.append("")

@@ -73,9 +73,9 @@ Verbose = Annotated[
 WholeIds = Annotated[bool, typer.Option("--verbose", help="Show whole ids.")]
 
 
-def names(written: str | None) -> tuple[str, ...]:
+def names(texts: str | None) -> tuple[str, ...]:
     """Return column names from a comma-separated text."""
-    return tuple(part.strip() for part in (written or "").split(",") if part.strip())
+    return tuple(part.strip() for part in (texts or "").split(",") if part.strip())
 
 
 DOCUMENT_BYTES_MAX = 512 * 1024**2
@@ -433,18 +433,18 @@ def _option(name: str, annotation: Any, *, default: Any = None) -> inspect.Param
     )
 
 
-def name_values(written: Iterable[str], what: str) -> dict[str, str]:
+def name_values(texts: Iterable[str], what: str) -> dict[str, str]:
     """Return `name=value` texts as a dictionary.
 
     Args:
-        written: Texts given by the user.
+        texts: Texts given by the user.
         what: What a text stands for, such as "setting"; used in the message.
 
     Raises:
         RequestError: A text has no `=`.
     """
     values: dict[str, str] = {}
-    for text in written:
+    for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise RequestError(f"{what} {text!r} is not of the form name=value")

@@ -169,9 +169,9 @@ def resume(session: Session, name: Name) -> None:
     session.show(session.client.resume(name), lambda table: f"{name} is {table.state}")
 
 
-def _say_unread(session: Session, table: api.Table, written: list[str]) -> None:
+def _say_unread(session: Session, table: api.Table, settings: list[str]) -> None:
     """Print a note for each given setting that has no effect."""
-    for text in written:
+    for text in settings:
         name = known_name(text.partition("=")[0].strip()) or ""
         if name in table.without_effect:
             session.say(f"note: {name} {table.without_effect[name]}")

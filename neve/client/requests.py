@@ -345,23 +345,23 @@ def _body(**wanted: Unpack[Wanted]) -> api.NewRequest:
     return api.NewRequest(output=None if output == api.Output() else output, **given)
 
 
-def _plugin(written: PluginText | None, what: str) -> api.Plugin | None:
+def _plugin(plugin: PluginText | None, what: str) -> api.Plugin | None:
     """Parse `name`, `name:option=value,option=value` or a pair into name and options.
 
     Raises:
         CallerError: The name is missing, or an option has no `=`.
     """
-    if written is None or isinstance(written, api.Plugin):
-        return written
-    if isinstance(written, str):
-        name, _, text = written.partition(":")
+    if plugin is None or isinstance(plugin, api.Plugin):
+        return plugin
+    if isinstance(plugin, str):
+        name, _, text = plugin.partition(":")
         options = dict(
             _option(part, what, name.strip()) for part in text.split(",") if part.strip()
         )
     else:
-        name, options = written[0], {option: str(value) for option, value in written[1].items()}
+        name, options = plugin[0], {option: str(value) for option, value in plugin[1].items()}
     if not name.strip():
-        raise CallerError(f"{what} {written!r} has no name, expected {PLUGIN_FORM}")
+        raise CallerError(f"{what} {plugin!r} has no name, expected {PLUGIN_FORM}")
     return api.Plugin(name=name.strip(), options=options)
 
 

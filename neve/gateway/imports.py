@@ -400,8 +400,8 @@ def _is_known(directory: ImportedDirectory, file: FoundFile) -> bool:
 
 async def _open_directory(services: Services, body: api.NewImport) -> ImportedDirectory:
     checked_label(body.name, "table name")
-    written = body.location
-    site = await services.footers.run(written, services.locations.admitted, written)
+    uri = body.location
+    site = await services.footers.run(uri, services.locations.admitted, uri)
     location = open_location(site.uri)
     store = await services.store.store_id()
     table = await services.store.table_named(body.name)

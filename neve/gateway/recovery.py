@@ -357,9 +357,9 @@ def _given_table_facts(body: api.LostTable) -> Mapping[str, Any]:
     }
 
 
-def _pairs(written: list[str] | None, what: str) -> dict[str, str]:
+def _pairs(texts: list[str] | None, what: str) -> dict[str, str]:
     pairs: dict[str, str] = {}
-    for text in written or ():
+    for text in texts or ():
         name, equals, value = text.partition("=")
         if not name or not equals or not value:
             raise RequestError(f"{what} {text!r} is not of the form table={what}")

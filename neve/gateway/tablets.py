@@ -596,8 +596,8 @@ async def _tablets_of_range(
     return first, last
 
 
-def _parse_bound(written: str | None, types: Sequence[KeyType]) -> bytes:
-    return b"" if written is None else parse_key(written, types)
+def _parse_bound(text: str | None, types: Sequence[KeyType]) -> bytes:
+    return b"" if text is None else parse_key(text, types)
 
 
 def _is_merge(tablet: Tablet, tablets: tuple[TabletId, TabletId]) -> bool:

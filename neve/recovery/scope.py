@@ -59,7 +59,7 @@ class TableAdmission(Protocol):
     The checks are the same for the input of a user, an archive and a description in a location.
     """
 
-    async def site(self, written: str) -> ResolvedLocation:
+    async def site(self, uri: str) -> ResolvedLocation:
         """Resolve a location, and check that a table is allowed there.
 
         Raises:
@@ -107,8 +107,8 @@ class TableScope:
         Raises:
             UnavailableError: The storage does not answer.
         """
-        written = await self.run(written_generation, self.location)
-        return 0 if written == UNREADABLE_GENERATION else written
+        stored_generation = await self.run(written_generation, self.location)
+        return 0 if stored_generation == UNREADABLE_GENERATION else stored_generation
 
     async def owner(self) -> LocationOwner | None:
         """Return the owner of the location, or None if it has no mark."""

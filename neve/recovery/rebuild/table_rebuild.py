@@ -308,14 +308,14 @@ def range_tablets(
         steps: Ends the work when its caller has left.
     """
     ends = _tablet_ends(files, recorded_ends, steps)
-    held: list[list[DataFile]] = [[] for _ in ends]
+    tablet_files: list[list[DataFile]] = [[] for _ in ends]
     for file in steps.over(files):
-        held[0 if file.key_min is None else bisect_left(ends, file.key_min)].append(file)
+        tablet_files[0 if file.key_min is None else bisect_left(ends, file.key_min)].append(file)
     purges = _watermarks(ends, footers, steps)
     starts = [None, *ends[:-1]]
     return [
         TabletDump(bounds=Bounds(start, end), purge=purge, files=tuple(files))
-        for start, end, purge, files in zip(starts, ends, purges, held, strict=True)
+        for start, end, purge, files in zip(starts, ends, purges, tablet_files, strict=True)
     ]
 
 
@@ -372,9 +372,9 @@ def partition_tablets(
         footers: Footers of all outputs; they provide the watermarks.
         steps: Ends the work when its caller has left.
     """
-    held: dict[Partition, list[DataFile]] = {}
+    files_by_home: dict[Partition, list[DataFile]] = {}
     for file, home in steps.over(zip(files, homes, strict=True)):
-        held.setdefault(home, []).append(file)
+        files_by_home.setdefault(home, []).append(file)
     purges: dict[bytes, bytes | None] = {}
     for footer in steps.over(footers):
         end = TabletId.parse("", footer.tablet).end
@@ -383,7 +383,7 @@ def partition_tablets(
         TabletDump(
             bounds=Bounds(None, home.end, home.text), purge=purges.get(home.end), files=tuple(files)
         )
-        for home, files in sorted(held.items(), key=lambda pair: pair[0].end)
+        for home, files in sorted(files_by_home.items(), key=lambda pair: pair[0].end)
     ]
 
 
@@ -402,8 +402,8 @@ def _not_recovered(evidence: Evidence, table: Table, unused: int) -> Iterable[st
     if table.partition_by:
         yield "partitions without a file"
     elif table.key:
-        held = "held no file" if published else "no output was made for"
-        yield f"tablets that {held}: their keys belong to the next tablet"
+        reason = "held no file" if published else "no output was made for"
+        yield f"tablets that {reason}: their keys belong to the next tablet"
     if any(not is_service_path(path) for path in evidence.added):
         if published is None:
             yield "whether files of users had been added: those that no job replaced count as added"
