@@ -3,7 +3,6 @@
 import codecs
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Literal, Self
 
 import typer
@@ -232,12 +231,7 @@ class _Bar:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 

@@ -178,6 +178,12 @@ End = Annotated[
 ]
 
 
+CallId = Annotated[
+    str | None,
+    typer.Option(help="Id of the call; a retry with the same id has no further effect."),
+]
+
+
 @verb("add", Panel.TABLES, "neve add users 2025/a.parquet 2025/b.parquet")
 def add(
     session: Session,
@@ -185,10 +191,7 @@ def add(
     paths: Annotated[
         list[str], typer.Argument(help="Files in the table's location.", metavar="FILE...")
     ],
-    call: Annotated[
-        str | None,
-        typer.Option(help="Id of the call; a retry with the same id has no further effect."),
-    ] = None,
+    call: CallId = None,
 ) -> None:
     """Add Parquet files in the table's location: all or none, at most 10,000."""
     session.show(
@@ -207,10 +210,7 @@ def append(
             help="Parquet, CSV or Arrow file; `-` reads an Arrow stream.", metavar="FILE"
         ),
     ],
-    call: Annotated[
-        str | None,
-        typer.Option(help="Id of the call; a retry with the same id has no further effect."),
-    ] = None,
+    call: CallId = None,
 ) -> None:
     """Append the rows of a file on this machine."""
     rows = read_rows(file, lambda: session.client.describe(name).schema)

@@ -65,8 +65,7 @@ class CompactorCalls:
                 None: `compactor.drain_timeout_s` of the service.
         """
         path = f"/v1/compactors/{quote(compactor, safe='')}/stop"
-        parameters = {} if wait_max_s is None else {"wait_max_s": wait_max_s}
-        self._connection.call("POST", path, parameters=parameters)
+        self._connection.call("POST", path, parameters={"wait_max_s": wait_max_s})
 
     def groups(self) -> list[Group]:
         """Return the compaction groups, with their queue, compactors and scaling."""

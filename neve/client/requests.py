@@ -4,7 +4,6 @@ import importlib.util
 import time  # noqa: TID251  the client may import no clock of the project
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 from urllib.parse import quote
 
@@ -41,12 +40,7 @@ class ProgressBar:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
