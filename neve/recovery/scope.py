@@ -21,6 +21,7 @@ from common.parquet.service_files import (
     read_owner,
     written_generation,
 )
+from common.runtime import IdSource
 from common.storage_threads import StorageThreads
 
 P = ParamSpec("P")
@@ -119,6 +120,29 @@ class TableScope:
 
 
 SORTED_AT_ONCE = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryPorts:
+    """External dependencies of a rebuild or a restore."""
+
+    store: TabletStore
+    threads: StorageThreads
+    ids: IdSource
+    admission: TableAdmission
+    on_progress: ReportProgress = ignore_progress
+    listing_delay_s: float = 0.0
+    """How long listings of the storage may lag behind writes and deletions, in seconds."""
+
+    def scope(self, table: Table) -> TableScope:
+        """Return the scope of a table, for the other tools."""
+        return TableScope(
+            store=self.store,
+            table=table,
+            threads=self.threads,
+            grace_s=0.0,
+            on_progress=self.on_progress,
+        )
 
 
 class CallerLeftError(Exception):

@@ -29,8 +29,7 @@ from common.parquet.location import (
     open_location,
 )
 from common.rows.key_encoding import Partition
-from common.runtime import IdSource, growth_ignored
-from common.storage_threads import StorageThreads
+from common.runtime import growth_ignored
 from common.units import format_count
 from neve.recovery.archive import TabletDump
 from neve.recovery.location_ownership import (
@@ -52,12 +51,10 @@ from neve.recovery.rebuild.live_files import (
 )
 from neve.recovery.scope import (
     CALLS_FORGOTTEN,
-    ReportProgress,
+    RecoveryPorts,
     Steps,
-    TableAdmission,
     TableScope,
     gather_bounded,
-    ignore_progress,
     in_thread,
 )
 from neve.recovery.stored_files import OutputFooter, partition_of_file
@@ -112,24 +109,11 @@ class RebuildResult:
     """Number of the manifest that the rebuild started from."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RebuildPorts:
-    """External dependencies of a rebuild."""
-
-    store: TabletStore
-    threads: StorageThreads
-    ids: IdSource
-    admission: TableAdmission
-    on_progress: ReportProgress = ignore_progress
-    listing_delay_s: float = 0.0
-    """How long listings of the storage may lag behind writes and deletions, in seconds."""
-
-
-async def rebuild(rebuilder: RebuildPorts, location: str, options: RebuildOptions) -> RebuildResult:
+async def rebuild(ports: RecoveryPorts, location: str, options: RebuildOptions) -> RebuildResult:
     """Rebuild a table from the files in a location.
 
     Args:
-        rebuilder: External dependencies.
+        ports: External dependencies.
         location: Location as the user wrote it.
         options: Options of the rebuild.
 
@@ -139,26 +123,22 @@ async def rebuild(rebuilder: RebuildPorts, location: str, options: RebuildOption
             table is allowed there, or files keep disappearing from it.
     """
     with growth_ignored():
-        return await _rebuild(rebuilder, location, options)
+        return await _rebuild(ports, location, options)
 
 
-async def _rebuild(
-    rebuilder: RebuildPorts, location: str, options: RebuildOptions
-) -> RebuildResult:
-    site = await rebuilder.admission.site(location)
+async def _rebuild(ports: RecoveryPorts, location: str, options: RebuildOptions) -> RebuildResult:
+    site = await ports.admission.site(location)
     opened = open_location(site.uri)
-    threads, on_progress = rebuilder.threads, rebuilder.on_progress
-    store, name = rebuilder.store, options.name
+    threads, on_progress = ports.threads, ports.on_progress
+    store, name = ports.store, options.name
     await end_filling(store, name, site.uri, "rebuild", dry_run=options.dry_run)
     others = await other_tables(store, threads)
     if any(named.name == name for named in others.named):
         raise RefusedError(f"table {options.name!r} exists already: give another name")
     free = await find_free_site(store, threads, site, neighbours=others, take_over=options.adopt)
-    state = await _read_location(rebuilder, opened, options)
+    state = await _read_location(ports, opened, options)
     table = state.table
-    scope = TableScope(
-        store=rebuilder.store, table=table, threads=threads, grace_s=0.0, on_progress=on_progress
-    )
+    scope = ports.scope(table)
     homes = await _partitions_of(scope, state.files)
     on_progress(f"finding the tablets of {format_count(len(state.files), 'file')}")
     tablets, result = await in_thread(partial(planned_table, state, homes))
@@ -192,24 +172,24 @@ class LocationState:
 
 
 async def _read_location(
-    rebuilder: RebuildPorts, location: Location, options: RebuildOptions
+    ports: RecoveryPorts, location: Location, options: RebuildOptions
 ) -> LocationState:
     """Read a location, and read it again if a live file disappeared while it was read.
 
     Compactors of a recently dropped table may still be cleaning up.
     """
-    threads, on_progress, gone = rebuilder.threads, rebuilder.on_progress, ""
+    threads, on_progress, gone = ports.threads, ports.on_progress, ""
     for _ in range(LOOKS_MAX):
-        if delay_s := rebuilder.listing_delay_s:
+        if delay_s := ports.listing_delay_s:
             on_progress(f"waiting {delay_s:g} s, until the storage lists what it has")
             await asyncio.sleep(delay_s)
         evidence = await gather_evidence(
             location, threads, on_progress, user_files=options.user_files
         )
         described = await described_table(evidence, location, threads, options.given)
-        planned = _table_to_make(described, evidence, rebuilder, options)
-        table = rebuilder.admission.checked(
-            replace(planned, calls_since_s=await _calls_since_s(rebuilder.store, evidence))
+        planned = _table_to_make(described, evidence, ports, options)
+        table = ports.admission.checked(
+            replace(planned, calls_since_s=await _calls_since_s(ports.store, evidence))
         )
         on_progress(f"finding which of {len(evidence.stored)} files count")
         lineage, rows = await in_thread(partial(counting_files, evidence))
@@ -235,14 +215,14 @@ async def _calls_since_s(store: TabletStore, evidence: Evidence) -> float:
 
 
 def _table_to_make(
-    table: Table, evidence: Evidence, rebuilder: RebuildPorts, options: RebuildOptions
+    table: Table, evidence: Evidence, ports: RecoveryPorts, options: RebuildOptions
 ) -> Table:
     live = TableState.PAUSED if table.state is TableState.PAUSED else TableState.LIVE
     # Files written under any former id of the rebuilt table belong to the new table.
     former = replace(table, former_ids=(*own_table_ids(evidence), *table.former_ids))
     return replace(
         table,
-        id=rebuilder.ids.next("t"),
+        id=ports.ids.next("t"),
         former_ids=former_ids_of(former),
         name=options.name,
         state=live,
