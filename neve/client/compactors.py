@@ -49,8 +49,7 @@ class CompactorCalls:
 
     def compactors(self) -> list[Compactor]:
         """Return the compactors that the coordinator knows."""
-        answer = self._connection.call("GET", "/v1/compactors")
-        return decode_list(Compactor, answer, "compactors")
+        return decode_list(Compactor, self._connection.call("GET", "/v1/compactors"), "compactors")
 
     def drain(self, compactor: str) -> None:
         """Let a compactor finish its jobs, and assign no new ones to it."""

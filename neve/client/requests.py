@@ -139,8 +139,7 @@ class Request:
             tablet: One tablet, identified by its end.
         """
         body = {"start": start, "end": end, "tablet": tablet}
-        answer = self._connection.call("POST", self._path("cancel"), body=body)
-        return decode(api.Request, answer)
+        return decode(api.Request, self._connection.call("POST", self._path("cancel"), body=body))
 
     def wait(self, *, progress: bool = False, timeout_s: float | None = None) -> api.Request:
         """Wait until the request is done, and return its final state.

@@ -233,8 +233,7 @@ def counting_files(evidence: Evidence, steps: Steps) -> tuple[Lineage, list[str]
     """Return the lineage, and the live files that hold rows."""
     lineage = lineage_of(evidence, steps)
     footers = evidence.footers
-    rows = [path for path in lineage.files if path not in footers or footers[path].rows]
-    return lineage, rows
+    return lineage, [path for path in lineage.files if path not in footers or footers[path].rows]
 
 
 def planned_table(
