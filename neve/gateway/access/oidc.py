@@ -133,9 +133,9 @@ def _require_safe_url(name: str, url: str) -> None:
         raise ConfigError(f"setting access.{name} is {url!r}, expected https://…")
 
 
-def _parse_texts(written: tuple[str, ...]) -> Mapping[str, tuple[TableGrant, ...]]:
+def _parse_texts(grants_text: tuple[str, ...]) -> Mapping[str, tuple[TableGrant, ...]]:
     grants: dict[str, tuple[TableGrant, ...]] = {}
-    for pair in written:
+    for pair in grants_text:
         text, equals, grant = pair.rpartition("=")
         if not equals or not text.strip():
             raise ConfigError(
