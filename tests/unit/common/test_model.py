@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from common.errors import RequestError
 from common.model.file import DataFile
+from common.model.key_values import KeyType
+from common.model.keys import KEY_CHARS_MAX, parse_key
 from common.model.outcome import RefusalCode
-from common.model.table import Column, Table, recovery_note
+from common.model.table import Column, Filling, Table, TableState, recovery_note
 
 pytestmark = pytest.mark.unit
 
@@ -37,3 +40,16 @@ def test_a_code_of_a_newer_release_is_kept_and_a_number_is_no_code() -> None:
 def test_an_incomplete_table_has_a_note() -> None:
     assert recovery_note(TABLE) == ""
     assert "table 'events' is incomplete" in recovery_note(replace(TABLE, incomplete=True))
+
+
+@pytest.mark.parametrize(("verb", "command"), [("import", "table import"), ("rebuild", "rebuild")])
+def test_a_table_that_is_being_filled_has_a_note(verb: str, command: str) -> None:
+    filling = Filling(run="r1", verb=verb, files=3, done=1)
+    note = recovery_note(replace(TABLE, state=TableState.FILLING, filling=filling))
+    assert note.startswith("table 'events' is being filled (")
+    assert f"repeat `neve {command}` if it has ended early" in note
+
+
+def test_a_key_that_is_too_long_is_refused_before_it_is_parsed() -> None:
+    with pytest.raises(RequestError, match=f"has {KEY_CHARS_MAX + 1} characters, more than"):
+        parse_key("k" * (KEY_CHARS_MAX + 1), [KeyType.STRING])

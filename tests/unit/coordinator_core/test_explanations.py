@@ -13,8 +13,11 @@ from common.model.tablet import Record
 from common.settings import CoordinatorSettings
 from coordinator.core import events as on
 from coordinator.core import views
+from coordinator.core.assignment import admission
+from coordinator.core.queue import lane_class
 from coordinator.core.retry import Failure
 from coordinator.core.state import CoordinatorState
+from coordinator.core.story import Stories
 from neve import api
 from tests.support.planning import TABLET, job
 
@@ -151,3 +154,17 @@ def test_an_attempt_that_is_not_known_has_no_tablet_and_nothing_is_owed() -> Non
     assert state.owed_tablets("t1") == ({}, {})
     assert not state.wants_analysis(TABLET)
     assert not state.is_deferred(TABLET)
+
+
+def test_a_class_that_may_not_start_admits_none_of_its_jobs() -> None:
+    state, wanted = CoordinatorState(CoordinatorSettings()), job("j")
+    admits = admission(state._cluster, frozenset({lane_class(wanted)}))
+    assert admits is not None
+    assert not admits(wanted)
+    assert admission(state._cluster, frozenset()) is None
+
+
+def test_a_commit_of_a_forgotten_story_is_left_out() -> None:
+    stories = Stories(8, 8, 10_000)
+    stories.complete(TABLET, "a1", ["f"])
+    assert stories.size_bytes == 0
