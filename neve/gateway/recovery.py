@@ -6,6 +6,7 @@
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import IO, Annotated, Any
 
@@ -38,7 +39,6 @@ from neve.recovery.gc import GcResult, collect_orphans
 from neve.recovery.rebuild.table_rebuild import (
     RebuildOptions,
     RebuildPorts,
-    RebuildResult,
     rebuild,
 )
 from neve.recovery.repair import RepairOptions, RepairReport, check_and_repair
@@ -113,25 +113,6 @@ def gc_view(table: Table, done: GcResult) -> api.GcReport:
         young=done.young,
         evidence=done.evidence,
         marks=done.marks,
-    )
-
-
-def rebuilt_view(done: RebuildResult, *, dry_run: bool) -> api.RebuildReport:
-    """Return the wire model of a rebuild's result."""
-    return api.RebuildReport(
-        table=done.table.name,
-        location=done.table.location,
-        state=done.table.state.value,
-        tablets=done.tablets,
-        files=len(done.files),
-        rows=done.rows,
-        size_bytes=done.size_bytes,
-        user_files=done.user_files,
-        left=_limited(done.left),
-        lost=_limited(done.lost),
-        not_recovered=done.not_recovered,
-        manifest=done.manifest,
-        dry_run=dry_run,
     )
 
 
@@ -235,8 +216,8 @@ class RecoveryRoutes:
                 on_progress=on_progress,
                 listing_delay_s=services.settings.gateway.listing_delay_s,
             )
-            done = await rebuild(rebuilder, body.location, options)
-            return rebuilt_view(done, dry_run=body.dry_run)
+            report = (await rebuild(rebuilder, body.location, options)).report
+            return replace(report, left=_limited(report.left), lost=_limited(report.lost))
 
         return self._lines(work)
 

@@ -32,6 +32,7 @@ from common.rows.key_encoding import Partition
 from common.runtime import IdSource, growth_ignored
 from common.storage_threads import StorageThreads
 from common.units import format_count
+from neve import api
 from neve.recovery.archive import TabletDump
 from neve.recovery.location_ownership import (
     find_free_site,
@@ -97,19 +98,8 @@ class RebuildResult:
 
     table: Table
     files: tuple[DataFile, ...]
-    rows: int
-    size_bytes: int
-    tablets: int
-    user_files: int
-    """Number of live files that users wrote, and may have added with `add`."""
-    left: Mapping[str, str]
-    """Files that are not live, path → reason; sorted by path."""
-    lost: Mapping[str, str]
-    """Files whose rows are, or may be, lost, path → reason; sorted by path."""
-    not_recovered: tuple[str, ...]
-    """State that cannot be recovered from the files."""
-    manifest: int | None = None
-    """Number of the manifest that the rebuild started from."""
+    report: api.RebuildReport
+    """What operators read. `left` and `lost` are sorted by path, and complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +152,7 @@ async def _rebuild(
     homes = await _partitions_of(scope, seen.files)
     on_progress(f"finding the tablets of {format_count(len(seen.files), 'file')}")
     tablets, result = await in_thread(partial(planned_table, seen, homes))
-    lost = result.lost
+    lost = result.report.lost
     if options.dry_run:
         return result
     made = await make_table(
@@ -176,7 +166,10 @@ async def _rebuild(
     )
     went = dict.fromkeys(made.missing, "it went while the table was rebuilt: drop it and try again")
     came = dict.fromkeys(made.late, "it came while the table was rebuilt: drop it and try again")
-    return replace(result, table=made.table, lost={**lost, **went, **came})
+    report = replace(
+        result.report, state=made.table.state.value, lost={**lost, **went, **came}, dry_run=False
+    )
+    return replace(result, table=made.table, report=report)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,18 +258,22 @@ def planned_table(
         known = known_ends(evidence, {file.path for file in files}, steps)
         tablets = range_tablets(files, known, footers, steps)
     left = dict(steps.in_order((dict(seen.lineage.left) | evidence.misfits).items()))
-    return tablets, RebuildResult(
-        table=seen.table,
-        files=tuple(files),
+    report = api.RebuildReport(
+        table=seen.table.name,
+        location=seen.table.location,
+        state=seen.table.state.value,
+        tablets=len(tablets),
+        files=len(files),
         rows=sum(file.rows for file in steps.over(files)),
         size_bytes=sum(file.size_bytes for file in steps.over(files)),
-        tablets=len(tablets),
         user_files=sum(not is_service_path(file.path) for file in steps.over(files)),
         left=left,
         lost=dict(steps.in_order((dict(seen.lineage.lost) | evidence.unreadable).items())),
         not_recovered=tuple(_not_recovered(evidence, seen.table, len(left))),
         manifest=None if evidence.published is None else evidence.published.number,
+        dry_run=True,
     )
+    return tablets, RebuildResult(table=seen.table, files=tuple(files), report=report)
 
 
 async def _partitions_of(scope: TableScope, files: Sequence[DataFile]) -> Sequence[Partition]:
