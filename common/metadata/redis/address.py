@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from redis.asyncio.connection import SSLConnection, parse_url
-
+from common.runtime import not_installed
 from common.setting_rules import SettingError
+
+with not_installed("opentelemetry"):  # redis-py would measure itself.
+    from redis.asyncio.connection import SSLConnection, parse_url
 
 SENTINEL_FORM = "redis+sentinel://[user:password@]host:26379,host:26379,host:26379/SERVICE/DB"
 CLUSTER_FORM = "redis+cluster://[user:password@]host:6379,host:6379,host:6379"

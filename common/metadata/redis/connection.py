@@ -11,19 +11,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import hiredis
-from redis.asyncio.connection import (
-    AbstractConnection,
-    Connection,
-    SSLConnection,
-    UnixDomainSocketConnection,
-)
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import InvalidResponse, RedisError, ResponseError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from common.metadata.keyspace import Command, LinkLostError, Reply
 from common.metadata.redis.address import RedisAddress
+from common.runtime import not_installed
+
+with not_installed("opentelemetry"):  # redis-py would measure itself.
+    from redis.asyncio.connection import (
+        AbstractConnection,
+        Connection,
+        SSLConnection,
+        UnixDomainSocketConnection,
+    )
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+    from redis.exceptions import InvalidResponse, RedisError, ResponseError
+    from redis.exceptions import TimeoutError as RedisTimeoutError
 
 ReplyError = ResponseError
 """Redis answered a command with an error. It never leaves this package."""
