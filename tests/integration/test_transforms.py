@@ -39,7 +39,7 @@ from tests.support.tables_on_disk import (
 )
 
 NOW_S = 1_000_000
-WAYS = pytest.mark.parametrize("way", ["memory", "sql"])
+WAYS = pytest.mark.parametrize("way", ["merge", "memory", "sql"])
 Row = dict[str, Any]
 
 
@@ -78,7 +78,10 @@ def small_steps(
 
 
 def take(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have even small jobs sorted by Spark, and read in small steps."""
+    """Have jobs not merged by the kernel, even small ones sorted by Spark, in small steps."""
+    if way == "merge":
+        return
+    monkeypatch.setattr(attempt, "kernel_supports", lambda _: False)
     for module, rows_max in ((transform, 70), (general_merge, 50)):
         in_steps = partial(small_steps, module.read_tables, rows_max)
         monkeypatch.setattr(module, "read_tables", in_steps)
