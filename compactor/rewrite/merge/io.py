@@ -38,9 +38,11 @@ from compactor.rewrite.kernel.winners import (
 )
 from compactor.rewrite.outputs import RowBuffer
 from compactor.rewrite.parquet_bytes.sources import (
+    FIRST_BYTES,
     PAGES_START,
     PageError,
     check_pages,
+    has_checksum,
 )
 from compactor.rewrite.throttle import Allowance
 
@@ -318,14 +320,16 @@ class BatchedReader:
 
 
 def _check_pages_of_file(path: Path, size_bytes: int) -> None:
-    """Verify the checksums of all pages of a small file.
+    """Verify the checksums of all pages of a small file, if the first of them has one.
 
     Raises:
         PageError: A checksum is wrong.
         OSError: It cannot be read.
     """
     with path.open("rb", buffering=0) as stored:
-        check_pages(os.pread(stored.fileno(), size_bytes, PAGES_START))
+        first = os.pread(stored.fileno(), min(FIRST_BYTES, size_bytes), PAGES_START)
+        if has_checksum(first):
+            check_pages(os.pread(stored.fileno(), size_bytes, PAGES_START))
 
 
 # ------------------------------------------------------------- Decoding ahead, encoding afterwards
