@@ -42,7 +42,12 @@ from compactor.rewrite.merge.driver import merge_large_job, results_of
 from compactor.rewrite.merge.tasks import merge_small_job
 from compactor.rewrite.outputs import TaskResult
 from compactor.rewrite.plan.rewrite_plan import Inputs, Output, RewritePlan, Rules, make_plan
-from compactor.rewrite.spark_tasks import run_in_one_task, run_tasks, sort_and_merge
+from compactor.rewrite.spark_tasks import (
+    run_in_one_task,
+    run_tasks,
+    sort_and_merge,
+    store_expression_values,
+)
 from compactor.rewrite.stitch_job import StitchPlan, drop_whole, stitch_plan, stitch_whole
 from compactor.rewrite.tally import sum_counts
 from compactor.rewrite.throttle import Allowance
@@ -127,8 +132,8 @@ def kernel_supports(rules: Rules) -> bool:
     row_rules = rules.row_rules
     if not row_rules.key:
         return False
-    if rules.transform is not None and rules.transform.evaluations(rules.schema) is None:
-        return False
+    if rules.transform is not None and not rules.transform.asks_spark:
+        return False  # A plug-in has to see the rows of a file once, in order.
     assert row_rules.version_column is not None
     names = (*row_rules.key, row_rules.version_column)
     types = [rules.schema.field(name).type for name in names]
@@ -164,6 +169,8 @@ def _run(spark: Any, plan: RewritePlan, way: Way) -> TaskResult:
 
 
 def _run_merge(spark: Any, plan: RewritePlan) -> TaskResult:
+    if plan.rules.transform is not None and not plan.rules.transform.native:
+        store_expression_values(spark, plan)
     if not _fits_memory(plan.inputs, plan.memory):
         totals = replace(plan, inputs=plan.inputs.only(()))
         cores = spark.sparkContext.defaultParallelism

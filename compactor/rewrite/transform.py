@@ -6,6 +6,7 @@ contract. The values of expressions come from Spark.
 
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -252,6 +253,22 @@ class ExpressionValues:
         tables = [batch for batch in taken if batch.num_rows]
         return pa.Table.from_batches(tables) if tables else None
 
+    def pieces(self, at: int) -> Iterator[pa.RecordBatch]:
+        """Yield all values of an input, and consume its marker.
+
+        Raises:
+            RewriteError: Values are missing.
+        """
+        while (batch := self._peeked()) is not None:
+            inputs = batch.column("input").to_numpy()
+            rows = batch.column("row").to_numpy()
+            count = int(np.count_nonzero((inputs == at) & (rows < END_OF_INPUT)))
+            yield batch.slice(0, count)
+            self._rest = batch.slice(count)
+            if count < batch.num_rows:
+                break
+        self.end(at)
+
     def end(self, at: int) -> None:
         """Consume the marker of an input's end.
 
@@ -272,6 +289,29 @@ class ExpressionValues:
             if self._rest is None:
                 return None
         return self._rest
+
+
+def values_path(folder: str, at: int) -> Path:
+    """Return the path of the stored values of an input."""
+    return Path(folder, f"values-{at}.arrow")
+
+
+def write_values(folder: str, values: ExpressionValues) -> None:
+    """Write Spark's values to files in the attempt's folder, one for each input.
+
+    Raises:
+        RewriteError: Values are missing.
+        OSError: They cannot be written.
+    """
+    while (at := values.next_input()) is not None:
+        writer = None
+        with values_path(folder, at).open("wb") as sink:
+            for piece in values.pieces(at):
+                writer = writer or pa.ipc.new_file(sink, piece.schema)
+                if piece.num_rows:
+                    writer.write_batch(piece)
+            if writer is not None:
+                writer.close()
 
 
 def _read_columns(

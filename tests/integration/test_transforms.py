@@ -24,6 +24,7 @@ from common.rows.rules import DropRule, RowRules
 from compactor.core import RewriteResult
 from compactor.rewrite import attempt, general_merge, spark_tasks, transform
 from compactor.rewrite.attempt import rewrite
+from compactor.rewrite.plan.rewrite_plan import RewritePlan
 from tests.support.assignments import an_assignment
 from tests.support.row_reference import reference_merge
 from tests.support.spark_session import local_session
@@ -39,7 +40,7 @@ from tests.support.tables_on_disk import (
 )
 
 NOW_S = 1_000_000
-WAYS = pytest.mark.parametrize("way", ["merge", "memory", "sql"])
+WAYS = pytest.mark.parametrize("way", ["merge", "stored", "memory", "sql"])
 Row = dict[str, Any]
 
 
@@ -77,9 +78,22 @@ def small_steps(
     return read(location, path, rows, *names, **more)
 
 
+def plan_for_spark(make_plan: Callable[..., RewritePlan], *args: Any) -> RewritePlan:
+    """Have Spark work out what the kernel could."""
+    plan = make_plan(*args)
+    if plan.rules.transform is None:
+        return plan
+    return replace(
+        plan, rules=replace(plan.rules, transform=replace(plan.rules.transform, native=False))
+    )
+
+
 def take(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have jobs not merged by the kernel, even small ones sorted by Spark, in small steps."""
     if way == "merge":
+        return
+    if way == "stored":
+        monkeypatch.setattr(attempt, "make_plan", partial(plan_for_spark, attempt.make_plan))
         return
     monkeypatch.setattr(attempt, "kernel_supports", lambda _: False)
     for module, rows_max in ((transform, 70), (general_merge, 50)):
@@ -142,7 +156,8 @@ def test_delete_where_leaves_tombstones_in_the_range(
     assert plain(outputs(table, result)) == plain(wanted.kept)
     assert plain(wanted.kept) != plain(merged(table, before).kept)
     gone = sum(changed(row) is not row for row in before)
-    assert (result.counts, result.kernel) == (replace(wanted.counts, deleted=gone), way)
+    kernel = "merge" if way == "stored" else way
+    assert (result.counts, result.kernel) == (replace(wanted.counts, deleted=gone), kernel)
     assert result.outputs[0].request == "request-1"
     footer = pq.read_metadata(tmp_path / result.outputs[0].path).metadata
     assert footer[b"neve.request"] == b"request-1"
@@ -253,11 +268,29 @@ MISSING = r"^transform nope cannot be used on compactor host \S+: .*'nope' is no
             deleting("cast(name as int) = 1"),
             r"\[CAST_INVALID_INPUT\] The value '.*\(at column 14: cast\(name as int\)\)$",
         ),
+        (
+            "merge",
+            setting("x = 1 / v"),
+            r"^set x = 1 / v: failed for a row: \[DIVIDE_BY_ZERO\] .*\(at column 9: 1 / v\)$",
+        ),
+        (
+            "merge",
+            deleting("cast(name as int) = 1"),
+            r"\[CAST_INVALID_INPUT\] The value '.*\(at column 14: cast\(name as int\)\)$",
+        ),
         ("memory", setting("x = 1, nome = 2"), "request-1: .*no column nome"),
         ("memory", plugged("nope"), MISSING),
         ("sql", plugged("nope"), MISSING),
     ],
-    ids=["division", "cast", "no column", "missing plug-in", "missing plug-in, in Spark"],
+    ids=[
+        "division",
+        "cast",
+        "division in the kernel",
+        "cast in the kernel",
+        "no column",
+        "missing plug-in",
+        "missing plug-in, in Spark",
+    ],
 )
 def test_a_failure_is_loud_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, request_: Request, says: str

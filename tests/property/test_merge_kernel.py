@@ -36,6 +36,7 @@ from compactor.rewrite.merge.driver import merge_large_job
 from compactor.rewrite.merge.tasks import merge_small_job
 from compactor.rewrite.outputs import TaskResult
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
+from compactor.rewrite.transform import END_OF_INPUT, ExpressionValues, write_values
 from compactor.rewrite.verify import verify
 from tests.property.test_rows_merge import (
     NOW_S,
@@ -185,8 +186,7 @@ def test_files_merge_like_the_general_way(
     assert verify(plan, slowly, lambda: False) == verified
 
 
-Change = Callable[[dict[str, Any]], bool]
-DELETIONS: dict[str, Change] = {
+DELETIONS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "payload = 1": lambda row: row["payload"] == 1,
     "payload is null": lambda row: row["payload"] is None,
     "payload not in (1, 7)": lambda row: row["payload"] == 2,
@@ -264,6 +264,27 @@ def wanted_rows(life: Life, request: Request, inputs: Set[int]) -> tuple[list[pa
     return tables, affected
 
 
+def values_of_spark(plan: RewritePlan, life: Life, request: Request) -> ExpressionValues:
+    """Return what Spark would have computed for the rows of all inputs."""
+    rules, text, batches = RowRules.of(life.table), request.transform.text, []
+    assert plan.rules.transform is not None
+    for at, part in enumerate(life.parts):
+        numbers, values = [], []
+        keys = encode_keys(part, rules.key, rules.key_types).to_pylist()
+        rows = [{"payload": None} | row for row in part.to_pylist()]
+        for number, (row, key) in enumerate(zip(rows, keys, strict=True)):
+            meant = at in plan.rules.transform.inputs and request.range.holds(key)
+            if meant and not row["t"]:
+                numbers.append(number)
+                values.append((DELETIONS | ASSIGNMENTS)[text](row))
+        inputs = pa.array([at] * (len(numbers) + 1), pa.int32())
+        kind = pa.int8() if text in ASSIGNMENTS else pa.bool_()
+        answers = [inputs, pa.array([*numbers, END_OF_INPUT]), pa.array([*values, None], kind)]
+        whole = pa.record_batch(answers, names=["input", "row", "a0"])
+        batches += [whole.slice(begin, 3) for begin in range(0, whole.num_rows, 3)]
+    return ExpressionValues(batches)
+
+
 @pytest.mark.parametrize("ranged", [False, True])
 @pytest.mark.parametrize("seed", first_fast(12, range(150), slow=40))
 def test_transforms_change_each_row_once_before_it_is_merged(
@@ -277,6 +298,10 @@ def test_transforms_change_each_row_once_before_it_is_merged(
     request = draw_request(chance, life)
     plan = draw_plan(chance, tmp_path / "progress", life, request)
     assert kernel_supports(plan.rules)
+    if plan.rules.transform is not None and chance.random() < 0.4:
+        stored = replace(plan.rules.transform, native=False)
+        plan = replace(plan, rules=replace(plan.rules, transform=stored))
+        write_values(plan.folder, values_of_spark(plan, life, request))
     result = merge_large_job(plan, here, 4) if ranged else merge_small_job(plan)
     assert isinstance(result, TaskResult)
 

@@ -117,6 +117,8 @@ class TransformPlan:
     now_s: float
     cancelled: tuple[KeyRange, ...] = ()
     """Cancelled ranges: rows there are unchanged as well."""
+    native: bool = False
+    """Whether the kernel evaluates its expressions, without Spark."""
 
     def matched_rows(self, rows: pa.Table, rules: RowRules) -> Flags:
         """Return the rows that it applies to.
@@ -139,7 +141,7 @@ class TransformPlan:
 
     @property
     def asks_spark(self) -> bool:
-        """Whether it has expressions, which Spark evaluates in the general way."""
+        """Whether it has expressions; Spark evaluates them if the kernel does not."""
         return bool(self.transform.expressions)
 
     @property
@@ -215,7 +217,7 @@ def make_transform(assignment: Assignment, schema: pa.Schema) -> TransformPlan |
     )
     if transform is None or not inputs:
         return None
-    return TransformPlan(
+    plan = TransformPlan(
         transform=transform,
         request=request.id,
         table=assignment.table,
@@ -224,6 +226,7 @@ def make_transform(assignment: Assignment, schema: pa.Schema) -> TransformPlan |
         now_s=assignment.reservation.now_s,
         cancelled=request.cancelled_ranges,
     )
+    return replace(plan, native=plan.evaluations(schema) is not None)
 
 
 # ------------------------------------------------------------------------------------- Rewrite plan
