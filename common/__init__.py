@@ -2,14 +2,11 @@
 
 In reading order:
 
-    errors           the error tree: who must act?
+    errors           the error tree: who must act? Removes secrets from texts
     units            bytes and durations, parsed and printed
     documents        the one reader of untrusted values: kinds, bounds, sentences
     primitives       digests, backoff, and maps that forget; values only
-    runtime          time and random ids as ports; garbage collection of a process
-    memory_limit     how much memory a process may take, and what allocators keep
-    redaction        removes secrets from texts
-    secret_files     reads regular files that an operator names, secrets among them
+    runtime          time and random ids as ports; garbage collection and memory of a process
     model/           values without I/O: tables, tablets, files, jobs, requests, keys
     rows/            which row wins, keys and rows as bytes, schemas
     expressions/     predicates and assignments of users, as safe SQL
@@ -20,7 +17,7 @@ In reading order:
     control_settings  the section `control` of the settings
     settings         every setting with its default
     compactor_needs  what a compactor asks of the nodes of a Ray cluster
-    config           settings read: defaults < file < environment < flags
+    config           settings read: defaults < file < environment < flags; secrets from files
     log_events       every event that is logged, with its level
     telemetry        names of metrics, and the event log
     tracing          spans of attempts, sent as OpenTelemetry

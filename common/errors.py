@@ -27,11 +27,15 @@
 Expected refusals are return values (`Refusal`); these exceptions are for what a
 caller cannot be expected to handle on the next line. A broken invariant is an
 `AssertionError`, outside this tree, caught nowhere.
+
+`redacted` removes secrets from the texts of errors, logs and answers.
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from traceback import extract_tb
+from typing import Any
 
 
 def first_line(error: BaseException) -> str:
@@ -54,8 +58,8 @@ def error_line(text: str) -> str:
     """
     lines = [line.strip() for line in COLOURS.sub("", text).splitlines() if line.strip()]
     errors = [line for line in lines if ERROR_LINE.match(line)]
-    found: str = [*(lines or ["it wrote nothing"]), *errors][-1]
-    return found[:ERROR_LINE_CHARACTERS]
+    cause: str = [*(lines or ["it wrote nothing"]), *errors][-1]
+    return cause[:ERROR_LINE_CHARACTERS]
 
 
 def actor_error(error: BaseException) -> str:
@@ -184,3 +188,58 @@ def all_causes(error: BaseException) -> str:
     *_, last = [None, *extract_tb(error.__traceback__)]
     position = "" if last is None else f" ({Path(last.filename).name}:{last.lineno})"
     return f"{type(error).__name__}: {error}{position}"
+
+
+# ---------------------------------------------------------------------------------------- Redaction
+# Remove secrets from texts. Logs and answers use this one function.
+#
+# A URI may carry a password before its host, and keys in its query. Both are removed from every
+# text, whatever the source of the URI.
+
+
+HIDDEN = "***"
+DEPTH_MAX = 6
+_BETWEEN = re.compile(r"([\s'\"<>]+)")
+"""Characters that no URI has; a text without them may be a list of URIs."""
+_OF_A_SENTENCE = "),;:."
+
+
+def redacted(text: str) -> str:
+    """Return a text without the user names, passwords and query options of its URIs."""
+    if "://" not in text:
+        return text
+    return "".join(map(_redacted_word, _BETWEEN.split(text)))
+
+
+def _redacted_word(word: str) -> str:
+    scheme, colon, rest = word.partition("://")
+    if not colon or not ("@" in rest or "?" in rest):
+        return word
+    before, at, after = rest.rpartition("@")
+    if at and _is_user(before):
+        rest = f"{HIDDEN}@{after}"
+    shown, mark, hidden = rest.partition("?")
+    if not mark:
+        return f"{scheme}://{rest}"
+    sentence = hidden[len(hidden.rstrip(_OF_A_SENTENCE)) :]
+    return f"{scheme}://{shown}?{HIDDEN}{sentence}"
+
+
+def _is_user(before: str) -> bool:
+    """Return whether the text before an `@` is a user, not a host with part of a path."""
+    host, slash, path = before.partition("/")
+    _, colon, port = host.partition(":")
+    return not slash or ":" in path or (bool(colon) and not port.isdigit())
+
+
+def redacted_tree(value: Any, depth_max: int = DEPTH_MAX) -> Any:
+    """Return texts, and lists and mappings of texts, redacted; other values as redacted text."""
+    if isinstance(value, str):
+        return redacted(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if depth_max and isinstance(value, Mapping):
+        return {str(key): redacted_tree(item, depth_max - 1) for key, item in value.items()}
+    if depth_max and isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return [redacted_tree(item, depth_max - 1) for item in value]
+    return redacted(str(value))

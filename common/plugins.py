@@ -12,13 +12,9 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Protocol, TypeVar, cast
 
 from common.errors import CompactionError, ConfigError, PluginError, RequestError
-from common.spi.controller import ControllerPlugin
-from common.spi.dispatcher import Dispatcher
-from common.spi.output import OutputConfigurer
-from common.spi.planner import Planner
-from common.spi.selector import Selector
-from common.spi.tracker import TrackerPlugin
-from common.spi.transform import RowTransform
+from common.spi.controller import ControllerPlugin, TrackerPlugin
+from common.spi.planner import Dispatcher, Planner, Selector
+from common.spi.rewrite import OutputConfigurer, RowTransform
 
 
 @dataclass(frozen=True, slots=True)

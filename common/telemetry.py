@@ -16,8 +16,8 @@ from typing import get_type_hints
 import structlog
 from structlog.typing import EventDict
 
+from common.errors import redacted_tree
 from common.log_events import LogLevel, level_of
-from common.redaction import redacted_tree
 from neve import api
 from neve.api.messages import Measured
 

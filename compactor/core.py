@@ -12,13 +12,14 @@ mark is looked for, and the commit is sent again until the store confirms or ref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Self, assert_never
+from typing import Protocol, Self, assert_never
 
 from common.metadata.changes import CommitAttempt, RetagFiles
 from common.model.file import DataFile
 from common.model.group import DEFAULT_VOLUME
 from common.model.job import JobAction, Kind
 from common.model.outcome import AttemptEnd, DroppedRows, RefusalCode, RowCounts, Statistics
+from common.model.table import Table
 from common.primitives import Backoff
 from common.wire import Assignment, AttemptProgress, AttemptReport
 
@@ -146,6 +147,98 @@ class RewriteResult:
     timings_s: dict[str, float] = field(default_factory=dict)
     statistics: Statistics | None = None
     """Result of an analysis, which writes nothing."""
+
+
+# -------------------------------------------------------------------------------------------- Ports
+# The interfaces that the compactor's service uses: the engine, and its own access to storage.
+
+
+class Engine(Protocol):
+    """Rewrites the files of assignments, several concurrently, up to its slots."""
+
+    async def start(self) -> None:
+        """Start the engine and wait until it is ready. A running engine is left as it is.
+
+        Raises:
+            ConfigError: It cannot start on this machine.
+            EngineDiedError: It died while it started.
+        """
+        ...
+
+    async def wait_down(self) -> None:
+        """Wait until the engine is not ready: it died, and may be restarting."""
+        ...
+
+    async def run(self, assignment: Assignment, on_progress: OnProgress) -> RewriteResult:
+        """Rewrite, verify, and return the outputs; nothing is committed here.
+
+        Raises:
+            RewriteError: The job failed; the class shows whether a retry may succeed.
+        """
+        ...
+
+    async def cancel(self, attempt: str) -> None:
+        """End an attempt soon; its `run` raises AttemptCancelledError."""
+        ...
+
+    async def grant(self, attempt: str, bytes_s: float | None) -> None:
+        """Set an attempt's limit in bytes/s; None: no limit.
+
+        The first limit is that of its assignment.
+        """
+        ...
+
+    def health(self) -> EngineHealth:
+        """Return the engine's signs of life."""
+        ...
+
+    async def restart(self, cause: str) -> None:
+        """End the engine, whatever it does, and start it again, without waiting for the start.
+
+        Every running attempt fails with EngineRestartedError.
+        """
+        ...
+
+    async def stop(self) -> None:
+        """End everything; no process is left."""
+        ...
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the driver, or None."""
+        ...
+
+
+class OwnFiles(Protocol):
+    """The compactor's own access to storage: owners of locations, and deletion of outputs."""
+
+    async def check_location(self, table: Table, *, again: bool = False) -> None:
+        """Check that the table's location belongs to this store.
+
+        Args:
+            table: The table.
+            again: Check even if a recent check was successful.
+
+        Raises:
+            InputError: It belongs to another store.
+            UnavailableError: It has no owner now, or the storage does not answer.
+        """
+        ...
+
+    async def missing(self, table: Table, paths: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the files that do not exist.
+
+        Raises:
+            UnavailableError: The storage does not answer.
+        """
+        ...
+
+    async def delete(self, table: Table, paths: tuple[str, ...]) -> None:
+        """Delete outputs of an attempt whose commit was never sent; missing ones are ignored.
+
+        Files that cannot be deleted are left to the collector.
+        """
+        ...
 
 
 # -------------------------------------------------------------------------- Progress of one attempt
@@ -280,19 +373,19 @@ class StallWatch:
             _ENGINE_KEY: health.signs
         }
         passed_s = gap_s if health.up and gap_s <= CHECK_GAP_MAX_S else 0.0
-        self._seen = {key: self._aged(key, what, passed_s) for key, what in now_seen.items()}
-        stall = self._found(watched, health) if self._stall_s and health.up else None
+        self._seen = {key: self._aged(key, work, passed_s) for key, work in now_seen.items()}
+        stall = self._stall(watched, health) if self._stall_s and health.up else None
         if stall is not None:
             self._seen = {}
         return stall
 
-    def _aged(self, key: str, what: object, passed_s: float) -> _Observation:
+    def _aged(self, key: str, work: object, passed_s: float) -> _Observation:
         seen = self._seen.get(key)
-        if seen is None or seen.what != what:
-            return _Observation(what)
+        if seen is None or seen.what != work:
+            return _Observation(work)
         return replace(seen, quiet_s=seen.quiet_s + passed_s)
 
-    def _found(self, watched: list[Progress], health: EngineHealth) -> Stall | None:
+    def _stall(self, watched: list[Progress], health: EngineHealth) -> Stall | None:
         if (silent_s := self.quiet_s(_ENGINE_KEY)) >= self._stall_s:
             cause = f"the Spark driver has sent no life sign for {silent_s:.0f} s"
             return Stall(cause=cause, attempts=tuple(progress.attempt for progress in watched))
@@ -306,12 +399,14 @@ class StallWatch:
         cause = f"no progress for {longest_s:.0f} s: {listing}"
         return Stall(cause=cause, attempts=tuple(progress.attempt for progress in stalled))
 
-    def _stands_still(self, each: Progress, watched: list[Progress], health: EngineHealth) -> bool:
-        if self.quiet_s(each.attempt) < self._stall_s:
+    def _stands_still(
+        self, progress: Progress, watched: list[Progress], health: EngineHealth
+    ) -> bool:
+        if self.quiet_s(progress.attempt) < self._stall_s:
             return False
-        if each.state is not AttemptPhase.REWRITING or each.attempt in health.busy:
+        if progress.state is not AttemptPhase.REWRITING or progress.attempt in health.busy:
             return True
-        others = [other.attempt for other in watched if other.attempt != each.attempt]
+        others = [other.attempt for other in watched if other.attempt != progress.attempt]
         return all(self.quiet_s(other) >= self._stall_s for other in others)
 
 

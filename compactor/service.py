@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from common.errors import (
     AttemptCancelledError,
@@ -31,7 +31,7 @@ from common.metadata.changes import (
 from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.model.job import JobAction
-from common.model.outcome import AttemptEnd, Refusal, RefusalCode
+from common.model.outcome import AttemptEnd, Refusal, RefusalCode, RowCounts
 from common.model.table import Table
 from common.parquet.location import Location, existing_files
 from common.parquet.service_files import (
@@ -54,8 +54,15 @@ from common.wire import (
     TakeRequest,
 )
 from compactor import core
-from compactor.core import AttemptPhase, AttemptStateMachine, RewriteProgress, Stall, StallWatch
-from compactor.ports import CompactorMetrics, Engine, OwnFiles
+from compactor.core import (
+    AttemptPhase,
+    AttemptStateMachine,
+    Engine,
+    OwnFiles,
+    RewriteProgress,
+    Stall,
+    StallWatch,
+)
 from compactor.rewrite.file_io import delete_file, table_location
 
 # ----------------------------------------------------------------------------------- Attempt runner
@@ -74,6 +81,28 @@ _SPAN_NAMES = {
     AttemptPhase.VERIFYING: "verify",
     AttemptPhase.COMMITTING: "commit",
 }
+
+
+class CompactorMetrics(Protocol):
+    """Counts the results of attempts. No method blocks or fails."""
+
+    def rewrite_ended(self, elapsed_s: float) -> None:
+        """Count a rewrite, whatever its outcome."""
+
+    def attempt_ended(
+        self, end: AttemptEnd, *, read_bytes: int, written_bytes: int, waited_s: float
+    ) -> None:
+        """Count an attempt.
+
+        Args:
+            end: Its outcome.
+            read_bytes: Size of its inputs; 0 unless it committed.
+            written_bytes: Size of its outputs; 0 unless it committed.
+            waited_s: Total time that its tasks have waited for the grant.
+        """
+
+    def rows_dropped(self, counts: RowCounts) -> None:
+        """Count the rows that a committed attempt dropped, by reason."""
 
 
 class AttemptRunner:
@@ -132,9 +161,11 @@ class AttemptRunner:
         self._phases[attempt.id].setdefault(attempt.progress.state, now_s)
         return actions
 
-    async def cancel(self, attempt: AttemptStateMachine, asked: core.CancelRequested) -> None:
+    async def cancel(
+        self, attempt: AttemptStateMachine, cancellation: core.CancelRequested
+    ) -> None:
         """Cancel an attempt and its rewrite."""
-        for action in attempt.handle(asked, self._clock.now_s()):
+        for action in attempt.handle(cancellation, self._clock.now_s()):
             assert isinstance(action, core.CancelRewrite), action
             await self._engine.cancel(attempt.id)
 
@@ -516,8 +547,8 @@ class CompactorService:
         for name in reply.cancel:
             held = self._attempts.get(name)
             if held is not None:
-                asked = core.CancelRequested(cause="the coordinator took the job back")
-                await self._runner.cancel(held, asked)
+                cancellation = core.CancelRequested(cause="the coordinator took the job back")
+                await self._runner.cancel(held, cancellation)
         for grant in reply.grants:
             held = self._attempts.get(grant.attempt)
             if held is not None:
@@ -550,16 +581,16 @@ class CompactorService:
 
         A job that was already on its way is still returned, and waits for the next driver.
         """
-        asked = asyncio.ensure_future(self._coordinator.take(self._take_request(take)))
+        taking = asyncio.ensure_future(self._coordinator.take(self._take_request(take)))
         down = asyncio.ensure_future(self._engine.wait_down())
         try:
-            await asyncio.wait({asked, down}, return_when=asyncio.FIRST_COMPLETED)
-            if not asked.done():
+            await asyncio.wait({taking, down}, return_when=asyncio.FIRST_COMPLETED)
+            if not taking.done():
                 self._log("take withdrawn", take=take, cause="the engine died")
                 await self._coordinator.withdraw(take)
-            return await asked
+            return await taking
         finally:
-            asked.cancel()
+            taking.cancel()
             down.cancel()
 
     def _take_request(self, take: str) -> TakeRequest:
@@ -660,10 +691,10 @@ class TableStorage:
         now_s = self._clock.now_s()
         if not again and (self._trusted_until_s.get(table.id) or 0.0) > now_s:
             return
-        ours = await self._ours()
+        store_id = await self._ours()
         owner = await self._threads.run(table.location, _owner, table.location)
         try:
-            refuse_other_owner(table.location, owner, ours, table.id)
+            refuse_other_owner(table.location, owner, store_id, table.id)
         except RefusedError as error:
             if owner is None:
                 raise UnavailableError(f"{error}; is it mounted?") from error

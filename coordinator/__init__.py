@@ -15,10 +15,9 @@ How a change of a tablet becomes a job of a compactor:
    or the change of the tablet, ends the attempt in `core`, and the tablet is planned again.
 
     actor           the Ray actor: options, calls from outside, loops; no decisions
-    wiring          connects the parts
-    figures         counters of the parts as metric values
+    wiring          connects the parts; their counters as metric values
     service         one turn at a time: events in, actions performed, answers back; spans
-    context         dependencies shared by the shell: store, clock, ids, log, threads
+    context         shared by the shell: store, clock, log, generations, failures of one table
     autoscaler      keeps the number of compactors that the work needs
     ray_compactors  compactors as Ray actors: start, shut down, kill
     store_watch     the lead, the rate limits in force, and the health of the store
@@ -28,8 +27,7 @@ How a change of a tablet becomes a job of a compactor:
     maintenance     lists possible operations in tablets
     triggers        asks planners at intervals and for operators
     split_merge     drives splits and merges
-    storage         deletes replaced files, publishes manifests, counts generations
-    table_faults    isolates failing work on one table
+    storage         deletes replaced files, publishes manifests
     registry        planners and dispatcher named by the settings
     plugins         the built-in plug-ins
     ports           what the shell needs from outside, apart from the store
@@ -38,5 +36,5 @@ How a change of a tablet becomes a job of a compactor:
 import os
 
 # Before pyarrow is loaded: parts of it keep the allocator that they begin with.
-# See `common.memory_limit.share_freed_memory`.
+# See `common.runtime.share_freed_memory`.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")

@@ -18,8 +18,7 @@ order:
     gateway           the HTTP API, in an actor
     import_survey     a survey of a directory before its import as a table
     recovery          check, sweep, rebuild, backup, restore
-    offline           planners without a server
-    offline_backlog   backlog trackers without a server
+    offline           planners and backlog trackers without a server
     simulate          simulates days of compaction in seconds, without a server
     serve             `neve serve`: the service on an existing cluster
     local             the stack on one machine

@@ -1,4 +1,4 @@
-"""Runs a planner on a tablet in a JSON file, without a service (`neve plan`).
+"""Runs a planner or a backlog tracker on a tablet in a JSON file, without a service.
 
 Pure functions over a document. Every error names the position, the value, and what was expected.
 """
@@ -15,9 +15,10 @@ from common.model.group import Group
 from common.model.job import Job, JobAction, Kind, Plan, PlannedInterval, TabletPlan
 from common.model.outcome import TabletStatistics
 from common.model.tablet import PLUS_INFINITY, TabletId
-from common.plugins import DEFAULT_PLANNER, load_planner, request_errors
+from common.plugins import DEFAULT_PLANNER, TRACKERS, load_planner, load_tracker, request_errors
 from common.runtime import SystemClock
 from common.settings import checked_groups
+from common.spi.controller import PartialOutput, WorkUnderWay
 from common.spi.planner import COLD, Heat, Planner, PlanParameters, RequestFacts, RunningJob
 from common.units import shown
 from coordinator.core.planning import checked_jobs, within_space
@@ -214,14 +215,14 @@ def _of_one_tablet(entries: list[Any], tablet: str | None) -> list[tuple[int, An
     }
     if tablet is None and len(named) < 2:
         return numbered
-    known = ", ".join(sorted(named)[:10]) or "none"
+    names = ", ".join(sorted(named)[:10]) or "none"
     if tablet is None:
         raise RequestError(
             f"files are of {len(named)} tablets, and a plan is of one: name it (--tablet); "
-            f"there are: {known}"
+            f"there are: {names}"
         )
     if tablet not in named:
-        raise RequestError(f"no file is of tablet {tablet!r}; there are: {known}")
+        raise RequestError(f"no file is of tablet {tablet!r}; there are: {names}")
     return [
         (number, entry)
         for number, entry in numbered
@@ -362,7 +363,7 @@ def plan_offline(
     wanted = TabletPlan(jobs=checked_jobs(name, plan, parameters), left=plan.left)
     wanted = within_space(wanted, parameters.settings, parameters.free_bytes, parameters.now_s)
     jobs = wanted.jobs
-    places = {job.id: place for place, job in enumerate(jobs)}
+    numbers = {job.id: number for number, job in enumerate(jobs)}
     planned = {path for job in jobs for path in job.inputs}
     left = {path: why for path, why in _left_files(described).items() if path not in planned}
     left.update(wanted.left)
@@ -374,7 +375,7 @@ def plan_offline(
                 "priority": job.priority,
                 "kind": job.kind.value,
                 "reason": job.reason,
-                **_beyond_a_merge(job, places),
+                **_beyond_a_merge(job, numbers),
             }
             for job in jobs
         ],
@@ -393,12 +394,12 @@ def _interval(interval: PlannedInterval) -> dict[str, Any]:
     return {name: fields[name] for name in fields if name not in {"table", "tablet"}}
 
 
-def _beyond_a_merge(job: Job, places: Mapping[str, int]) -> dict[str, Any]:
+def _beyond_a_merge(job: Job, numbers: Mapping[str, int]) -> dict[str, Any]:
     """Return the fields of a job beyond a plain merge into one file.
 
     Args:
         job: A job of the plan.
-        places: Job id → index of the job in the plan.
+        numbers: Job id → index of the job in the plan.
     """
     row: dict[str, Any] = {}
     if job.action != JobAction.REWRITE:
@@ -414,7 +415,7 @@ def _beyond_a_merge(job: Job, places: Mapping[str, int]) -> dict[str, Any]:
     if job.output_tags:
         row["tags"] = dict(job.output_tags)
     if job.depends_on:
-        row["after"] = [places[depend] for depend in job.depends_on]
+        row["after"] = [numbers[depend] for depend in job.depends_on]
     return row
 
 
@@ -462,3 +463,111 @@ def _left_files(described: TabletDocument) -> dict[str, str]:
         (path, "is still being written") for path, file in described.files.items() if file.open
     )
     return left
+
+
+# ---------------------------------------------------------------------------------- Offline backlog
+# Computes the backlog of a tablet in a JSON file (`neve backlog`).
+#
+# The document is that of `neve plan --files`, with two more fields: `compacted`, the input bytes
+# that are already rewritten, and `partial`, the outputs that are being written.
+
+
+DEFAULT_STRATEGY = "size-tiered"
+_PARTIAL_FIELDS = frozenset({"bytes", "time_max", "level"})
+_NOW = ("now", "now_s")
+
+
+def backlog_offline(
+    document: object,
+    strategy: str | None = None,
+    mode: str | None = None,
+    overrides: Mapping[str, object] | None = None,
+    tablet: str | None = None,
+) -> dict[str, Any]:
+    """Return how many bytes remain to be rewritten.
+
+    Args:
+        document: The tablet, as for `neve.offline.plan_offline`, with `compacted` (path → bytes)
+            and `partial` (a list of `bytes`, `time_max`, `level`). The progress of running jobs is
+            included.
+        strategy: Name of the tracker; None: `size-tiered`.
+        mode: `seed` or `interesting`, for trackers with tiers; None: `interesting`.
+        overrides: Options and settings that override those in `table`; values may be texts.
+        tablet: Use only files of this tablet, if there are files of several tablets.
+
+    Returns:
+        `{"backlog": bytes}`, a number of at least 0, possibly fractional.
+
+    Raises:
+        RequestError: The document, an option or the strategy's name is invalid.
+        PluginError: The tracker cannot be loaded.
+    """
+    name = strategy or DEFAULT_STRATEGY
+    described = read_document(document, tablet)
+    body = document if isinstance(document, Mapping) else {}
+    with request_errors(f"strategy {name!r} is unknown: "):
+        plugin = load_tracker(name)
+    option_names = plugin.option_names
+    given = dict(overrides or {})
+    if mode is not None:
+        if "mode" not in option_names:
+            raise RequestError(f"strategy {name!r} has no modes; leave --mode out")
+        given["mode"] = mode
+    now_s = _now_s(described, given)
+    if now_s is not None and "now_s" in option_names:
+        given["now_s"] = now_s
+    written = _of_strategy(described.settings, option_names)
+    settings, options = read_settings(written, option_names, given)
+    try:
+        tracker = plugin.tracker(settings, options)
+    except ConfigError as error:
+        # In this command, the caller is the operator.
+        raise RequestError(str(error)) from error
+    for file in described.files.values():
+        tracker.add(file)
+    return {"backlog": tracker.backlog_bytes(_work(described, body, now_s or 0.0))}
+
+
+def _of_strategy(written: Mapping[str, object], option_names: frozenset[str]) -> dict[str, object]:
+    """Drop the options of other strategies, so that one document works for all strategies."""
+    others = frozenset[str]().union(*(load_tracker(name).option_names for name in TRACKERS.names()))
+    return {
+        name: value
+        for name, value in written.items()
+        if name not in _NOW and (name in option_names or name not in others)
+    }
+
+
+def _now_s(described: TabletDocument, given: dict[str, object]) -> float | None:
+    """Remove the time from the options; fall back to the settings, then to the document."""
+    written = [given.pop(name) for name in _NOW if name in given]
+    written += [described.settings[name] for name in _NOW if name in described.settings]
+    return read_time(written[0], "now") if written else described.now_s
+
+
+def _work(described: TabletDocument, body: Mapping[Any, Any], now_s: float) -> WorkUnderWay:
+    """Return the work in progress from the document's fields and its running jobs."""
+    read: dict[str, int] = {}
+    outputs: list[PartialOutput] = []
+    for job in described.running:
+        for path, size_bytes in job.read_bytes.items():
+            read[path] = read.get(path, 0) + size_bytes
+        if job.written_bytes:
+            latest_s = max((file.time_max_s or 0.0 for file in job.files), default=0.0)
+            outputs.append(PartialOutput(size_bytes=job.written_bytes, time_max_s=latest_s))
+    for path, size in read_object(body.get("compacted") or {}, "compacted").items():
+        if path not in described.files:
+            raise RequestError(f"compacted names {path!r}, expected the path of a file in files")
+        read[path] = read.get(path, 0) + SIZE.read(size, f"compacted.{path}")
+    for number, entry in enumerate(read_list(body.get("partial") or [], "partial")):
+        outputs.append(_partial(entry, f"partial[{number}]"))
+    return WorkUnderWay(read_bytes=read, outputs=tuple(outputs), now_s=now_s)
+
+
+def _partial(entry: object, where: str) -> PartialOutput:
+    written = read_object(entry, where, _PARTIAL_FIELDS)
+    return PartialOutput(
+        size_bytes=SIZE.read(written.get("bytes"), f"{where}.bytes"),
+        time_max_s=read_time(written.get("time_max") or 0, f"{where}.time_max"),
+        level=COUNT.read(written.get("level") or 0, f"{where}.level"),
+    )

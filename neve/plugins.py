@@ -21,26 +21,37 @@ from common.model.request import OutputSpec
 from common.model.table import Column, Table, TableSettings
 from common.model.tablet import TabletId
 from common.spi.controller import (
+    BacklogTracker,
     ControlDecision,
     Controller,
     ControllerPlugin,
     ControlReadings,
     ForegroundLatency,
+    PartialOutput,
     ShareClass,
+    TrackerPlugin,
+    WorkUnderWay,
 )
-from common.spi.dispatcher import Dispatcher, DispatchParameters
 from common.spi.options import of_table, option, option_names, read_options, settings_of
-from common.spi.output import OutputConfigurer, OutputParameters
 from common.spi.planner import (
+    Chosen,
     DeclaredPlanner,
+    Dispatcher,
+    DispatchParameters,
     Planner,
     PlanParameters,
     RequestFacts,
     RunningJob,
+    Selector,
+    SelectorParameters,
 )
-from common.spi.selector import Chosen, Selector, SelectorParameters
-from common.spi.tracker import BacklogTracker, PartialOutput, TrackerPlugin, WorkUnderWay
-from common.spi.transform import DELETED, RowTransform, TransformContext
+from common.spi.rewrite import (
+    DELETED,
+    OutputConfigurer,
+    OutputParameters,
+    RowTransform,
+    TransformContext,
+)
 
 __all__ = [
     "DELETED",

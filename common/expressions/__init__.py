@@ -9,10 +9,9 @@ is pure, and every refusal is a `RequestError` that points at the position.
     grammar            tokens to a tree
     types              value types of expressions; results of parsing
     operators          literals and operators as typed SQL
-    clauses            the functions; a predicate or assignments, checked against a schema
+    clauses            the functions; predicates, assignments and transforms, checked
     file_pruning       whether a predicate can be true for a row of a file
     native             expressions that Polars evaluates exactly as Spark does
-    request_transform  the effect of a request on rows
 
 From text to SQL:
 

@@ -4,13 +4,11 @@
     store_values            stored values other than tables, tablets and requests
     keys                    names of all keys
     codec/                  all stored values as bytes
-    commands                the Redis commands that are used, as values
-    keyspace                the port under the store
+    keyspace                the port under the store, and the Redis commands that are used
     executor                repeats a transaction until its outcome is known
     bulk_reads              many tablets in few round trips; the tile rule
-    store                   `TabletStore`: what the rest of the system may ask, over any keyspace
+    store                   `TabletStore`: what the rest of the system may ask; all tablets
     redis/                  the keyspace in Redis
-    table_walk              all tablets of a table, page by page
     file_pin                a pin that lasts as long as a piece of work
     store_watch             detects that the store does not answer
 

@@ -1,16 +1,21 @@
-"""`TabletStore` over any keyspace: the executor makes changes, reads are decoded here."""
+"""`TabletStore` over any keyspace: the executor makes changes, reads are decoded here.
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+`walk_ids` and `walk_tiles` iterate over the tablets of a table.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 
 from common.errors import (
     BrokenValueError,
+    ConflictError,
     MetadataError,
     RequestError,
     UnavailableError,
     UnknownOutcomeError,
 )
 from common.metadata import bulk_reads
-from common.metadata.bulk_reads import RangeReader, read_raw_tablets
+from common.metadata.bulk_reads import RangeReader, read_raw_tablets, tile_after
 from common.metadata.changes import (
     AddFiles,
     BeginOperation,
@@ -27,25 +32,6 @@ from common.metadata.codec import table as codec_table
 from common.metadata.codec.layout import stored_name, whole_number
 from common.metadata.codec.table import request_of_member, unpack_request
 from common.metadata.codec.tablet import unpack_files, unpack_running
-from common.metadata.commands import (
-    TIME,
-    Command,
-    Reply,
-    entry_at,
-    get,
-    hget,
-    hgetall,
-    hmget,
-    hscan,
-    last_members,
-    member_at,
-    members_after,
-    mget,
-    newest,
-    scan,
-    xadd,
-    zcard,
-)
 from common.metadata.executor import (
     Executor,
     ExecutorCounts,
@@ -65,7 +51,28 @@ from common.metadata.keys import (
     audit_key,
     retired_name,
 )
-from common.metadata.keyspace import Keyspace, LinkLostError, StoreBusyError
+from common.metadata.keyspace import (
+    TIME,
+    Command,
+    Keyspace,
+    LinkLostError,
+    Reply,
+    StoreBusyError,
+    entry_at,
+    get,
+    hget,
+    hgetall,
+    hmget,
+    hscan,
+    last_members,
+    member_at,
+    members_after,
+    mget,
+    newest,
+    scan,
+    xadd,
+    zcard,
+)
 from common.metadata.store_values import (
     AcceptedLoss,
     AttemptOutcome,
@@ -86,7 +93,7 @@ from common.model.file import DataFile
 from common.model.group import LimitScope
 from common.model.request import Request
 from common.model.table import Table
-from common.model.tablet import Record, Reservation, Tablet, TabletId
+from common.model.tablet import PLUS_INFINITY, Record, Reservation, Tablet, TabletId
 
 READ_TRIES_MAX = 3
 """Tries of one read whose connection broke."""
@@ -221,12 +228,12 @@ class TabletStore:
         """
         index = TableKeys(table).index
         indexes = range(count - 1, await self._read(zcard(index)) - 1, count)
-        found = await bulk_reads.read_each(
+        members = await bulk_reads.read_each(
             self._fetch,
             [member_at(index, index_in_table) for index_in_table in indexes],
             lambda _number, ends: ends,
         )
-        return [end for ends in found for end in ends]
+        return [end for ends in members for end in ends]
 
     async def locate(self, table: str, key: bytes) -> TabletId | None:
         """Return the tablet of a range-partitioned table that holds `key`, or None."""
@@ -262,16 +269,16 @@ class TabletStore:
         )
 
     async def held_among(
-        self, asked: Mapping[TabletId, Sequence[str]]
+        self, paths_of: Mapping[TabletId, Sequence[str]]
     ) -> Sequence[Collection[str]]:
         """Return which of some paths are files of their tablet, for each tablet.
 
         The cost depends on the number of paths, not on the number of files in the tablets.
 
         Args:
-            asked: Tablet → paths.
+            paths_of: Tablet → paths.
         """
-        wanted = [(tablet, list(paths)) for tablet, paths in asked.items() if paths]
+        wanted = [(tablet, list(paths)) for tablet, paths in paths_of.items() if paths]
         entries = await bulk_reads.read_each(
             self._fetch,
             [hmget(TabletKeys.of(tablet).files, paths) for tablet, paths in wanted],
@@ -282,7 +289,7 @@ class TabletStore:
             },
         )
         held = dict(zip((tablet for tablet, _ in wanted), entries, strict=True))
-        return [held.get(tablet, set()) for tablet in asked]
+        return [held.get(tablet, set()) for tablet in paths_of]
 
     async def inspect(self, tablets: Sequence[TabletId]) -> Sequence[RawTablet]:
         """Return all values under the keys of tablets, for `neve fsck`."""
@@ -358,12 +365,12 @@ class TabletStore:
         keys = [TableKeys(table) for table in ids.values()]
         replies = await self._hashes([key.table for key in keys])
         tables: list[Table] = []
-        for name, each, stored in zip(ids, keys, replies, strict=True):
+        for name, table_keys, stored in zip(ids, keys, replies, strict=True):
             try:
                 if isinstance(stored, BrokenValueError):
                     raise stored
                 if stored:
-                    tables.append(codec_table.unpack_table(each.table, ids[name], stored))
+                    tables.append(codec_table.unpack_table(table_keys.table, ids[name], stored))
             except BrokenValueError as error:
                 broken[name] = str(error)
         broken_ids = frozenset(ids[name] for name in broken if name in ids)
@@ -399,8 +406,8 @@ class TabletStore:
         replies = await self._fetch([[hgetall(key.table)] for key in keys])
         hashes = zip(keys, replies, strict=True)
         return [
-            codec_table.unpack_table(each.table, each.id, stored)
-            for each, (stored,) in hashes
+            codec_table.unpack_table(table_keys.table, table_keys.id, stored)
+            for table_keys, (stored,) in hashes
             if stored
         ]
 
@@ -621,3 +628,56 @@ class TabletStore:
                 if (lost := lost + 1) == READ_TRIES_MAX:
                     message = f"the metadata store does not answer: {error}"
                     raise UnavailableError(message) from error
+
+
+# --------------------------------------------------------------------------------------- Table walk
+# Iteration over all tablets of a table, page by page, so that every file is seen once.
+
+
+PAGE_TABLETS = 200
+TRIES_MAX = 8
+PAUSE_S = 0.05
+
+
+async def walk_ids(store: TabletStore, table: str) -> AsyncIterator[Sequence[TabletId]]:
+    """Yield the ids of all tablets, ascending, page by page."""
+    after: bytes | None = None
+    while ids := await store.tablet_ids(table, after, PAGE_TABLETS):
+        yield ids
+        after = ids[-1].end
+
+
+async def walk_tiles(store: TabletStore, table: Table) -> AsyncIterator[Sequence[Tablet]]:
+    """Yield the tablets of a table by the tile rule, page by page, ascending.
+
+    Each tablet begins where the previous one ends, and each is read at one moment. So every file
+    is seen exactly once, despite concurrent splits and merges. Tablets of a partitioned table do
+    not tile; each is independent.
+
+    Raises:
+        ConflictError: A merge or split crossed the page that was just read, or there is a
+            hole: begin again, or run `fsck`.
+    """
+    if table.partition_by:
+        async for ids in walk_ids(store, table.id):
+            yield [tablet for tablet in await store.tablets(ids) if tablet is not None]
+        return
+    reached: bytes | None = None
+    while reached != PLUS_INFINITY:
+        page = await _next_tiles(store, table, reached)
+        yield page
+        reached = page[-1].bounds.end
+
+
+async def _next_tiles(store: TabletStore, table: Table, reached: bytes | None) -> list[Tablet]:
+    for number in range(TRIES_MAX):
+        if number:
+            await asyncio.sleep(PAUSE_S)
+        ids = await store.tablet_ids(table.id, reached, PAGE_TABLETS)
+        read = [tablet for tablet in await store.tablets(ids) if tablet is not None]
+        if tiles := tile_after(read, reached):
+            return tiles
+    raise ConflictError(
+        f"table {table.name}: its tablets keep changing, or there is a hole between them; "
+        "try again, or check the table with `neve fsck`"
+    )

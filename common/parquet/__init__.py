@@ -1,8 +1,7 @@
 """Parquet files in a table's location: where they may be, reading them, writing them.
 
   location             storage, paths in a location, its identity with links resolved
-  service_files        owner, generation and description of a table below `_neve/`
-  foreign_formats      marks of Delta, Iceberg and other formats, whose files are left alone
+  service_files        files below `_neve/`; marks of other formats, whose files are left alone
   row_batches          rows in bounded memory; the file that makes plain readers fail
   file_inspection      consistency of a footer; facts, rows and key samples of a file
   write                files according to the table's settings

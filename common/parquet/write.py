@@ -13,9 +13,9 @@ from common.parquet.location import Location, size_of, storage_error
 from common.parquet.row_batches import OpenFile, row_batches
 from common.rows.conform import storage_values
 from common.rows.merge import concat_rows, sorted_rows, take_rows
-from common.rows.reader_limits import in_microseconds
 from common.rows.row_facts import RowTally
 from common.rows.rules import RowRules
+from common.rows.schema import in_microseconds
 
 ROW_GROUP_ROWS_MIN = 1024
 ROW_GROUP_ROWS_MAX = 1 << 20
@@ -181,7 +181,7 @@ def _narrowed(rows: pa.Table, schema: pa.Schema, source: str, *, truncate: bool)
             continue
         try:
             plain = [storage_values(chunk) for chunk in column.chunks]
-            narrow = [each.cast(field.type, safe=not truncate) for each in plain]
+            narrow = [chunk.cast(field.type, safe=not truncate) for chunk in plain]
         except pa.ArrowInvalid as error:
             raise RequestError(
                 f"file {source}: column {field.name} cannot be kept in microseconds: {error}; "

@@ -1,7 +1,6 @@
 """Rows: which one wins, how keys and rows become bytes, how schemas unite. Values only, no I/O.
 
-    schema         column types, schema union, changes of a table's schema
-    reader_limits  columns that an engine cannot read
+    schema         column types, schema union, schema changes, columns that engines cannot read
     conform        rows of a file in the columns and types of their table; Arrow as numpy
     key_encoding   key columns as encoded keys; partitions as text, as keys, and as columns
     rules          which row of a key wins, and which dead rows may be dropped

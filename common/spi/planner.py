@@ -1,4 +1,6 @@
-"""The planner interface: files of a tablet in, jobs out. Entry point group `neve.planners`.
+"""The interfaces of planners, dispatchers and selectors, which decide what is compacted.
+
+The planner interface: files of a tablet in, jobs out. Entry point group `neve.planners`.
 
 A planner is pure: same parameters, same plan; no clock, no I/O, no randomness. It must have
 `plan`. It should also have the members of `DeclaredPlanner`, so that a wrong option fails at the
@@ -16,7 +18,7 @@ from common.model.group import Group
 from common.model.job import Kind, Plan
 from common.model.key_values import KeyType
 from common.model.outcome import TabletStatistics
-from common.model.table import TableSettings
+from common.model.table import Table, TableSettings
 from common.model.tablet import Bounds, TabletId
 from common.units import shown
 
@@ -221,3 +223,88 @@ def settings_read_by(planner: Planner) -> frozenset[str] | None:
     """Return the table settings that a planner declares to read; None: it declares nothing."""
     declared = getattr(planner, "setting_names", None)
     return None if declared is None else frozenset(declared)
+
+
+# --------------------------------------------------------------------------------------- Dispatcher
+# The dispatcher interface: chooses the service of a tablet. Group `neve.dispatchers`.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchParameters:
+    """The inputs of a dispatcher."""
+
+    table: Table
+    kind: Kind
+    hints: Mapping[str, str] = field(default_factory=dict)
+    """Hints of the user request; empty for SYSTEM."""
+    services: tuple[str, ...] = ()
+    """Names of the configured services."""
+
+
+class Dispatcher(Protocol):
+    """Chooses the service for a table, kind and hints."""
+
+    def dispatch(self, parameters: DispatchParameters) -> str:
+        """Return the name of a service."""
+        ...
+
+
+# ----------------------------------------------------------------------------------------- Selector
+# The selector interface: files of a tablet in, files that a request rewrites out.
+#
+# Entry point group `neve.selectors`. A selector is pure: same parameters, same choice; no clock, no
+# I/O, no randomness. It sees metadata only, and runs in a thread. A selector that takes too long
+# fails its request.
+#
+# A selector may also use summaries that are stored in the files. It then has a method
+# `summary_names`, and receives the values that footers have under these names.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectorParameters:
+    """The inputs of a selector, for one tablet."""
+
+    tablet: TabletId
+    table: Table
+    files: tuple[DataFile, ...]
+    """Complete files that may hold rows of the request's range, sorted by path."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Options from the request, or from the table's settings."""
+    now_s: float = 0.0
+    summaries: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Path → name → text in the footer's key-value metadata. Names that a file lacks are left out;
+    empty for a selector that uses no summaries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """A selector's choice: paths among the given files; empty: none."""
+
+    files: tuple[str, ...] = ()
+    reason: str
+    """A human-readable sentence."""
+    times_s: Mapping[str, float] = field(default_factory=dict)
+    """Path → time at which the file was or will be chosen because of time alone.
+
+    A table's own selector is called again at the next of these times. Files that do not
+    depend on time are left out.
+    """
+
+
+class Selector(Protocol):
+    """Chooses the files that a request rewrites in a tablet.
+
+    A selector that uses summaries also has `summary_names(options) -> Sequence[str]`.
+    """
+
+    def check(self, options: Mapping[str, str]) -> None:
+        """Refuse missing, unknown or wrong options.
+
+        Raises:
+            RequestError: Names the option and what was expected.
+        """
+        ...
+
+    def select(self, parameters: SelectorParameters) -> Chosen:
+        """Return the files to rewrite; the options are valid."""
+        ...

@@ -22,21 +22,22 @@ from common.wire import Assignment, OutsideFile, TakeRequest
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.actions import Action
-from coordinator.core.attempt_events import release_attempt
+from coordinator.core.attempt_events import note_sign_of_life, release_attempt
 from coordinator.core.attempts import (
     Attempt,
     AttemptState,
+    Compactor,
     Ending,
+    ReservingTake,
+    Take,
     attempt_of_job,
     done_shares,
 )
 from coordinator.core.cluster_state import ClusterState
-from coordinator.core.compactor_events import note_sign_of_life
-from coordinator.core.compactors import Compactor, ReservingTake, Take
 from coordinator.core.control import ClusterFacts
 from coordinator.core.queue import JobFilter, admits_weight, job_weight
 from coordinator.core.queue_index import JOB_COST_BYTES, SHARE_CLASSES
-from coordinator.core.version_watermark import droppable_version
+from coordinator.core.scans import droppable_version
 
 # -------------------------------------------------------------------------------------- Enforcement
 # Collect the facts for the controller, and enforce its decisions.

@@ -1,7 +1,8 @@
-"""Attempts are found in the store, end, and are taken back.
+"""Attempts are found in the store, end, and are taken back; compactors come and go.
 
 However an attempt ends, its slot is freed once, the store is asked to release the remaining
-reservation, and the tablet is planned again. `compactor_events` ends attempts through this module.
+reservation, and the tablet is planned again. A compactor that
+is silent or dead loses its attempts in the same way.
 """
 
 from dataclasses import replace
@@ -10,14 +11,16 @@ from typing import assert_never
 from common.model.job import analysis_id
 from common.model.outcome import AttemptEnd
 from common.model.tablet import Reservation, TabletId
-from common.wire import AttemptProgress, AttemptReport
+from common.wire import AttemptProgress, AttemptReport, Heartbeat
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.actions import Action
 from coordinator.core.attempts import (
     Attempt,
     AttemptState,
+    Compactor,
     Ending,
+    SignOfLife,
     attempt_of_reservation,
     listed_attempt,
 )
@@ -177,16 +180,16 @@ def _add_found_attempt(
     cluster: ClusterState, tablet: TabletId, reservation: Reservation, now_s: float
 ) -> list[Action]:
     """Record a reservation as FOUND; end or adopt it at once if its compactor has reported it."""
-    found = attempt_of_reservation(tablet, cluster.table_name(tablet.table), reservation, now_s)
-    cluster.attempts.add(found)
-    cluster.capacity.enter(found.id, found.group, found.input_bytes)
-    report = cluster.reports.pop(found.id)
+    attempt = attempt_of_reservation(tablet, cluster.table_name(tablet.table), reservation, now_s)
+    cluster.attempts.add(attempt)
+    cluster.capacity.enter(attempt.id, attempt.group, attempt.input_bytes)
+    report = cluster.reports.pop(attempt.id)
     if report is not None and report.end is not AttemptEnd.COMMITTED:
-        return _end_as_reported(cluster, found, report, now_s)
-    compactor = cluster.compactors.get(found.compactor)
-    progress = None if compactor is None else compactor.lists(found.id)
+        return _end_as_reported(cluster, attempt, report, now_s)
+    compactor = cluster.compactors.get(attempt.compactor)
+    progress = None if compactor is None else compactor.lists(attempt.id)
     if compactor is not None and progress is not None:
-        adopt_attempt(cluster, found, progress, compactor.incarnation, now_s)
+        adopt_attempt(cluster, attempt, progress, compactor.incarnation, now_s)
     return []
 
 
@@ -275,20 +278,20 @@ def finish_attempt(cluster: ClusterState, attempt: str, end: AttemptEnd) -> list
     The change feed shows that a reservation is gone, often before the release is answered, but not
     the reason. In that case, the counters count the requested end.
     """
-    known = cluster.attempts.end(attempt, end)
-    if known is None:
+    ended = cluster.attempts.end(attempt, end)
+    if ended is None:
         return []
     cluster.capacity.leave(attempt)
-    asked = known.ending if end is AttemptEnd.LOST else None
+    asked = ended.ending if end is AttemptEnd.LOST else None
     _count(cluster, end if asked is None else asked.end)
-    cluster.backlogs.settle(known.tablet, attempt, committed=end is AttemptEnd.COMMITTED)
+    cluster.backlogs.settle(ended.tablet, attempt, committed=end is AttemptEnd.COMMITTED)
     if end is AttemptEnd.COMMITTED:
-        cluster.counters.committed_bytes[known.group] += known.input_bytes
-        cluster.retry.note_success(known.compactor, known.tablet, known.inputs)
-        cluster.crashes.forget(known.tablet, known.inputs)
-        if known.job_id == analysis_id(known.tablet):
-            cluster.wanted_analyses.pop(known.tablet)
-    return [do.Replan(tablet=known.tablet)]
+        cluster.counters.committed_bytes[ended.group] += ended.input_bytes
+        cluster.retry.note_success(ended.compactor, ended.tablet, ended.inputs)
+        cluster.crashes.forget(ended.tablet, ended.inputs)
+        if ended.job_id == analysis_id(ended.tablet):
+            cluster.wanted_analyses.pop(ended.tablet)
+    return [do.Replan(tablet=ended.tablet)]
 
 
 def _count(cluster: ClusterState, end: AttemptEnd) -> None:
@@ -319,3 +322,199 @@ def release_orphan(
     fields = (("tablet", str(attempt.tablet)), ("attempt", attempt.id))
     event = do.WriteLog(event="reservation orphaned", fields=fields)
     return [event, *lose_attempt(cluster, attempt, cause, now_s)]
+
+
+# ------------------------------------------ News of compactors: heartbeats, drains, silence, deaths
+
+
+def decide_on_compactor(
+    cluster: ClusterState, event: on.CompactorEvent, now_s: float
+) -> list[Action]:
+    """Handle an event of a compactor; return the resulting actions."""
+    match event:
+        case on.CompactorHeard(beat=beat):
+            return _compactor_heard(cluster, beat, now_s)
+        case on.CompactorGone():
+            return _compactor_gone(cluster, event, now_s)
+        case on.DrainAsked(compactor=compactor):
+            drains = cluster.compactors.drain(compactor)
+            return answer_takes_with_nothing(cluster, compactor) if drains else []
+        case _:
+            assert_never(event)
+
+
+def note_sign_of_life(
+    cluster: ClusterState, news: Compactor, now_s: float
+) -> tuple[SignOfLife, list[Action]]:
+    """Record a sign of life; if it comes from a new process, the old one's attempts are lost.
+
+    Ray may restart a process before it reports the death of the previous one.
+    """
+    sign = cluster.compactors.note(news)
+    if sign is not SignOfLife.REPLACED:
+        return sign, []
+    lost = [
+        attempt
+        for attempt in cluster.attempts.of_compactor(news.name)
+        if attempt.incarnation != news.incarnation and attempt.state is AttemptState.RUNNING
+    ]
+    return sign, [
+        _log_gone(news.name, "it was started again"),
+        *_lose_with_process(cluster, lost, "its compactor was restarted", now_s),
+        *answer_takes_with_nothing(cluster, news.name, except_for=news.incarnation),
+    ]
+
+
+def lose_silent_compactors(cluster: ClusterState, now_s: float) -> list[Action]:
+    """Drop the compactors that have been silent for too long, and lose their attempts."""
+    actions: list[Action] = []
+    for compactor in cluster.compactors.silent(now_s, cluster.limits.silence_max_s):
+        cluster.compactors.lose(compactor.name)
+        cluster.grants.lose(compactor.name)
+        silence_s = round(now_s - compactor.heard_s, 1)
+        fields = (("compactor", compactor.name), ("silence_s", silence_s))
+        actions.append(do.WriteLog(event="compactor silent", fields=fields))
+        actions += _lose_all(cluster, compactor.name, "its compactor fell silent", now_s)
+    return actions
+
+
+def answer_takes_with_nothing(
+    cluster: ClusterState, compactor: str, *, except_for: str = ""
+) -> list[Action]:
+    """Answer the takes of a compactor with nothing.
+
+    Args:
+        cluster: The coordinator's memory.
+        compactor: The compactor whose takes are answered.
+        except_for: An incarnation whose takes keep waiting.
+    """
+    actions: list[Action] = []
+    for take in cluster.takes.of_compactor(compactor, except_for):
+        if cluster.takes.leave(take):
+            cluster.takes.note_answer(take, "")
+            actions.append(do.AnswerNothing(take=take))
+    return actions
+
+
+def _compactor_heard(cluster: ClusterState, beat: Heartbeat, now_s: float) -> list[Action]:
+    news = Compactor(
+        name=beat.compactor,
+        incarnation=beat.incarnation,
+        group=beat.group,
+        heard_s=now_s,
+        node=beat.node,
+        slots=beat.slots,
+        draining=beat.draining,
+        ready=beat.ready,
+        start_problem=beat.start_problem,
+        edition=beat.edition,
+        listed=beat.attempts,
+    )
+    sign, actions = note_sign_of_life(cluster, news, now_s)
+    if sign is SignOfLife.STRAGGLER:
+        return [do.AnswerBeat(compactor=beat.compactor, cancel=(), drain=False)]
+    actions += _compare_listing(cluster, beat, now_s)
+    cluster.grants.note_heartbeat(
+        beat.compactor, beat.group, beat.attempts, now_s, cluster.is_running
+    )
+    compactor = cluster.compactors.get(beat.compactor)
+    assert compactor is not None
+    if compactor.draining:
+        actions += answer_takes_with_nothing(cluster, beat.compactor)
+    cancel = tuple(
+        attempt.attempt for attempt in beat.attempts if _must_cancel(cluster, beat, attempt)
+    )
+    answer = do.AnswerBeat(
+        compactor=beat.compactor,
+        cancel=cancel,
+        drain=compactor.draining,
+        grants=cluster.grants.answer(beat.attempts),
+    )
+    return [*actions, answer]
+
+
+def _compare_listing(cluster: ClusterState, beat: Heartbeat, now_s: float) -> list[Action]:
+    """Compare the attempts that a compactor lists with those that the coordinator expects."""
+    listing = {progress.attempt: progress for progress in beat.attempts}
+    actions: list[Action] = []
+    for attempt in cluster.attempts.of_compactor(beat.compactor):
+        progress = listing.get(attempt.id)
+        match attempt.state:
+            case AttemptState.FOUND | AttemptState.RUNNING if progress is not None:
+                adopt_attempt(cluster, attempt, progress, beat.incarnation, now_s)
+            case AttemptState.FOUND | AttemptState.RUNNING:
+                actions += _note_unlisted(cluster, attempt, now_s)
+            case _:
+                pass
+    return actions
+
+
+def _note_unlisted(cluster: ClusterState, attempt: Attempt, now_s: float) -> list[Action]:
+    """Count a heartbeat that does not list an attempt; after a few, the attempt is lost.
+
+    Its assignment or its report was then lost on the way. A FOUND attempt does not wait for the
+    end of its grace period in this case. The grace period is for compactors that have not sent a
+    heartbeat so far, and restarts with every coordinator: if coordinators kept failing, it would
+    never end.
+    """
+    beats = attempt.unlisted_beats + 1
+    limits, absent_s = cluster.limits, now_s - attempt.listed_s
+    if beats < limits.lost_answer_beats or absent_s < limits.unlisted_max_s:
+        cluster.attempts.update(replace(attempt, unlisted_beats=beats))
+        return []
+    cause = "its compactor does not list it"
+    if attempt.state is AttemptState.FOUND:
+        return release_orphan(cluster, attempt, cause, now_s)
+    return lose_attempt(cluster, attempt, cause, now_s)
+
+
+def _must_cancel(cluster: ClusterState, beat: Heartbeat, progress: AttemptProgress) -> bool:
+    """Return whether a compactor runs an attempt that has ended or is being released."""
+    attempt = cluster.attempts.get(progress.attempt)
+    if attempt is not None:
+        return attempt.state is AttemptState.RELEASING or attempt.compactor != beat.compactor
+    return cluster.attempts.ended(progress.attempt) not in (None, AttemptEnd.COMMITTED)
+
+
+def _compactor_gone(cluster: ClusterState, event: on.CompactorGone, now_s: float) -> list[Action]:
+    """Handle the confirmed death of a process; another process of the same name is unaffected."""
+    living = cluster.compactors.get(event.compactor)
+    dead = cluster.compactors.mark_dead(event.compactor, event.incarnation)
+    if dead is None and living is not None:
+        return []
+    cluster.grants.lose(event.compactor)
+    lost = _lose_all(cluster, event.compactor, event.cause, now_s)
+    if dead is None and not lost:
+        return []
+    return [_log_gone(event.compactor, event.cause), *lost]
+
+
+def _log_gone(compactor: str, cause: str) -> do.WriteLog:
+    fields = (("compactor", compactor), ("cause", cause))
+    return do.WriteLog(event="compactor gone", fields=fields)
+
+
+def _lose_all(cluster: ClusterState, compactor: str, cause: str, now_s: float) -> list[Action]:
+    lost = [
+        attempt
+        for attempt in cluster.attempts.of_compactor(compactor)
+        if attempt.state in (AttemptState.RUNNING, AttemptState.FOUND)
+    ]
+    return _lose_with_process(cluster, lost, cause, now_s) + answer_takes_with_nothing(
+        cluster, compactor
+    )
+
+
+def _lose_with_process(
+    cluster: ClusterState, lost: list[Attempt], cause: str, now_s: float
+) -> list[Action]:
+    """Lose the attempts of a dead process and count the death; see `CrashHistory`."""
+    actions: list[Action] = []
+    for attempt in lost:
+        record, halvings = cluster.crashes.note_death(attempt.tablet, attempt.inputs), 0
+        if record.is_repeated:
+            halvings = record.halvings
+            pause = cluster.retry.note_death(attempt.tablet, attempt.inputs, cause, now_s)
+            actions += pause_log(attempt, pause)
+        actions += lose_attempt(cluster, attempt, cause, now_s, halvings=halvings)
+    return actions

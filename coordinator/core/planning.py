@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from common.errors import PluginError
-from common.model.file import DataFile
-from common.model.group import Service
+from common.model.file import DataFile, may_cross
+from common.model.group import Group, Service
 from common.model.job import (
     INTERVALS_MAX,
     PLANNED_ACTIONS,
@@ -24,6 +24,7 @@ from common.model.job import (
     PlannedInterval,
     PlannedJob,
     TabletPlan,
+    cut_priority,
     job_id,
     time_outputs_max,
 )
@@ -31,21 +32,29 @@ from common.model.key_values import KeyType, key_type_of
 from common.model.keys import SPLIT_BYTES_MAX
 from common.model.request import AUTOMATIC_PREFIX
 from common.model.table import Table, TableSettings, TableState
-from common.model.tablet import Reservation, Selection, Tablet, TabletId
+from common.model.tablet import (
+    Operation,
+    OperationKind,
+    OperationStep,
+    Reservation,
+    Selection,
+    Tablet,
+    TabletId,
+)
 from common.primitives import earliest_s
-from common.spi.dispatcher import Dispatcher, DispatchParameters
+from common.spi.controller import TrackerPlugin
 from common.spi.planner import (
     NOTHING_KNOWN,
+    Dispatcher,
+    DispatchParameters,
     Planner,
     PlanParameters,
     RequestFacts,
     RunningJob,
     Surroundings,
 )
-from common.spi.tracker import TrackerPlugin
 from common.units import format_bytes, whole_number
 from coordinator.core.backlog import measured
-from coordinator.core.split_jobs import cut_plan, is_cutting
 from coordinator.core.triggers import (
     gate_sentence,
     is_gated,
@@ -54,16 +63,107 @@ from coordinator.core.triggers import (
     wants_analysis,
 )
 
+# ------------------------------------- Jobs that cut files at the key where a tablet is being split
+# No other jobs are planned for such a tablet. A file that crosses the key must be rewritten once,
+# so a job merges as many crossing files as it may take. The other files are not compacted until the
+# split has ended, which takes a short time only.
+
+
+def is_cutting(operation: Operation | None) -> bool:
+    """Return whether an operation is a split that waits until no file crosses its key."""
+    return (
+        operation is not None
+        and operation.kind is OperationKind.SPLIT
+        and operation.step is OperationStep.CUT
+        and operation.at is not None
+    )
+
+
+def crossing_files(tablet: Tablet) -> tuple[DataFile, ...]:
+    """Return the files that cross the split key of a tablet, ordered by size and path."""
+    operation = tablet.operation
+    if operation is None or operation.at is None or operation.kind is OperationKind.MERGE:
+        return ()
+    over = [file for file in tablet.files.values() if may_cross(file, operation.at)]
+    return tuple(sorted(over, key=lambda file: (file.size_bytes, file.path)))
+
+
+def cut_plan(tablet: Tablet, table: Table, service: Service) -> TabletPlan:
+    """Return the jobs that cut the crossing files, and why each other file was left.
+
+    The same files always form the same job, so that its failures can be counted.
+
+    Args:
+        tablet: A tablet whose operation `is_cutting`.
+        table: Its table.
+        service: Service with the groups, and optionally the option `max_files`.
+    """
+    operation = tablet.operation
+    assert operation is not None and operation.at is not None, tablet.id  # noqa: PT018
+    left = dict.fromkeys(tablet.files, "lies entirely on one side of the split key")
+    crossing, held = crossing_files(tablet), tablet.reserved_files
+    free = [file for file in crossing if not file.open and file.path not in held]
+    for file in free:
+        del left[file.path]
+    open_paths = [file.path for file in crossing if file.open]
+    left.update(dict.fromkeys(open_paths, "still being written, but crosses the split key"))
+    for attempt, entry in tablet.running.items():
+        left.update(dict.fromkeys(entry.inputs, f"being merged by {attempt}"))
+    files_max = _files_max(service.options, table.settings)
+    jobs = [
+        _split_job(tablet, table, operation.at, chosen, service.groups)
+        for chosen in _chunks(free, files_max, service.groups[-1].max_bytes)
+    ]
+    return TabletPlan(jobs=tuple(jobs), left=left)
+
+
+def _chunks(
+    files: Sequence[DataFile], files_max: int, bytes_max: int | None
+) -> list[list[DataFile]]:
+    """Return files in chunks of bounded count and bytes; a large file forms its own chunk."""
+    chunks: list[list[DataFile]] = []
+    size = 0
+    for file in files:
+        full = not chunks or len(chunks[-1]) >= files_max
+        if full or (bytes_max is not None and size + file.size_bytes >= bytes_max):
+            chunks.append([])
+            size = 0
+        chunks[-1].append(file)
+        size += file.size_bytes
+    return chunks
+
+
+def _split_job(
+    tablet: Tablet, table: Table, at: bytes, files: Sequence[DataFile], groups: Sequence[Group]
+) -> Job:
+    inputs = tuple(sorted(file.path for file in files))
+    size = sum(file.size_bytes for file in files)
+    fits = (group for group in groups if group.max_bytes is None or size < group.max_bytes)
+    what = "1 file" if len(files) == 1 else f"{len(files)} files"
+    return Job(
+        id=job_id(tablet.id, Kind.SYSTEM, None, inputs, (at,)),
+        tablet=tablet.id,
+        table_name=table.name,
+        kind=Kind.SYSTEM,
+        inputs=inputs,
+        input_bytes=size,
+        group=next(fits, groups[-1]).name,
+        priority=cut_priority(len(files)),
+        reason=f"cut at the split key: {what} of {format_bytes(size)}",
+        outputs_expected=2,
+        cuts=(at,),
+    )
+
+
 OUTPUTS_MAX = 10_000
 """Maximum number of outputs of one job; its reservation lists each of them."""
+
 
 # ------------------------------------------------ Sentences on requests in a tablet, for `explain`
 
 
 def holds_of(tablet: Tablet) -> tuple[str, ...]:
     """Return a sentence for the selection of a tablet and one for each waiting request."""
-    if not tablet.waiting and tablet.selection is None:
-        return ()
     waits = sorted(tablet.waiting, key=lambda request: (tablet.waiting[request], request))
     sentences = [waiting_sentence(request) for request in waits]
     if tablet.selection is not None:
@@ -159,25 +259,25 @@ def _problem(jobs: Sequence[PlannedJob], parameters: PlanParameters) -> str | No
     """Return the problem of the first invalid job, or None."""
     candidates = {file.path for file in parameters.candidates}
     groups = [group.name for group in parameters.groups]
-    files_max = _files_max(parameters)
+    files_max = _files_max(parameters.options, parameters.settings)
     for number, job in enumerate(jobs):
-        found = (
+        problem = (
             _wrong_form(job, parameters.kind, groups)
             or _wrong_cuts(job, keyed=parameters.keyed)
             or _wrong_files(job, candidates, files_max)
             or _wrong_times(job, parameters)
             or _wrong_dependencies(job, number)
         )
-        if found is not None:
-            return f"job {number} {found}"
+        if problem is not None:
+            return f"job {number} {problem}"
     return _overlap(jobs)
 
 
-def _files_max(parameters: PlanParameters) -> int:
-    option = parameters.options.get("max_files")
+def _files_max(options: Mapping[str, object], settings: TableSettings) -> int:
+    option = options.get("max_files")
     if isinstance(option, str) and (number := whole_number(option)) is not None:
         return number
-    return option if isinstance(option, int) else parameters.settings.max_files
+    return option if isinstance(option, int) else settings.max_files
 
 
 def _wrong_form(job: PlannedJob, kind: Kind, groups: Sequence[str]) -> str | None:
@@ -275,10 +375,8 @@ def _wrong_files(job: PlannedJob, candidates: set[str], files_max: int) -> str |
 
 
 def _wrong_dependencies(job: PlannedJob, number: int) -> str | None:
-    for other in job.depends_on:
-        if not 0 <= other < number:
-            return f"depends on job {other}, expected an earlier one"
-    return None
+    wrong = [other for other in job.depends_on if not 0 <= other < number]
+    return f"depends on job {wrong[0]}, expected an earlier one" if wrong else None
 
 
 def _overlap(jobs: Sequence[PlannedJob]) -> str | None:
@@ -391,11 +489,12 @@ def _tablet_plan(
 
 
 def _completed(plan: TabletPlan, tablet: Tablet, table: Table, configured: _Policies) -> TabletPlan:
-    """Return a plan with the analysis and the answer that triggers require."""
+    """Return a plan with the analysis and the open trigger that it answers, if there is one."""
     if wants_analysis(tablet.files.values(), table.settings):
         group = _service(table, Kind.SYSTEM, None, configured).groups[-1].name
         plan = replace(plan, analysis_group=group)
-    return _answering(plan, tablet, table) if table.triggered_at_s else plan
+    triggered_at_s = open_trigger_s(table, tablet.record)
+    return replace(plan, triggered_at_s=triggered_at_s) if triggered_at_s else plan
 
 
 SPACE_RETRY_S = 30.0
@@ -438,12 +537,6 @@ def _short_sentence(need: int, free_bytes: int, kept_bytes: int) -> str:
         f"a job would write up to {format_bytes(need)}: {format_bytes(free_bytes)} are free,"
         f" and keep_free_bytes reserves {format_bytes(kept_bytes)}"
     )
-
-
-def _answering(plan: TabletPlan, tablet: Tablet, table: Table) -> TabletPlan:
-    """Return a plan with the time of the trigger that it answers, if one is open."""
-    triggered_at_s = open_trigger_s(table, tablet.record)
-    return replace(plan, triggered_at_s=triggered_at_s) if triggered_at_s else plan
 
 
 def with_backlog(
@@ -499,15 +592,15 @@ def _why_idle(tablet: Tablet, table: Table) -> str | None:
     return None
 
 
-def _left_by_gate(tablet: Tablet, table: Table) -> dict[str, str]:
-    """Return the files of a gated table that wait for a trigger, with the reason."""
-    triggered_s, why = open_trigger_s(table, tablet.record), gate_sentence(table.settings)
-    return {path: why for path, file in tablet.files.items() if not is_included(file, triggered_s)}
-
-
 def _left_alone(tablet: Tablet, table: Table) -> dict[str, str]:
     """Return why files are not candidates: they are held or in use, or wait for a trigger."""
-    left = _left_by_gate(tablet, table) if is_gated(table.settings) else {}
+    left: dict[str, str] = {}
+    if is_gated(table.settings):
+        triggered_s, why = open_trigger_s(table, tablet.record), gate_sentence(table.settings)
+        waiting = (
+            path for path, file in tablet.files.items() if not is_included(file, triggered_s)
+        )
+        left = dict.fromkeys(waiting, why)
     if tablet.waiting:
         left.update(dict.fromkeys(tablet.files, waiting_sentence(min(tablet.waiting))))
     if tablet.selection is not None:
@@ -522,7 +615,7 @@ def _candidates(tablet: Tablet, table: Table, now_s: float) -> dict[Kind, tuple[
     """Return the candidates of each kind of jobs; a kind without candidates is omitted."""
     files, selection = tablet.files, tablet.selection
     taken = tablet.reserved_files if tablet.running else frozenset[str]()
-    found: dict[Kind, tuple[DataFile, ...]] = {}
+    by_kind: dict[Kind, tuple[DataFile, ...]] = {}
     if not tablet.waiting:
         held = frozenset[str]()
         if selection is not None and not _expired(tablet, selection, table, now_s):
@@ -532,11 +625,11 @@ def _candidates(tablet: Tablet, table: Table, now_s: float) -> dict[Kind, tuple[
         if is_gated(table.settings):
             triggered_s = open_trigger_s(table, tablet.record)
             system = [file for file in system if is_included(file, triggered_s)]
-        found[Kind.SYSTEM] = tuple(system)
+        by_kind[Kind.SYSTEM] = tuple(system)
     if selection is not None and not _finished(selection):
         chosen = [files[path] for path in selection.files if path in files and path not in taken]
-        found[Kind.USER] = tuple([file for file in chosen if not file.open])
-    return {kind: candidates for kind, candidates in found.items() if candidates}
+        by_kind[Kind.USER] = tuple([file for file in chosen if not file.open])
+    return {kind: candidates for kind, candidates in by_kind.items() if candidates}
 
 
 def _expired(tablet: Tablet, selection: Selection, table: Table, now_s: float) -> bool:
@@ -639,8 +732,6 @@ def _fallen_back(name: str, fallback: Planner, parameters: PlanParameters) -> Pl
 
 def _running(tablet: Tablet, around: Surroundings) -> tuple[RunningJob, ...]:
     """Return the running jobs; their inputs are files of the tablet until they commit."""
-    if not tablet.running:
-        return ()
     return tuple(
         _running_job(tablet, entry, around.progress.get(attempt))
         for attempt, entry in sorted(tablet.running.items())
@@ -680,8 +771,8 @@ def _service(
             raise PluginError(message) from error
     service = configured.services.get(name)
     if service is None:
-        known = ", ".join(sorted(configured.services))
-        message = f"table {table.name}: service {name!r} is not configured, expected one of {known}"
+        names = ", ".join(sorted(configured.services))
+        message = f"table {table.name}: service {name!r} is not configured, expected one of {names}"
         raise PluginError(message)
     return service
 
@@ -697,8 +788,8 @@ def _planner_of(table: Table, service: Service) -> tuple[str, Mapping[str, objec
 def _ask(name: str, planners: Mapping[str, Planner], parameters: PlanParameters) -> Plan:
     planner = planners.get(name)
     if planner is None:
-        known = ", ".join(sorted(planners))
-        raise PluginError(f"planner {name!r} is not loaded, expected one of {known}")
+        names = ", ".join(sorted(planners))
+        raise PluginError(f"planner {name!r} is not loaded, expected one of {names}")
     where = f"planner {name}, tablet {parameters.tablet}"
     try:
         plan: object = planner.plan(parameters)

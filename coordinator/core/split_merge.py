@@ -13,7 +13,7 @@ any process can take the next step, and a new coordinator continues where the la
    left one of a merge, whose right neighbour refers to both.
 2. Apply the result of `next_change` and read again, until it returns a `WaitForTablets`. Continue
    after the next change of one of these tablets, or after some time. Handle a refusal likewise.
-3. While a split is at step *cut*, `split_jobs.cut_plan` (called by `planning.plan_tablet`) returns
+3. While a split is at step *cut*, `planning.cut_plan` (called by `planning.plan_tablet`) returns
    the jobs that cut the crossing files. Reserve them with `cuts_at=job.cuts[0]`.
 4. To begin by size: call `why_split` on a tablet, then `split_keys.split_keys` for the keys; or
    `pairs_to_merge` on neighbouring records, then `why_merge` on both tablets. The store checks both
@@ -331,7 +331,7 @@ def files_to_sample(files: Iterable[DataFile]) -> tuple[DataFile, ...]:
     enough = SAMPLED_SHARE * sum(file.size_bytes for file in ordered)
     chosen: list[DataFile] = []
     for file in ordered[:SAMPLED_FILES_MAX]:
-        if sum(each.size_bytes for each in chosen) < enough:
+        if sum(picked.size_bytes for picked in chosen) < enough:
             chosen.append(file)
     return tuple(chosen)
 
@@ -356,12 +356,14 @@ def split_keys(
         close enough to its target.
     """
     assert parts >= 2, parts
-    known = samples or {}
+    keys_of = samples or {}
     spans = [
         span
         for file in files
         for span in (
-            spans_of_samples(file, known[file.path]) if file.path in known else span_of_file(file)
+            spans_of_samples(file, keys_of[file.path])
+            if file.path in keys_of
+            else span_of_file(file)
         )
     ]
     total = sum(span.size_bytes for span in spans)

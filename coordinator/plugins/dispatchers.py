@@ -12,7 +12,7 @@ The hint `service=<name>` of a request names a configured service directly.
 
 from collections.abc import Iterator
 
-from common.spi.dispatcher import DispatchParameters
+from common.spi.planner import DispatchParameters
 
 TYPE_HINT = "compaction_type"
 SERVICE_HINT = "service"
@@ -23,8 +23,8 @@ class SimpleDispatcher:
 
     def dispatch(self, parameters: DispatchParameters) -> str:
         """Return the most specific service that is configured, or the table's own."""
-        known = parameters.services
-        chosen = (name for name in _names(parameters) if name in known)
+        services = parameters.services
+        chosen = (name for name in _names(parameters) if name in services)
         return next(chosen, parameters.table.settings.service)
 
 

@@ -3,10 +3,8 @@
 1. A commit adds replaced files to the garbage; `garbage_collector` stamps them.
 2. After the grace period, and once no reader and no manifest lists them, they are deleted.
 3. `manifests` publishes the manifests that other engines read.
-4. `generations` increments the generation of each table, and detects a store that has lost writes.
 
     garbage_collector   deletes replaced files, and tables whose creator died
     manifests           publishes manifests
-    generations         the generation of every table
     storage_access      threads with deadlines, and deletion in them; free space
 """

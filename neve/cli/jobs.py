@@ -23,6 +23,7 @@ from neve.cli.session import (
     Panel,
     Session,
     Watch,
+    WholeIds,
     verb,
 )
 
@@ -30,13 +31,16 @@ QUIET_MIN_S = 5.0
 """Shorter silences are normal, because heartbeats arrive every few seconds."""
 
 
-def render_jobs(found: Sequence[api.Job], now_s: float, keys: TabletKeys) -> RenderableType:
+def render_jobs(
+    running: Sequence[api.Job], now_s: float, keys: TabletKeys, *, verbose: bool = False
+) -> RenderableType:
     """Render a list of running jobs.
 
     Args:
-        found: The jobs.
+        running: The jobs.
         now_s: The current time on this machine.
         keys: Keys of tablets.
+        verbose: Whether to print whole ids.
     """
     return grid(
         [
@@ -62,12 +66,13 @@ def render_jobs(found: Sequence[api.Job], now_s: float, keys: TabletKeys) -> Ren
                 format_duration(max(now_s - job.since_s, 0)),
                 _job_state(job),
             )
-            for job in found
+            for job in running
         ],
+        whole_ids=verbose,
     )
 
 
-def render_activity(found: Sequence[api.TableActivity]) -> RenderableType:
+def render_activity(tables: Sequence[api.TableActivity]) -> RenderableType:
     """Render the queued and running jobs of each table."""
     return grid(
         [
@@ -89,16 +94,18 @@ def render_activity(found: Sequence[api.TableActivity]) -> RenderableType:
                 format_bytes(table.running_bytes),
                 table.compactors,
             )
-            for table in found
+            for table in tables
         ],
     )
 
 
-def render_history(found: Sequence[api.Finished], table: str, keys: TabletKeys) -> RenderableType:
+def render_history(
+    attempts: Sequence[api.Finished], table: str, keys: TabletKeys
+) -> RenderableType:
     """Render a list of finished attempts.
 
     Args:
-        found: The attempts.
+        attempts: The attempts.
         table: The table that they belong to.
         keys: Keys of tablets.
     """
@@ -124,7 +131,7 @@ def render_history(found: Sequence[api.Finished], table: str, keys: TabletKeys) 
                 format_duration(max(finished.ended_s - finished.started_s, 0)),
                 finished.cause or finished.reason,
             )
-            for finished in found
+            for finished in attempts
         ],
     )
 
@@ -139,11 +146,11 @@ def _job_state(job: api.Job) -> str:
 
 
 @verb("jobs", Panel.SEE, "neve jobs")
-def jobs(session: Session) -> None:
+def jobs(session: Session, *, verbose: WholeIds = False) -> None:
     """List the running jobs."""
-    found = session.client.jobs()
+    running, keys = session.client.jobs(), KnownTables(session.client.tables)
     session.show(
-        found, lambda: render_jobs(found, SystemClock().now_s(), KnownTables(session.client.tables))
+        running, lambda: render_jobs(running, SystemClock().now_s(), keys, verbose=verbose)
     )
 
 
@@ -156,5 +163,7 @@ def activity(session: Session, *, watch: Watch = False, every: Every = 5.0) -> N
 @verb("history", Panel.SEE, "neve history users --count 5")
 def history(session: Session, name: Name, count: Count = 20) -> None:
     """List the newest finished attempts of a table."""
-    found = session.client.history(name, count)
-    session.show(found, lambda: render_history(found, name, KnownTables(session.client.tables)))
+    attempts = session.client.history(name, count)
+    session.show(
+        attempts, lambda: render_history(attempts, name, KnownTables(session.client.tables))
+    )

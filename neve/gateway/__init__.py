@@ -1,12 +1,11 @@
 """The gateway: the HTTP interface of store and coordinator. It makes no compaction decisions.
 
-    app                 the application: routes of all slices, probes, metrics
-    server              connections and the HTTP server
+    server              the application with the routes of all slices, and the HTTP server
     tls                 the certificate, and when TLS is required
     actor               the Ray actor that runs the application
     authentication      middleware for all requests: token, quota, audit, limits
     access/             callers, rights of routes, quotas, audit
-    request_bodies      time limits of request bodies, and buffers of large ones
+    bodies              bodies of requests, and progress of long work as lines of JSON
     problems            errors as `application/problem+json`
     metrics             metrics as Prometheus text
     services            dependencies of all slices: ports, settings, threads, look-ups
@@ -17,7 +16,6 @@
     tablets             explain, story, live bytes, quarantine, watermarks, splits and merges
     rows/               add, append, scan, count, ids of calls
     table_files         files of tables, and merge on read of one tablet
-    scan_slots          limits of concurrent scans and of their memory
     imports             import of an existing directory as a table
     requests            submit, follow, cancel, dry run
     request_checks      validation of a user's request
@@ -26,7 +24,6 @@
     planning            queue, plan, backlog, triggers, maintenance
     service             status, settings, audit, probes, metrics
     control             state of the controller; reports of read latency
-    progress_stream     progress of long work as lines of JSON
     recovery            fsck, gc, rebuild, backup, restore
 
 A call: `authentication` admits it → a route of a slice checks the input → the route applies one
@@ -37,5 +34,5 @@ problem.
 import os
 
 # Before pyarrow is loaded: parts of it keep the allocator that they begin with.
-# See `common.memory_limit.share_freed_memory`.
+# See `common.runtime.share_freed_memory`.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")

@@ -15,11 +15,16 @@ import ray
 from common.coordinator_proxy import CoordinatorProxy
 from common.errors import ConfigError, actor_error, first_line
 from common.log_files import LogFiles
-from common.memory_limit import limit_memory, share_freed_memory
 from common.metadata.redis import connect
 from common.metadata.store_watch import StoreWatch
 from common.readers.pool import open_readers
-from common.runtime import RandomIds, SystemClock, ignore_what_is_loaded
+from common.runtime import (
+    RandomIds,
+    SystemClock,
+    ignore_what_is_loaded,
+    limit_memory,
+    share_freed_memory,
+)
 from common.setting_rules import SettingError
 from common.settings import Settings
 from common.storage_threads import StorageThreads

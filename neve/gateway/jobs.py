@@ -8,12 +8,14 @@ from fastapi import Query
 from common.metadata.store_values import HistoryEntry
 from common.wire import RunningAttempt
 from neve import api
-from neve.gateway.access.callers import begin_call, check_table, sees_table
-from neve.gateway.access.route_rights import (
+from neve.gateway.access.callers import (
     COMPACT_LISTED,
     READ,
     READ_LISTED,
+    begin_call,
+    check_table,
     route,
+    sees_table,
 )
 from neve.gateway.problems import UnknownJobError
 from neve.gateway.services import (
@@ -51,7 +53,7 @@ def job_view(running: RunningAttempt) -> api.Job:
 
 def finished_view(entry: HistoryEntry) -> api.Finished:
     """Return the wire model of a finished attempt."""
-    values = {each.name: getattr(entry, each.name) for each in fields(api.Finished)}
+    values = {field.name: getattr(entry, field.name) for field in fields(api.Finished)}
     return api.Finished(**values | {"tablet": entry.tablet.text})
 
 
@@ -90,14 +92,14 @@ class JobRoutes:
         """
         running = await self._seen_running()
         attempts = {name: job for job in running for name in (job.job_id, job.attempt)}
-        found = whole_id(attempt, attempts, "job")
-        if found is None:
+        whole = whole_id(attempt, attempts, "job")
+        if whole is None:
             raise UnknownJobError(
                 f"no running job has attempt {attempt[:64]!r} (any more); `neve jobs` lists them"
             )
-        check_table(attempts[found].table_name)
+        check_table(attempts[whole].table_name)
         await begin_call()
-        await self._services.coordinator.cancel(attempts[found].attempt)
+        await self._services.coordinator.cancel(attempts[whole].attempt)
 
     @route("GET /v1/tables/{table}/history", READ)
     async def history(
@@ -106,8 +108,8 @@ class JobRoutes:
         count: Annotated[int, Query(description="Number of attempts at most.")] = 100,
     ) -> dict[str, list[api.Finished]]:
         """Return the finished attempts of a table, newest first."""
-        found = await self._services.table(table)
+        stored_table = await self._services.table(table)
         entries = await self._services.store.history(
-            found.id, bounded_count(count, LIST_MAX, "count")
+            stored_table.id, bounded_count(count, LIST_MAX, "count")
         )
         return {"attempts": [finished_view(entry) for entry in entries]}

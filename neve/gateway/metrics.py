@@ -20,7 +20,7 @@ from common.telemetry import METRICS, Exporter, Metric
 from common.wire import CoordinatorStatus
 from neve import api
 from neve.gateway.access.audit import AuditCounts
-from neve.gateway.scan_slots import ScanSlots
+from neve.gateway.access.quotas import ScanSlots
 
 _TABLE = {metric.name: metric for metric in METRICS if metric.exporter is Exporter.GATEWAY}
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
@@ -60,9 +60,9 @@ class RequestMetrics:
             status: HTTP status of the answer.
             elapsed_s: Time until the last byte of the answer.
         """
-        known = method if method in {"GET", "POST", "PATCH", "DELETE", "HEAD"} else "other"
-        self._requests.labels(route, known, str(status)).inc()
-        self._seconds.labels(route, known).observe(elapsed_s)
+        label = method if method in {"GET", "POST", "PATCH", "DELETE", "HEAD"} else "other"
+        self._requests.labels(route, label, str(status)).inc()
+        self._seconds.labels(route, label).observe(elapsed_s)
 
     def text(self, status: CoordinatorStatus | None, scans: ScanSlots, audit: AuditCounts) -> bytes:
         """Return all metrics as Prometheus text.

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 
 from common.errors import RequestError
-from common.expressions.request_transform import parse_transform
+from common.expressions.clauses import parse_transform
 from common.model.fields import as_plain
 from common.model.job import BOOST_MAX
 from common.model.request import (
@@ -28,7 +28,7 @@ from common.parquet.file_inspection import (
     has_level,
 )
 from common.plugins import TRANSFORMS, load_requested, load_selector, request_errors
-from common.spi.selector import Selector
+from common.spi.planner import Selector
 from common.units import parse_duration_s, parse_size_bytes
 from neve.api import (
     NewRequest,

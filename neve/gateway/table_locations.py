@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Protocol
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from common.errors import RefusedError, RequestError
+from common.errors import RefusedError, RequestError, redacted
 from common.model.location_identity import (
     SYSTEM_FOLDERS,
     LocationIdentity,
@@ -27,7 +27,6 @@ from common.parquet.file_inspection import open_table_file
 from common.parquet.location import SCHEMES, ResolvedLocation, open_location, resolve_location
 from common.parquet.service_files import LocationOwner, refuse_other_owner
 from common.readers.pool import in_reader
-from common.redaction import redacted
 from common.rows.schema import columns_of
 from common.setting_rules import SettingError
 from common.settings import GatewaySettings
@@ -85,8 +84,8 @@ def normal_location(written: str, *, options: bool = False) -> str:
 def _options(query: str) -> str:
     """Return storage options in canonical form, with question mark; empty if not accepted."""
     pairs = sorted(parse_qsl(query, keep_blank_values=True))
-    known = pairs and {name for name, _ in pairs} <= OPTIONS
-    return f"?{urlencode(pairs)}" if known else ""
+    is_allowed = pairs and {name for name, _ in pairs} <= OPTIONS
+    return f"?{urlencode(pairs)}" if is_allowed else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,8 +244,8 @@ def read_columns(location: str, path: str) -> tuple[Column, ...]:
     Raises:
         RequestError: The file is missing, not below the location, or not a Parquet file.
     """
-    place = open_location(location)
-    with open_table_file(place, place.relative(path)) as file:
+    opened = open_location(location)
+    with open_table_file(opened, opened.relative(path)) as file:
         return columns_of(file.schema_arrow)
 
 

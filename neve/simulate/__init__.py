@@ -6,14 +6,11 @@ In reading order:
 
     example        the specification that `--example` prints
     specification  turns a document into values, or raises an error that names the key
-    sections       reads one section key by key, with bounds
+    sections       reads one section key by key, with bounds; controller, requests and failures
     recording      arrivals and initial files of a running service; its tables as a specification
-    arrivals       when files arrive, in which tablet, and how large
     rows           how many rows a merge leaves, as expected numbers
-    disturbances   times of user requests, attempt failures and compactor losses
-    tablet         the files of a tablet, and the result of a commit
+    tablet         the files of a tablet: when they arrive, and the result of a commit
     cluster        compactors, slots, volumes, scaling; the steps of requests
-    control        the controller, and the jobs that it admits
     world          the events, and the resulting decisions
     figures        samples, wait times and totals; backlog and live bytes
     side_by_side   runs each variant in its own process

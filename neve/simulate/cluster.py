@@ -22,8 +22,7 @@ from common.model.table import Column, Table
 from common.model.tablet import Bounds, Reservation, Selection, Tablet
 from common.plugins import DEFAULT_PLANNER, load_planner
 from common.settings import AutoscalerSettings
-from common.spi.planner import Planner
-from common.spi.selector import Chosen
+from common.spi.planner import Chosen, Planner
 from coordinator.core.autoscaling import (
     CompactorLoad,
     Decision,
@@ -44,8 +43,8 @@ from coordinator.core.requests import (
     facts_of,
     next_step,
 )
-from neve.simulate.disturbances import RequestRule
 from neve.simulate.figures import Outcome
+from neve.simulate.sections import RequestRule
 from neve.simulate.specification import GroupRule
 from neve.simulate.tablet import SimulatedTable, SimulatedTablet
 
@@ -261,7 +260,7 @@ class SimulatedGroup:
         """
         self.note_time(now_s)
         lost = list(self.compactors.values())[number]
-        dying = [each for each in self.running if each.compactor is lost]
+        dying = [attempt for attempt in self.running if attempt.compactor is lost]
         lost.draining = True
         for attempt in dying:
             self.give_back(attempt, now_s)

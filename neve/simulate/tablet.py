@@ -4,20 +4,168 @@ Files have the metadata that planners use. If the table has a key, a `Content` d
 a file. Otherwise rows are evenly spread between the first and last time of a file.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from math import inf
+from itertools import accumulate, pairwise
+from math import cos, exp, inf, pi
+from random import Random  # noqa: TID251  seeded by the specification: the same run every time
 from typing import Any
 
 from common.model.file import DataFile
 from common.model.job import Job, JobAction
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.spi.planner import RunningJob
-from neve.simulate.arrivals import ArrivingFile, Flush
-from neve.simulate.recording import key_behind, place_of_key, simulated_key
+from neve.simulate.recording import Recording, key_behind, key_fraction, simulated_key
 from neve.simulate.rows import Content, merged, rows_in
-from neve.simulate.specification import TableRule
+from neve.simulate.specification import DAY_S, ArrivalRule, TableRule
+
+# ----------------------------------------------------------------------------------------- Arrivals
+# When files arrive, in which tablet, and how large: drawn from a seed or replayed.
+#
+# Rates are piecewise constant: pieces last a quarter of an hour for the daily curve, and are cut at
+# the start and end of bursts. Within a piece, flushes are a Poisson process or arrive at equal
+# intervals. The rest of an interval at the end of a piece continues at the rate of the next piece,
+# so that the boundaries of pieces have no effect.
+
+
+PIECE_S = 900.0
+SIZE_FACTOR_MAX = 64.0
+"""Limit of a file's size, as a multiple of the mean."""
+
+
+@dataclass(slots=True)
+class ArrivingFile:
+    """A file from a writer. Row counts are numbers of writes, before duplicate keys merge."""
+
+    size_bytes: int
+    rows: float
+    deletes: float
+    updates: float
+    late_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Flush:
+    """Files that arrive in one tablet at the same time."""
+
+    at_s: float
+    tablet: int
+    files: list[ArrivingFile]
+
+
+def flushes(table: TableRule, seed: int, length_s: float) -> Iterator[Flush]:
+    """Yield all flushes of a table, ordered by time.
+
+    Args:
+        table: The table.
+        seed: Seed of the run. Tables of a run draw independently of each other.
+        length_s: End of the arrivals, in seconds.
+    """
+    chance = Random(f"{seed}/{table.name}")
+    rule = table.arrivals
+    if rule.recording is not None:
+        yield from _played(rule, rule.recording, table.tablets, length_s)
+        return
+    choose = _TabletChoice(table, chance)
+    for at_s in _times(rule, chance, length_s):
+        files = [_file(rule, table.row_bytes, chance) for _ in range(rule.files)]
+        yield Flush(at_s, choose.next(), files)
+
+
+class _TabletChoice:
+    """Chooses tablets: round-robin, uniformly, or by a Zipf distribution."""
+
+    def __init__(self, table: TableRule, chance: Random) -> None:
+        self._tablets, self._chance = table.tablets, chance
+        self._in_turn = table.arrivals.regular and not table.tablet_skew
+        self._turn = -1
+        ranks = range(1, table.tablets + 1)
+        self._weights = (
+            list(accumulate(rank**-table.tablet_skew for rank in ranks))
+            if table.tablet_skew
+            else None
+        )
+
+    def next(self) -> int:
+        if self._in_turn:
+            self._turn = (self._turn + 1) % self._tablets
+            return self._turn
+        if self._weights is None:
+            return int(self._chance.random() * self._tablets)
+        drawn = self._chance.random() * self._weights[-1]
+        return min(bisect_right(self._weights, drawn), self._tablets - 1)
+
+
+def _file(rule: ArrivalRule, row_bytes: int, chance: Random) -> ArrivingFile:
+    size = float(rule.size_bytes)
+    if spread := rule.size_spread:
+        # The mean of a log-normal distribution exceeds its median by a factor of exp(spread² / 2).
+        size *= min(SIZE_FACTOR_MAX, exp(chance.gauss(0.0, spread) - spread * spread / 2))
+    rows = max(1.0, size / row_bytes)
+    is_late = rule.late > 0 and chance.random() < rule.late
+    late_s = chance.random() * rule.late_max_s if is_late else 0.0
+    size_bytes = max(1, round(size))
+    return ArrivingFile(size_bytes, rows, rows * rule.deletes, rows * rule.updates, late_s)
+
+
+# -------------------------------------------------------------------------------------------- Times
+
+
+def _times(rule: ArrivalRule, chance: Random, length_s: float) -> Iterator[float]:
+    """Yield the times of flushes."""
+    needed = 1.0 if rule.regular else chance.expovariate(1.0)
+    for begin_s, end_s in pairwise(_edges(rule, length_s)):
+        rate = rate_at(rule, (begin_s + end_s) / 2)
+        at_s = begin_s
+        while rate > 0:
+            step_s = needed / rate
+            if at_s + step_s >= end_s:
+                needed -= (end_s - at_s) * rate
+                break
+            at_s += step_s
+            yield round(at_s, 3)
+            needed = 1.0 if rule.regular else chance.expovariate(1.0)
+
+
+def _edges(rule: ArrivalRule, length_s: float) -> list[float]:
+    """Return the times at which the rate changes, from 0 to the end."""
+    edges = {0.0, length_s}
+    if rule.daily:
+        edges.update(PIECE_S * at for at in range(1, int(length_s / PIECE_S) + 1))
+    for burst in rule.bursts:
+        edges.update((burst.at_s, burst.at_s + burst.length_s))
+    return sorted(edge for edge in edges if edge <= length_s)
+
+
+def rate_at(rule: ArrivalRule, at_s: float) -> float:
+    """Return the flushes per second at a given time."""
+    hour = at_s % DAY_S / 3600.0
+    rate = rule.flushes_s * (1.0 + rule.daily * cos(2 * pi * (hour - rule.peak_hour) / 24.0))
+    for burst in rule.bursts:
+        if burst.at_s <= at_s < burst.at_s + burst.length_s:
+            rate *= burst.times
+    return rate
+
+
+def _played(
+    rule: ArrivalRule, recording: Recording, tablets: int, length_s: float
+) -> Iterator[Flush]:
+    """Yield the recorded arrivals; start over at the end of the recording."""
+    begin_s = 0.0
+    while begin_s < length_s:
+        for arrival in recording.arrivals:
+            if begin_s + arrival.at_s >= length_s:
+                return
+            rows = float(arrival.rows)
+            deletes = float(arrival.tombstones) or rows * rule.deletes
+            file = ArrivingFile(arrival.size_bytes, rows, deletes, rows * rule.updates)
+            yield Flush(round(begin_s + arrival.at_s, 3), arrival.tablet % tablets, [file])
+        begin_s += recording.length_s
+
+
+# ------------------------------------------------------------------------------------------- Tablet
+
 
 CUT_STEP_S = 0.001
 """Distance of the last row before a cut from the cut."""
@@ -80,8 +228,8 @@ class SimulatedTablet:
 
     def begin_with(self, file: DataFile, number: int) -> None:
         """Add an initial file."""
-        start = place_of_key(file.key_min, 0.0)
-        end = place_of_key(file.key_max, 1.0)
+        start = key_fraction(file.key_min, 0.0)
+        end = key_fraction(file.key_max, 1.0)
         content = Content(
             inserts=float(file.rows),
             start=start,
@@ -165,7 +313,7 @@ class SimulatedTablet:
         self, job: Job, inputs: Sequence[DataFile], contents: Sequence[Content], now_s: float
     ) -> int:
         size_bytes, rows = sum(file.size_bytes for file in inputs), sum(f.rows for f in inputs)
-        cuts = [place_of_key(cut, 0.0) for cut in job.cuts]
+        cuts = [key_fraction(cut, 0.0) for cut in job.cuts]
         purged = self._purged_share(contents, now_s)
         outputs = merged(contents, self.keys, self.rule.population, cuts=cuts, purged=purged)
         # Row counts are rounded and keys have been added; outputs must not exceed the inputs.
@@ -205,7 +353,10 @@ class SimulatedTablet:
         alive = [part for part in parts if part is not None]
         if not alive:
             return 0
-        first, last = min(each.first for each in contents), max(each.last for each in contents)
+        first, last = (
+            min(content.first for content in contents),
+            max(content.last for content in contents),
+        )
         written = 0
         for from_s, to_s, size, rows in _timed_outputs(alive, job):
             content = Content(rows, first=first, last=last)
@@ -320,7 +471,7 @@ def _timed_outputs(alive: Sequence[TimedPart], job: Job) -> Iterable[TimedPart]:
         yield from [(from_s, to_s, size / count, rows / count)] * count
         return
     for begin_s, end_s in pairwise([-inf, *job.cuts_at_s, inf]):
-        parts = [part for each in alive if (part := _between(each, begin_s, end_s)) is not None]
+        parts = [part for whole in alive if (part := _between(whole, begin_s, end_s)) is not None]
         if parts:
             yield from _divided(parts, job.output_rows_max)
 

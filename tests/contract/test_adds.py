@@ -6,8 +6,8 @@ import pytest
 
 from common.metadata.changes import AddFiles, ChangeTable
 from common.metadata.codec.tablet import OPERATION
-from common.metadata.commands import delete, set_string
 from common.metadata.keys import TableKeys, TabletKeys
+from common.metadata.keyspace import delete, set_string
 from common.model.table import TableSettings, TableState
 from common.model.tablet import (
     PLUS_INFINITY,

@@ -13,8 +13,8 @@ from common.metadata.changes import (
     DropHold,
 )
 from common.metadata.codec.tablet import OPERATION, SELECTION
-from common.metadata.commands import get, hset, set_string
 from common.metadata.keys import TableKeys, TabletKeys
+from common.metadata.keyspace import get, hset, set_string
 from common.model.outcome import AttemptEnd, DroppedRows, Refusal, RefusalCode
 from common.model.table import TableSettings, TableState
 from common.model.tablet import (

@@ -24,14 +24,14 @@ from common.metadata.changes import (
     SubmitRequest,
     TriggerTable,
 )
-from common.metadata.commands import hdel, hset
 from common.metadata.keys import TABLES, TableKeys
+from common.metadata.keyspace import hdel, hset
 from common.model.request import Request
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from common.runtime import call_id
+from coordinator.context import TableFaults
 from coordinator.storage.garbage_collector import UnfinishedTables
-from coordinator.table_faults import TableFaults
 from tests.support.flaky import Fault, Point
 from tests.support.store_harness import MIDDLE, Harness, applied, file, refused, reserve
 

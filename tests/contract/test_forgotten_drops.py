@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from common.metadata.changes import CreateTable, DropTable, Outcome
-from common.metadata.commands import hdel, hset
 from common.metadata.keys import TableKeys
+from common.metadata.keyspace import hdel, hset
 from common.model.table import TableState
 from common.model.tablet import TabletId
 from tests.support.flaky import Fault, Point

@@ -6,8 +6,8 @@ import pytest
 
 from common.errors import MetadataError
 from common.metadata.changes import SetLimit, upkeep
-from common.metadata.commands import delete, hset
 from common.metadata.keys import LIMITS
+from common.metadata.keyspace import delete, hset
 from common.model.group import LimitScope
 from tests.support.store_harness import Harness, applied, refused
 

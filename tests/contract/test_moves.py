@@ -6,8 +6,8 @@ import pytest
 
 from common.metadata.changes import CommitAttempt, RetagFiles
 from common.metadata.codec.tablet import SELECTION
-from common.metadata.commands import hset, set_string
 from common.metadata.keys import TabletKeys
+from common.metadata.keyspace import hset, set_string
 from common.model.file import DataFile
 from common.model.outcome import AttemptEnd, RowCounts
 from common.model.tablet import Selection, TabletId

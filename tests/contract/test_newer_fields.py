@@ -44,8 +44,8 @@ from common.metadata.codec.tablet import (
     RESERVATION,
     SELECTION,
 )
-from common.metadata.commands import Reply, get, hget, hset, set_string
 from common.metadata.keys import TableKeys, TabletKeys
+from common.metadata.keyspace import Reply, get, hget, hset, set_string
 from common.metadata.store_values import UnreadableTablet
 from common.model.outcome import AttemptEnd
 from common.model.request import KeyRange

@@ -17,8 +17,8 @@ from common.metadata.changes import (
 )
 from common.metadata.changes.split_merge import operation_tablets
 from common.metadata.codec.tablet import STATISTICS, pack_statistics
-from common.metadata.commands import Word, hset, set_string
 from common.metadata.keys import TabletKeys
+from common.metadata.keyspace import Word, hset, set_string
 from common.model.outcome import TabletStatistics
 from common.model.table import TableState
 from common.model.tablet import PLUS_INFINITY, Analysis, OperationKind, OperationStep, TabletId

@@ -12,9 +12,18 @@ from common.errors import ConflictError, MetadataError
 from common.metadata.changes import AddFiles, BumpGeneration, DropTable
 from common.metadata.codec.layout import pack
 from common.metadata.codec.tablet import BOUNDS
-from common.metadata.commands import Command, delete, hdel, hgetall, hset, set_string, xadd, zadd
 from common.metadata.keys import CHANGES_MAX, TABLES, TableKeys, TabletKeys
-from common.metadata.keyspace import KeyspaceSession
+from common.metadata.keyspace import (
+    Command,
+    KeyspaceSession,
+    delete,
+    hdel,
+    hgetall,
+    hset,
+    set_string,
+    xadd,
+    zadd,
+)
 from common.metadata.store_values import UNREADABLE, UnreadableTablet
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 from common.runtime import call_id

@@ -24,8 +24,7 @@ from redis.exceptions import (
 )
 from redis.exceptions import ConnectionError as LibraryConnectionError
 
-from common.metadata.commands import get, incr
-from common.metadata.keyspace import LinkLostError
+from common.metadata.keyspace import LinkLostError, get, incr
 from common.metadata.redis.connection import text_of
 from common.metadata.redis.keyspace import RedisKeyspace
 from tests.support.redis_cluster import PRIMARIES, RedisCluster

@@ -15,8 +15,8 @@ from common.metadata.changes import (
     TrimTablet,
 )
 from common.metadata.codec.tablet import BOUNDS, FILE
-from common.metadata.commands import delete, hset, set_string
 from common.metadata.keys import TabletKeys
+from common.metadata.keyspace import delete, hset, set_string
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 from common.runtime import call_id
 from tests.contract.test_operations import layout, note, split

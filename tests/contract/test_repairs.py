@@ -30,8 +30,8 @@ from common.metadata.codec.tablet import (
     SELECTION,
     WAITING,
 )
-from common.metadata.commands import delete, hset, sadd, set_string
 from common.metadata.keys import TableKeys, TabletKeys
+from common.metadata.keyspace import delete, hset, sadd, set_string
 from common.metadata.store_values import RawTablet
 from common.model.table import TableState
 from common.model.tablet import PLUS_INFINITY, Selection, TabletId

@@ -15,8 +15,8 @@ from common.metadata.changes import (
     StepOperation,
     SubmitRequest,
 )
-from common.metadata.commands import hset
 from common.metadata.keys import TableKeys, TabletKeys
+from common.metadata.keyspace import hset
 from common.model.request import (
     KeyRange,
     OutputSpec,

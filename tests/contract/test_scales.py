@@ -6,8 +6,8 @@ import pytest
 
 from common.errors import MetadataError
 from common.metadata.changes import SetScale, upkeep
-from common.metadata.commands import delete, hset
 from common.metadata.keys import SCALES
+from common.metadata.keyspace import delete, hset
 from tests.support.store_harness import Harness, applied, refused
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from common.metadata.changes import ChangeTable, DropHold
 from common.metadata.codec.tablet import OPERATION
-from common.metadata.commands import hset, set_string
 from common.metadata.keys import TabletKeys
+from common.metadata.keyspace import hset, set_string
 from common.model.outcome import AttemptEnd
 from common.model.request import KeyRange, RequestState
 from common.model.table import TableSettings, TableState

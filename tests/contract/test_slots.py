@@ -13,9 +13,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from common.metadata.changes import ClaimCoordination, DropTable, RestoreName
-from common.metadata.commands import Command, Reply, delete, hdel
 from common.metadata.keys import COORDINATOR, FULL, TABLES, TableKeys
-from common.metadata.keyspace import KeyspaceSession
+from common.metadata.keyspace import Command, KeyspaceSession, Reply, delete, hdel
 from common.metadata.store import TabletStore
 from common.model.outcome import AttemptEnd
 from tests.support.store_harness import Harness, applied, commit, file, release, reserve

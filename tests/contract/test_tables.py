@@ -23,8 +23,8 @@ from common.metadata.changes import (
 from common.metadata.changes.tables import TABLETS_AT_ONCE
 from common.metadata.changes.upkeep import MANIFESTS_MAX
 from common.metadata.codec.layout import pack
-from common.metadata.commands import hset
 from common.metadata.keys import STORE, TABLES, TableKeys
+from common.metadata.keyspace import hset
 from common.metadata.store_values import Manifest
 from common.model.location_identity import DELETED_WITH_TABLE, LocationIdentity, identity_of_uri
 from common.model.table import Column, Table, TableSettings, TableState

@@ -16,8 +16,8 @@ from common.metadata.changes import (
     TriggerTable,
     WriteAnalysis,
 )
-from common.metadata.commands import hset
 from common.metadata.keys import TabletKeys
+from common.metadata.keyspace import hset
 from common.model.table import TableState
 from common.model.tablet import (
     PLUS_INFINITY,

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from common.metadata.changes import CreateTable, DropTable, RestoreName
-from common.metadata.commands import hdel, hset
 from common.metadata.keys import TABLES, TableKeys
+from common.metadata.keyspace import hdel, hset
 from common.model.location_identity import LocationIdentity
 from common.model.table import Table, TableState
+from coordinator.context import TableFaults
 from coordinator.storage.garbage_collector import UnfinishedTables
-from coordinator.table_faults import TableFaults
 from tests.support.flaky import Fault, Point
 from tests.support.store_harness import Harness, applied, refused
 

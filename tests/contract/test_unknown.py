@@ -18,8 +18,8 @@ from common.metadata.changes import (
     StampGarbage,
     Unknown,
 )
-from common.metadata.commands import hset
 from common.metadata.keys import TabletKeys
+from common.metadata.keyspace import hset
 from common.model.outcome import AttemptEnd
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.runtime import call_id

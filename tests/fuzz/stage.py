@@ -23,7 +23,7 @@ import redis
 
 from neve.api import ARROW_STREAM
 from neve.client import Client
-from neve.gateway.rows.append import DECODED_FACTOR_MAX
+from neve.gateway.rows.ingestion import DECODED_FACTOR_MAX
 from tests.fuzz.outcome import DEATH, Outcome, Watch
 from tests.fuzz.service import BODY_BYTES_MAX, CALL_KEY, FAILED, READERS, Service
 from tests.support.gateway import TOKEN

@@ -10,8 +10,8 @@ import pytest
 
 from common.metadata.changes import RecountRecord
 from common.metadata.codec.tablet import BOUNDS, FILE, OPERATION
-from common.metadata.commands import hset, set_string
 from common.metadata.keys import TabletKeys
+from common.metadata.keyspace import hset, set_string
 from common.model.table import Table
 from common.model.tablet import (
     PLUS_INFINITY,

@@ -21,8 +21,7 @@ import neve.read
 from common.parquet.location import open_location
 from common.parquet.manifest import POINTER_PATH, write_part
 from common.parquet.service_files import write_small
-from common.rows.reader_limits import unreadable_columns
-from common.rows.schema import columns_of
+from common.rows.schema import columns_of, unreadable_columns
 from neve.client import Client
 from neve.client.errors import NeveError, NotFoundError
 from tests.support.gateway import TOKEN, Gateway, serving

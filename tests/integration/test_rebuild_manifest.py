@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.metadata.changes import AddFiles, BeginOperation, EndOperation, StepOperation
-from common.metadata.commands import hset, set_string
 from common.metadata.keys import TabletKeys
+from common.metadata.keyspace import hset, set_string
 from common.model.location_identity import DESCRIPTION_PATH, MANIFEST_FOLDER
 from common.model.table import Table, TableSettings, TableState
 from common.model.tablet import OperationKind, OperationStep, TabletId

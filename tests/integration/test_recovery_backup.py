@@ -9,8 +9,8 @@ import pytest
 
 from common.errors import RefusedError, RequestError
 from common.metadata.changes import DropTable
-from common.metadata.commands import hset, set_string
 from common.metadata.keys import TabletKeys
+from common.metadata.keyspace import hset, set_string
 from common.model.location_identity import GENERATION_PATH
 from common.model.table import Table, TableState
 from neve.recovery.archive import TabletDump, read_archive

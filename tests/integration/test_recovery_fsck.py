@@ -13,8 +13,8 @@ from common.metadata.changes import AddFiles
 from common.metadata.changes.protocol import into_garbage
 from common.metadata.codec.table import PIN
 from common.metadata.codec.tablet import BOUNDS, FILE, SELECTION
-from common.metadata.commands import delete, hset, sadd, set_string
 from common.metadata.keys import TableKeys, TabletKeys
+from common.metadata.keyspace import delete, hset, sadd, set_string
 from common.metadata.store_values import PinEntry
 from common.model.location_identity import GENERATION_PATH
 from common.model.table import Table

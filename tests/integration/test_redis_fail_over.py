@@ -18,7 +18,7 @@ from common.metadata.store import TabletStore
 from common.model.tablet import TabletId
 from common.runtime import SystemClock, call_id
 from common.settings import StoreSettings
-from coordinator.storage.generations import Generations
+from coordinator.context import Generations
 from tests.support.patience import PATIENCE_S, SERVICE_S
 from tests.support.redis_sentinels import (
     SERVICE,

@@ -11,7 +11,7 @@ import pytest
 
 from common.model.table import Column
 from common.rows.schema import changed_schema, schema_id_of
-from common.spi.selector import SelectorParameters
+from common.spi.planner import SelectorParameters
 from compactor.rewrite.attempt import rewrite
 from coordinator.plugins.selectors import SchemaDrift
 from tests.support.spark_session import local_session

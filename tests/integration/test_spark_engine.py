@@ -1,12 +1,17 @@
-"""The Spark engine with tasks in the driver itself: all but RayDP, in seconds."""
+"""The Spark engine with tasks in the driver itself: all but RayDP, in seconds.
+
+One engine serves all tests: a start takes longer than most of them. A test that loses the driver
+leaves its successor to the next one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,17 +55,38 @@ def ignore(_: RewriteProgress) -> None:
     return
 
 
-def with_engine(tmp_path: Path, body: Callable[[SparkEngine], Awaitable[None]]) -> None:
-    async def main() -> None:
-        engine = SparkEngine(settings(tmp_path))
-        await engine.start()
-        try:
-            await body(engine)
-        finally:
-            await engine.stop()
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """An engine that runs, the loop that it runs on, and the log of its driver."""
 
+    engine: SparkEngine
+    runner: asyncio.Runner
+    log: Path
+
+    def run(self, body: Callable[[SparkEngine], Awaitable[None]], starts: int = 0) -> str:
+        """Run a test; return what the driver logged, after so many further starts of drivers."""
+        before, begin = self.engine.starts, len(self.log.read_bytes())
+
+        async def main() -> None:
+            await body(self.engine)
+
+        self.runner.run(main())
+        assert self.engine.starts == before + starts
+        return self.log.read_bytes()[begin:].decode()
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    folder = tmp_path_factory.mktemp("engine")
     before = set(psutil.Process().children(recursive=True))
-    asyncio.run(main())
+    with pytest.MonkeyPatch.context() as patch, asyncio.Runner() as runner:
+        patch.setenv("JAVA_HOME", str(find_java(os.environ).home))
+        engine = SparkEngine(settings(folder))
+        runner.run(engine.start())
+        try:
+            yield Bench(engine, runner, folder / "driver.log")
+        finally:
+            runner.run(engine.stop())
     assert set(psutil.Process().children(recursive=True)) <= before
 
 
@@ -87,7 +113,7 @@ async def heard_of(engine: SparkEngine) -> None:
         await asyncio.sleep(0.05)
 
 
-def test_grants_and_cancellations_reach_the_work_of_their_attempt(tmp_path: Path) -> None:
+def test_grants_and_cancellations_reach_the_work_of_their_attempt(bench: Bench) -> None:
     async def body(engine: SparkEngine) -> None:
         begun = asyncio.Event()
         work = engine.run_payload("a", {"do": "valve"}, lambda _: begun.set())
@@ -105,18 +131,18 @@ def test_grants_and_cancellations_reach_the_work_of_their_attempt(tmp_path: Path
         with pytest.raises(AttemptCancelledError):
             await task
 
-    with_engine(tmp_path, body)
+    bench.run(body)
 
 
-def test_every_way_of_a_job_uses_the_daemon_that_was_warmed_up(tmp_path: Path) -> None:
+def test_every_way_of_a_job_uses_the_daemon_that_was_warmed_up(bench: Bench) -> None:
     async def body(engine: SparkEngine) -> None:
         found = await engine.run_payload("a", {"do": "daemons"}, ignore)
         assert found["plain"] == found["in_sql"]
 
-    with_engine(tmp_path, body)
+    bench.run(body)
 
 
-def test_attempts_run_side_by_side_each_in_its_pool(tmp_path: Path) -> None:
+def test_attempts_run_side_by_side_each_in_its_pool(bench: Bench) -> None:
     async def body(engine: SparkEngine) -> None:
         heard: list[RewriteProgress] = []
         alone = await engine.run_payload("a", ADD, heard.append)
@@ -130,10 +156,10 @@ def test_attempts_run_side_by_side_each_in_its_pool(tmp_path: Path) -> None:
             await waiting
         assert (await engine.run_payload("d", ADD, ignore))["pool"] == "slot-0"
 
-    with_engine(tmp_path, body)
+    bench.run(body)
 
 
-def test_errors_keep_their_class(tmp_path: Path) -> None:
+def test_errors_keep_their_class(bench: Bench) -> None:
     async def body(engine: SparkEngine) -> None:
         with pytest.raises(InputError, match=r"a\.parquet is gone"):
             await engine.run_payload("a", {"do": "refuse"}, ignore)
@@ -141,28 +167,33 @@ def test_errors_keep_their_class(tmp_path: Path) -> None:
             await engine.run_payload("b", {"do": "break"}, ignore)
         await engine.cancel("unknown")
 
-    with_engine(tmp_path, body)
+    bench.run(body)
 
 
-def test_a_dead_driver_fails_its_attempts_and_comes_back(tmp_path: Path) -> None:
+def test_a_dead_driver_fails_its_attempts_and_is_replaced(bench: Bench) -> None:
     async def body(engine: SparkEngine) -> None:
         first, second = await sleeping(engine, "a"), await sleeping(engine, "b")
-        pid = engine.pid
+        pid, starts = engine.pid, engine.starts
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
         async with asyncio.timeout(PATIENCE_S):
             for task in (first, second):
                 with pytest.raises(EngineDiedError, match=f"driver {pid} died"):
                     await task
+        # A start returns with the next driver: a compactor takes jobs only after it.
+        async with asyncio.timeout(SERVICE_S):
+            while engine.starts == starts:
+                with suppress(EngineDiedError):
+                    await engine.start()
+                    assert engine.starts == starts + 1
         assert (await engine.run_payload("c", ADD, ignore))["sum"] == SUM
         assert engine.pid != pid
-        assert engine.starts == 2
 
-    with_engine(tmp_path, body)
+    bench.run(body, starts=1)
 
 
 @pytest.mark.parametrize("busy", [True, False], ids=["under a job", "while idle"])
-def test_a_dead_jvm_takes_its_driver_along_at_once(tmp_path: Path, busy: bool) -> None:
+def test_a_dead_jvm_takes_its_driver_along_at_once(bench: Bench, busy: bool) -> None:
     async def body(engine: SparkEngine) -> None:
         waiting = [await sleeping(engine, name) for name in "ab"[: 2 * busy]]
         pid = engine.pid
@@ -173,14 +204,12 @@ def test_a_dead_jvm_takes_its_driver_along_at_once(tmp_path: Path, busy: bool) -
                     await task
             await engine.wait_down()
         assert (await engine.run_payload("c", ADD, ignore))["sum"] == SUM
-        assert engine.starts == 2
 
-    with_engine(tmp_path, body)
     # Which of its threads was first to notice is chance.
-    assert '"part": "spark driver", "event": ' in (tmp_path / "driver.log").read_text()
+    assert '"part": "spark driver", "event": ' in bench.run(body, starts=1)
 
 
-def test_a_thread_that_fails_takes_its_driver_along(tmp_path: Path) -> None:
+def test_a_thread_that_fails_takes_its_driver_along(bench: Bench) -> None:
     async def body(engine: SparkEngine) -> None:
         waiting = await sleeping(engine, "a")
         # The same attempt twice: whoever reads orders refuses, and reads no more.
@@ -191,14 +220,11 @@ def test_a_thread_that_fails_takes_its_driver_along(tmp_path: Path) -> None:
                 await waiting
         assert (await engine.run_payload("b", ADD, ignore))["sum"] == SUM
 
-    with_engine(tmp_path, body)
-    assert "attempt a runs already" in (tmp_path / "driver.log").read_text()
+    assert "attempt a runs already" in bench.run(body, starts=1)
 
 
 @pytest.mark.parametrize("who", ["driver", "JVM"])
-def test_a_frozen_process_says_nothing_and_is_gone_after_a_restart(
-    tmp_path: Path, who: str
-) -> None:
+def test_a_frozen_process_says_nothing_and_is_gone_after_a_restart(bench: Bench, who: str) -> None:
     async def body(engine: SparkEngine) -> None:
         waiting = await sleeping(engine, "a")
         driver, jvm = psutil.Process(engine.pid), jvm_of(engine)
@@ -220,38 +246,20 @@ def test_a_frozen_process_says_nothing_and_is_gone_after_a_restart(
             while jvm.is_running():
                 await asyncio.sleep(0.1)
         assert (await engine.run_payload("b", ADD, ignore))["sum"] == SUM
-        assert engine.starts == 2
 
-    with_engine(tmp_path, body)
-
-
-def test_a_start_returns_when_a_dead_driver_is_replaced(tmp_path: Path) -> None:
-    async def body(engine: SparkEngine) -> None:
-        waiting = await sleeping(engine, "a")
-        assert engine.pid is not None
-        os.kill(engine.pid, signal.SIGKILL)
-        with pytest.raises(EngineDiedError):
-            await waiting
-        # Who takes a job only after a start would otherwise hold it while nobody can run it.
-        async with asyncio.timeout(SERVICE_S):
-            while engine.starts == 1:
-                with suppress(EngineDiedError):
-                    await engine.start()
-                    assert engine.starts == 2
-
-    with_engine(tmp_path, body)
+    bench.run(body, starts=1)
 
 
-def test_a_lost_application_takes_its_driver_along(tmp_path: Path) -> None:
+def test_a_lost_application_takes_its_driver_along(bench: Bench) -> None:
     async def body(engine: SparkEngine) -> None:
         with pytest.raises(EngineDiedError):
             await engine.run_payload("a", {"do": "lose"}, ignore)
         assert (await engine.run_payload("b", ADD, ignore))["sum"] == SUM
 
-    with_engine(tmp_path, body)
+    bench.run(body, starts=1)
 
 
-def test_cancelling_the_call_cancels_the_attempt(tmp_path: Path) -> None:
+def test_cancelling_the_call_cancels_the_attempt(bench: Bench) -> None:
     async def body(engine: SparkEngine) -> None:
         waiting = await sleeping(engine, "a")
         waiting.cancel()
@@ -261,7 +269,7 @@ def test_cancelling_the_call_cancels_the_attempt(tmp_path: Path) -> None:
             while (await engine.run_payload("b", ADD, ignore))["pool"] != "slot-0":
                 await asyncio.sleep(0.2)
 
-    with_engine(tmp_path, body)
+    bench.run(body)
 
 
 def test_a_driver_that_cannot_start_says_why(tmp_path: Path) -> None:

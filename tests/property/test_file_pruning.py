@@ -272,7 +272,7 @@ def bounds(column: Column, values: list[Any], *, counts_nulls: bool) -> ColumnBo
     return ColumnBounds(type=column.type, least=keys[0], greatest=keys[-1], nulls=not counts_nulls)
 
 
-@settings(max_examples=500)
+@settings(max_examples=150)
 @given(cases())
 @example((COLUMNS[1], [2**53], Predicate("c in (9007199254740993, 1e0)", lambda v: v == 2**53)))
 def test_a_file_with_a_row_that_is_meant_is_never_left_out(

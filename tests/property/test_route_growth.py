@@ -16,8 +16,8 @@ import httpx
 import pyarrow as pa
 from fastapi.routing import APIRoute
 
-from neve.gateway.app import create_app
-from neve.gateway.request_bodies import JsonRoute
+from neve.gateway.bodies import JsonRoute
+from neve.gateway.server import create_app
 from tests.support.gateway import TOKEN, serving
 from tests.support.route_growth import Growth, growths
 

@@ -22,7 +22,7 @@ from common.model.key_values import KeyType
 from common.model.keys import encode_value
 from common.model.table import Column, Table, TableSettings
 from common.model.tablet import Record
-from coordinator.core.version_watermark import droppable_version, next_watermarks, settled_version
+from coordinator.core.scans import droppable_version, next_watermarks, settled_version
 
 RETENTION, FAR, TIME_MAX = 3, 1000, 11
 

@@ -12,12 +12,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Protocol
 
-from common.metadata.commands import Command, Reply
 from common.metadata.keys import AUDIT
 from common.metadata.keyspace import (
+    Command,
     Keyspace,
     KeyspaceSession,
     LinkLostError,
+    Reply,
     StreamEntry,
 )
 from common.metadata.store_values import StoreHealth

@@ -14,9 +14,9 @@ from common.telemetry import METRICS, Metric
 from neve.cli import app
 from neve.cli.session import REMOTE, Verb
 from neve.client import Client
-from neve.gateway.access.route_rights import OPEN, DeclaredRoute, RouteRight, declared_routes
-from neve.gateway.app import SLICES
+from neve.gateway.access.callers import OPEN, DeclaredRoute, RouteRight, declared_routes
 from neve.gateway.problems import STATUS
+from neve.gateway.server import SLICES
 from neve.gateway.service import ProbeRoutes
 
 OPENAPI = "GET /openapi.json"

@@ -10,9 +10,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from common.metadata.commands import Command, Reply, Word
 from common.metadata.executor import RetryLimits
-from common.metadata.keyspace import KeyspaceSession, StreamEntry
+from common.metadata.keyspace import Command, KeyspaceSession, Reply, StreamEntry, Word
 from common.metadata.store import TabletStore
 from common.metadata.store_values import StoreHealth
 from common.runtime import Clock

@@ -17,7 +17,7 @@ from common.metadata.changes import (
     CreateTable,
     ReserveFiles,
 )
-from common.metadata.commands import Command, Reply
+from common.metadata.keyspace import Command, Reply
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.model.file import DataFile
 from common.model.job import Job, Kind, job_id

@@ -79,7 +79,7 @@ class Following(Protocol):
 
 
 class Link:
-    """The coordinator as one compactor sees it; satisfies `compactor.ports.WorkSource`."""
+    """The coordinator as one compactor sees it; satisfies `compactor.core.WorkSource`."""
 
     def __init__(
         self, compactor: str, process: SimLoop, network: Network, following: Following
@@ -165,7 +165,7 @@ def _give(answer: asyncio.Future[Any], error: BaseException | None, value: Any) 
 
 
 class SimEngine:
-    """Merges files; satisfies `compactor.ports.Engine` and `OwnFiles`."""
+    """Merges files; satisfies `compactor.core.Engine` and `OwnFiles`."""
 
     pid = None
 

@@ -15,7 +15,7 @@ from common.model.table import Table, TableState
 from common.parquet.service_files import LocationOwner
 from common.settings import Settings
 from common.wire import Assignment, AttemptReport, Heartbeat, HeartbeatReply, TakeRequest
-from coordinator.context import ShellContext
+from coordinator.context import Generations, ShellContext, TableFaults
 from coordinator.core import events as on
 from coordinator.core.scans import GarbageRules
 from coordinator.storage.garbage_collector import (
@@ -23,9 +23,7 @@ from coordinator.storage.garbage_collector import (
     UnfinishedTables,
     collect_forever,
 )
-from coordinator.storage.generations import Generations
 from coordinator.store_watch import take_lead, until_replaced
-from coordinator.table_faults import TableFaults
 from coordinator.wiring import CoordinatorParts, assemble
 from neve import api
 from tests.support.predictable import CountedIds

@@ -27,7 +27,7 @@ from common.rows.schema import arrow_schema
 from common.settings import GatewaySettings, Settings
 from neve import api
 from neve.gateway.rows.add import add_files
-from neve.gateway.rows.append import append_rows
+from neve.gateway.rows.ingestion import append_rows
 from neve.gateway.rows.scan import ScanOptions, open_scan
 from neve.gateway.services import Services
 from neve.gateway.table_files import TableFiles

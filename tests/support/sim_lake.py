@@ -31,7 +31,7 @@ from common.parquet import location as locations
 from common.parquet.location import open_location
 from common.parquet.service_files import written_generation
 from common.settings import GatewaySettings, Settings
-from coordinator.storage import generations
+from coordinator import context
 from neve import api
 from neve.gateway.rows import add
 from neve.recovery.rebuild import live_files
@@ -473,7 +473,7 @@ def live_by(seed: int, storage_faults: StorageFaults | None = None) -> Lake:
 
 
 SOONER: Sequence[Setting] = (
-    (generations, "LOOK_AGAIN_S", LOOK_AGAIN_S),
+    (context, "LOOK_AGAIN_S", LOOK_AGAIN_S),
     (live_files, "COMMIT_DELAY_MAX_S", ON_ITS_WAY_S),
     (add, "WRITTEN_MAX_S", ON_ITS_WAY_S / 2),
 )

@@ -22,19 +22,17 @@ from pyarrow import fs
 
 from common.errors import CompactionError
 from common.metadata.changes import Applied, ChangeTable, CommitAttempt, ReserveFiles
-from common.metadata.commands import Command, Reply
 from common.metadata.executor import RetryLimits
-from common.metadata.keyspace import LinkLostError, StreamEntry
+from common.metadata.keyspace import Command, LinkLostError, Reply, StreamEntry
 from common.metadata.store import TabletStore
 from common.metadata.store_values import StoreHealth
 from common.model.job import Job, Kind, job_id
 from common.model.table import Table, TableState
 from common.model.tablet import Tablet
 from common.settings import CoordinatorSettings, GatewaySettings, Settings
-from coordinator.context import ShellContext
+from coordinator.context import Generations, ShellContext
 from coordinator.core.assignment import compose_assignment, output_prefix
 from coordinator.storage.garbage_collector import finish_drops
-from coordinator.storage.generations import Generations
 from coordinator.wiring import _collecting
 from neve.gateway.rows.scan import ScanOptions, open_scan
 from neve.gateway.tables import GatewayAdmission

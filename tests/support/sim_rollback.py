@@ -18,7 +18,7 @@ from typing import Any
 
 from common.metadata.changes import AcceptGeneration
 from common.parquet.service_files import LocationOwner
-from coordinator.storage import generations as generation
+from coordinator import context as generation
 from tests.support.sim_chaos import Chaos
 from tests.support.sim_cluster import Cluster
 from tests.support.sim_options import draw_options

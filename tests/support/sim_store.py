@@ -21,10 +21,9 @@ from enum import Enum
 from types import TracebackType
 from typing import Any
 
-from common.metadata.commands import Command, Reply
 from common.metadata.executor import RetryLimits
 from common.metadata.keys import FULL, TABLES
-from common.metadata.keyspace import LinkLostError, StoreBusyError, StreamEntry
+from common.metadata.keyspace import Command, LinkLostError, Reply, StoreBusyError, StreamEntry
 from common.metadata.store import TabletStore
 from common.metadata.store_values import StoreHealth
 from tests.support.memory_store import MemoryKeyspace, MemorySession

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from common.metadata.changes.selections import may_hold_range
 from common.metadata.codec.table import unpack_name
-from common.metadata.commands import Command
 from common.metadata.keys import TABLES
+from common.metadata.keyspace import Command
 from common.model.job import Kind
 from common.model.request import Request, RequestState, TransformKind
 from common.model.table import Table, TableState

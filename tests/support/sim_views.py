@@ -20,8 +20,8 @@ from common.metadata.codec.tablet import (
     unpack_record,
     unpack_running,
 )
-from common.metadata.commands import Command
 from common.metadata.keys import TableKeys, TabletKeys
+from common.metadata.keyspace import Command
 from common.model.file import DataFile
 from common.model.request import Request
 from common.model.table import TableState

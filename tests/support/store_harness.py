@@ -17,9 +17,8 @@ from common.metadata.changes import (
     ReleaseAttempt,
     ReserveFiles,
 )
-from common.metadata.commands import Command, Reply
 from common.metadata.executor import RetryLimits
-from common.metadata.keyspace import Keyspace
+from common.metadata.keyspace import Command, Keyspace, Reply
 from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.model.job import Kind

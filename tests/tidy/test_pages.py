@@ -77,11 +77,8 @@ def test_the_readme_starts_with_two_commands_and_installs_as_make_does() -> None
 
     assert [words[1] for words in commands(README) if words[0] == "make"] == ["demo", "test"]
     assert len(installs) == 2
-    assert not [
-        line
-        for line in installs
-        if line.replace("requirements/lock.txt", "$(LOCK)") not in MAKEFILE
-    ]
+    as_made = [line.replace("requirements/lock.txt", "$(LOCK)") for line in installs]
+    assert not [line for line in as_made if line not in MAKEFILE]
 
 
 def test_folders_and_declarations_of_the_page_for_developers_exist() -> None:

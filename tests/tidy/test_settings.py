@@ -17,6 +17,7 @@ from coordinator.plugins.planners.budgeted import BudgetedPlanner
 from coordinator.plugins.planners.ratio import RatioPlanner
 from tests.tidy.tree import PACKAGES, ROOT, name_of, nodes_of, python_files
 
+ACTORS = ("coordinator/actor", "compactor/actor", "neve/gateway/actor")
 READERS = {
     "store": ("common/metadata/redis/",),
     "coordinator": ("coordinator/",),
@@ -28,12 +29,7 @@ READERS = {
     "cluster": ("neve/serve/",),
     "access": ("neve/gateway/", "neve/local/"),
     "trace": ("common/tracing.py",),
-    "log": (
-        "common/log_files.py",
-        "coordinator/actor.py",
-        "compactor/actor.py",
-        "neve/gateway/actor.py",
-    ),
+    "log": tuple(f"{name}.py" for name in ("common/log_files", *ACTORS)),
 }
 """Section → where its settings must be read: elsewhere a field of the same name is another."""
 ABOUT_TABLE_SETTINGS = (
@@ -64,11 +60,8 @@ def test_every_setting_is_read_by_the_part_that_it_is_for(section: str) -> None:
 
 
 def test_a_setting_of_a_table_is_read_or_known_to_be_for_planners() -> None:
-    elsewhere = [
-        path
-        for path in python_files(*PACKAGES)
-        if not name_of(path).startswith(ABOUT_TABLE_SETTINGS)
-    ]
+    about, files = ABOUT_TABLE_SETTINGS, python_files(*PACKAGES)
+    elsewhere = [path for path in files if not name_of(path).startswith(about)]
     names = {entry.name for entry in known_fields(TableSettings)}
     assert names >= PLANNER_SETTINGS
     unread = names - PLANNER_SETTINGS - reads(elsewhere)

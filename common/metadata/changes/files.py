@@ -31,7 +31,8 @@ from common.metadata.changes.tables import filled, may_fill
 from common.metadata.codec.layout import pack
 from common.metadata.codec.table import CALL
 from common.metadata.codec.tablet import RECENT_ADDS, unpack_recent
-from common.metadata.commands import (
+from common.metadata.keys import CALL_SKEW_S, MARK_LIFE_S, TableKeys, TabletKeys, retired_name
+from common.metadata.keyspace import (
     Command,
     Reply,
     Word,
@@ -42,7 +43,6 @@ from common.metadata.commands import (
     pexpire,
     set_string,
 )
-from common.metadata.keys import CALL_SKEW_S, MARK_LIFE_S, TableKeys, TabletKeys, retired_name
 from common.metadata.store_values import CallKind, CallMark
 from common.model.file import DataFile, may_cross
 from common.model.location_identity import is_service_path
@@ -344,7 +344,7 @@ def add_files(change: AddFiles) -> Transaction:
             lambda more: _refused_names(users, more["retired"]) or _add(change, table, more),
         )
 
-    return Transaction(needs, decide, keys.turn, takes_turn=True)
+    return Transaction(needs, decide, keys.lock, takes_lock=True)
 
 
 def _tablet_needs(tablet: TabletId, files: tuple[DataFile, ...]) -> Needs:

@@ -22,7 +22,8 @@ from common.metadata.codec.tablet import (
     VERSION,
     unpack_files,
 )
-from common.metadata.commands import (
+from common.metadata.keys import CHANGES_MAX, HISTORY_MAX, OUTCOME_LIFE_S, TableKeys, TabletKeys
+from common.metadata.keyspace import (
     Command,
     Reply,
     Word,
@@ -38,7 +39,6 @@ from common.metadata.commands import (
     xadd,
     zadd,
 )
-from common.metadata.keys import CHANGES_MAX, HISTORY_MAX, OUTCOME_LIFE_S, TableKeys, TabletKeys
 from common.metadata.store_values import (
     AttemptOutcome,
     CallMark,
@@ -199,10 +199,10 @@ class Transaction:
 
     needs: Needs
     decide: Decide
-    turn: str = ""
-    """Key of the turn that it waits for while another change has it; empty: none."""
-    takes_turn: bool = False
-    """Whether it takes the turn after conflicts, so that others wait for it."""
+    lock: str = ""
+    """Key of the table's lock: it waits while another change holds that; empty: none."""
+    takes_lock: bool = False
+    """Whether it takes the lock after conflicts, so that others wait for it."""
 
 
 @singledispatch

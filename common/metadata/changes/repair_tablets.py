@@ -48,7 +48,8 @@ from common.metadata.codec.tablet import (
     WAITING,
     unpack_files,
 )
-from common.metadata.commands import (
+from common.metadata.keys import TableKeys, TabletKeys
+from common.metadata.keyspace import (
     Command,
     delete,
     get,
@@ -61,7 +62,6 @@ from common.metadata.commands import (
     srem,
     zadd,
 )
-from common.metadata.keys import TableKeys, TabletKeys
 from common.model.file import DataFile
 from common.model.outcome import Refusal, RefusalCode
 from common.model.tablet import PLUS_INFINITY, Bounds, Tablet, TabletId
@@ -327,8 +327,8 @@ def _filled(change: FillHole) -> tuple[Command, ...]:
     )
 
 
-def _no_hole(change: FillHole, why: str) -> Refusal:
-    return Refusal(RefusalCode.BOUNDS, f"tablet {change.tablet} cannot be created: {why}")
+def _no_hole(change: FillHole, reason: str) -> Refusal:
+    return Refusal(RefusalCode.BOUNDS, f"tablet {change.tablet} cannot be created: {reason}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,7 +35,16 @@ from common.metadata.codec.tablet import (
     SETTLED,
     VERSION,
 )
-from common.metadata.commands import (
+from common.metadata.keys import (
+    COORDINATOR,
+    LIMITS,
+    SCALES,
+    STORE,
+    TableKeys,
+    TabletKeys,
+    retired_name,
+)
+from common.metadata.keyspace import (
     Command,
     Word,
     get,
@@ -46,15 +55,6 @@ from common.metadata.commands import (
     hset,
     incr,
     set_string,
-)
-from common.metadata.keys import (
-    COORDINATOR,
-    LIMITS,
-    SCALES,
-    STORE,
-    TableKeys,
-    TabletKeys,
-    retired_name,
 )
 from common.metadata.store_values import AcceptedLoss, CoordinatorClaim, Manifest, PinEntry
 from common.model.group import LimitScope
@@ -281,8 +281,8 @@ def forget_garbage(change: ForgetGarbage) -> Transaction:
     entries = Needs((), {"entries": hmget(keys.garbage, change.paths)})
 
     def present(seen: Seen) -> list[str]:
-        known = zip(change.paths, seen["entries"], strict=True)
-        return [path for path, entry in known if entry is not None]
+        entries_of_paths = zip(change.paths, seen["entries"], strict=True)
+        return [path for path, entry in entries_of_paths if entry is not None]
 
     def forget(seen: Seen) -> Decision:
         gone = present(seen)

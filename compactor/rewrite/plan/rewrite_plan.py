@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 
 from common.errors import InputError, RequestError, RewriteError, TransformError
 from common.expressions import parse_predicate
-from common.expressions.file_pruning import ColumnBounds, may_be_true
-from common.expressions.native import Evaluation, native_predicate, native_value
-from common.expressions.request_transform import (
+from common.expressions.clauses import (
     Transform,
     parse_transform,
     protected_columns,
 )
+from common.expressions.file_pruning import ColumnBounds, may_be_true
+from common.expressions.native import Evaluation, native_predicate, native_value
 from common.model.request import KeyRange, TransformKind
 from common.model.table import Column, Table
 from common.parquet.file_inspection import codec_name

@@ -11,7 +11,7 @@ import pytest
 from common.model.file import DataFile
 from common.model.table import TableSettings
 from common.plugins import load_planner, load_tracker
-from common.spi.tracker import WorkUnderWay
+from common.spi.controller import WorkUnderWay
 from tests.support.plan_loop import live
 from tests.support.planning import parameters
 

@@ -18,7 +18,7 @@ SIZES = st.integers(1, 10**13)
     read=st.lists(st.floats(0, 1.5), max_size=40),
     written=st.lists(st.integers(0, 10**12), max_size=5),
 )
-@settings(max_examples=300, deadline=None, print_blob=True)
+@settings(max_examples=100, deadline=None, print_blob=True)
 def test_the_sums_are_the_formula(sizes: list[int], read: list[float], written: list[int]) -> None:
     """The terms one by one: E log4(T / S), and W log4(T / W), never below 0 together."""
     sums = TierSums(4.0)

@@ -19,18 +19,19 @@ from starlette.routing import Route
 from neve.api import ARCHIVE, ARROW_STREAM, Column
 from neve.client import Client
 from neve.client.errors import ForbiddenError, NotFoundError
-from neve.gateway.access.callers import INCLUDED, Role
-from neve.gateway.access.route_rights import (
+from neve.gateway.access.callers import (
+    INCLUDED,
     OPEN,
     READ_ALL,
     GuardedRoute,
     Reach,
+    Role,
     RouteRight,
     guard_routes,
     route,
 )
 from neve.gateway.access.tokens import TokenFile
-from neve.gateway.app import create_app
+from neve.gateway.server import create_app
 from tests.support.gateway import RUNNING, TOKEN, Gateway, serving
 from tests.support.gateway_pages import ROUTE_RIGHTS
 

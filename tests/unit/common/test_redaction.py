@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.redaction import redacted, redacted_tree
+from common.errors import redacted, redacted_tree
 from common.telemetry import event_log
 
 SHOWN = [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from common.errors import RequestError
-from common.expressions.request_transform import parse_transform, protected_columns
+from common.expressions.clauses import parse_transform, protected_columns
 from common.model.request import KeyRange, TransformKind, TransformSpec
 from common.model.table import Column
 from tests.support.assignments import a_table

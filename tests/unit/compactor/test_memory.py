@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.memory_limit import share_freed_memory
 from common.parquet.location import open_location
+from common.runtime import share_freed_memory
 from compactor.rewrite.kernel.normalized_keys import RowGroup
 from compactor.rewrite.memory_budget import (
     BASE_BYTES,

@@ -19,7 +19,7 @@ from common.model.keys import encode_key
 from common.model.request import KeyRange, Request, TransformKind, TransformSpec
 from common.model.table import Column, Table
 from common.rows.rules import RowRules
-from common.spi.transform import DELETED, TransformContext
+from common.spi.rewrite import DELETED, TransformContext
 from compactor.rewrite import general_merge
 from compactor.rewrite.outputs import TaskResult
 from compactor.rewrite.plan.rewrite_plan import (

@@ -6,7 +6,7 @@ import pytest
 
 from common.model.job import Kind
 from common.model.table import Table, TableSettings
-from common.spi.dispatcher import DispatchParameters
+from common.spi.planner import DispatchParameters
 from coordinator.plugins.dispatchers import SimpleDispatcher
 
 TABLE = Table(

@@ -29,8 +29,14 @@ from common.model.tablet import (
     Selection,
     Tablet,
 )
-from common.spi.dispatcher import DispatchParameters
-from common.spi.planner import Heat, Planner, PlanParameters, RequestFacts, Surroundings
+from common.spi.planner import (
+    DispatchParameters,
+    Heat,
+    Planner,
+    PlanParameters,
+    RequestFacts,
+    Surroundings,
+)
 from coordinator.core.planning import plan_tablet
 from coordinator.plugins.dispatchers import SimpleDispatcher
 from coordinator.plugins.planners.ratio import RatioPlanner

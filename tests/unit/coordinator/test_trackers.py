@@ -16,7 +16,7 @@ from common.errors import ConfigError, RequestError
 from common.model.file import DataFile
 from common.model.table import TableSettings
 from common.plugins import TRACKERS, load_planner, load_tracker
-from common.spi.tracker import BacklogTracker, PartialOutput, WorkUnderWay
+from common.spi.controller import BacklogTracker, PartialOutput, WorkUnderWay
 from coordinator.plugins.planners.ratio import RatioPlanner
 from coordinator.plugins.planners.time_window import window_start
 from coordinator.plugins.trackers import (
@@ -25,7 +25,7 @@ from coordinator.plugins.trackers import (
     in_date_windows,
     leveled_backlog_bytes,
 )
-from neve.offline_backlog import backlog_offline
+from neve.offline import backlog_offline
 from tests.support.plan_loop import live
 from tests.support.planning import parameters
 

@@ -17,7 +17,7 @@ from common.model.table import Table, TableSettings
 from common.model.tablet import Record, Tablet, TabletId
 from common.plugins import load_tracker
 from common.settings import CoordinatorSettings
-from common.spi.tracker import BacklogTracker, TrackerPlugin, WorkUnderWay
+from common.spi.controller import BacklogTracker, TrackerPlugin, WorkUnderWay
 from common.wire import AttemptProgress, AttemptReport, Heartbeat, TakeRequest
 from coordinator.core import events as on
 from coordinator.core.assignment import cluster_facts
@@ -31,7 +31,7 @@ from coordinator.core.backlog import (
 )
 from coordinator.core.planning import with_backlog
 from coordinator.core.state import CoordinatorState
-from coordinator.figures import backlog_figures
+from coordinator.wiring import backlog_figures
 from neve import api
 from tests.support.planning import job as queued_job
 from tests.support.reservations import assignment_of

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from coordinator.core.version_watermark import (
+from coordinator.core.scans import (
     WATERMARKS_MAX,
     Watermarks,
     next_watermarks,

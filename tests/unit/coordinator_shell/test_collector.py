@@ -31,10 +31,10 @@ from common.model.job import Kind
 from common.model.outcome import AttemptEnd, RowCounts
 from common.model.table import Column, Table, TableState
 from common.model.tablet import PLUS_INFINITY, Reservation, TabletId
-from common.parquet.foreign_formats import ForeignMark
 from common.parquet.location import open_location
-from common.parquet.service_files import LocationOwner, claim_location
+from common.parquet.service_files import ForeignMark, LocationOwner, claim_location
 from common.runtime import Clock, call_id
+from coordinator.context import TableFaults
 from coordinator.core.maintenance import GarbageCounts
 from coordinator.core.scans import GarbageRules, is_deletable
 from coordinator.storage import garbage_collector as collector_module
@@ -46,7 +46,6 @@ from coordinator.storage.garbage_collector import (
     collect_forever,
 )
 from coordinator.storage.storage_access import ArrowStorage
-from coordinator.table_faults import TableFaults
 from tests.support.memory_store import MemoryStore
 from tests.support.other_formats import FORMATS
 from tests.support.patience import PATIENCE_S

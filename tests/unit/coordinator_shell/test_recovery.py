@@ -9,9 +9,9 @@ import pytest
 from common.metadata.changes import ClaimCoordination, transaction_for
 from common.metadata.changes.protocol import Seen, Write
 from common.metadata.codec.table import CLAIM as CLAIMS
-from common.metadata.commands import delete, set_string
 from common.metadata.executor import RetryLimits
 from common.metadata.keys import COORDINATOR
+from common.metadata.keyspace import delete, set_string
 from common.metadata.store import TabletStore
 from common.metadata.store_values import CoordinatorClaim, StoreHealth
 from common.settings import Settings

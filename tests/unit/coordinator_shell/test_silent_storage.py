@@ -13,8 +13,8 @@ from common.errors import RewriteError, UnavailableError
 from common.metadata.changes import CreateTable
 from common.model.table import Column, Table
 from common.storage_threads import StorageThreads
-from coordinator.storage import generations as generation
-from coordinator.storage.generations import Generations
+from coordinator import context as generation
+from coordinator.context import Generations
 from coordinator.storage.storage_access import ArrowStorage
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S

@@ -14,8 +14,8 @@ import pytest
 from common.errors import BrokenValueError, MetadataError
 from common.metadata.changes import AddFiles, Applied, CreateTable
 from common.metadata.codec.table import pack_name
-from common.metadata.commands import hdel, hset, xadd
 from common.metadata.keys import TABLES, TableKeys, TabletKeys
+from common.metadata.keyspace import hdel, hset, xadd
 from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.model.table import Column, Table
@@ -27,18 +27,18 @@ from common.primitives import Backoff
 from common.runtime import call_id
 from common.settings import CoordinatorSettings, Settings
 from common.wire import Heartbeat, TakeRequest
-from coordinator.context import ShellContext
-from coordinator.core.scans import GarbageRules
-from coordinator.storage import garbage_collector
-from coordinator.storage.garbage_collector import GarbageCollector, collect_all
-from coordinator.storage.generations import Generations
-from coordinator.storage.storage_access import ArrowStorage
-from coordinator.store_watch import take_lead
-from coordinator.table_faults import (
+from coordinator.context import (
     STORE_AWAY_ERRORS,
+    Generations,
+    ShellContext,
     TableFaults,
     is_store_away,
 )
+from coordinator.core.scans import GarbageRules
+from coordinator.storage import garbage_collector
+from coordinator.storage.garbage_collector import GarbageCollector, collect_all
+from coordinator.storage.storage_access import ArrowStorage
+from coordinator.store_watch import take_lead
 from coordinator.wiring import assemble, storage_loops
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from common.metadata.changes import CreateTable
-from common.metadata.commands import hset
 from common.metadata.keys import TableKeys
+from common.metadata.keyspace import hset
 from common.model.table import Column, Table
 from common.settings import CoordinatorSettings, Settings
 from coordinator.context import ShellContext

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.model.location_identity import PUBLISHED_PATH
-from common.parquet.foreign_formats import FOLDERS_MAX, foreign_mark, foreign_mark_below
 from common.parquet.location import open_location
+from common.parquet.service_files import FOLDERS_MAX, foreign_mark, foreign_mark_below
 from neve.client.errors import RefusedError
 from tests.support.gateway import Gateway, serving
 from tests.support.other_formats import FORMATS, ROWS, delta, iceberg

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from common.metadata.codec.tablet import RESERVATION, SELECTION
-from common.metadata.commands import hset, set_string
 from common.metadata.keys import TabletKeys
+from common.metadata.keyspace import hset, set_string
 from common.model.tablet import Selection
 from tests.support.memory_store import MemoryKeyspace
 from tests.support.predictable import ManualClock

@@ -25,7 +25,7 @@ from common.metadata.changes import (
     SetScale,
     SubmitRequest,
 )
-from common.metadata.commands import Command
+from common.metadata.keyspace import Command
 from common.model.group import LimitScope
 from common.model.request import KeyRange, Request, RequestState
 from common.model.table import TableState

@@ -10,9 +10,9 @@ import pytest
 
 from common.errors import ConflictError, RefusedError, UnavailableError
 from common.metadata.changes import Change, CreateTable, Outcome, PinFiles, Unknown
-from common.metadata.commands import delete
 from common.metadata.file_pin import LEASE_S, FilePin
 from common.metadata.keys import TableKeys
+from common.metadata.keyspace import delete
 from common.model.table import Column, Table
 from tests.support.memory_store import MemoryStore
 from tests.support.sim_loop import EPOCH_S, SimLoop, World

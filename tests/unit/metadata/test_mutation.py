@@ -15,9 +15,9 @@ from common.metadata import changes
 from common.metadata.changes.protocol import More, Needs, Seen, Transaction
 from common.metadata.changes.selections import may_drop_hold
 from common.metadata.codec.tablet import SELECTION, VERSION
-from common.metadata.commands import hset, set_string, srem
 from common.metadata.executor import Executor, RetryLimits
 from common.metadata.keys import TableKeys, TabletKeys, is_table_id
+from common.metadata.keyspace import hset, set_string, srem
 from common.model.table import TableState
 from common.model.tablet import PLUS_INFINITY, Analysis, Bounds, Selection, Tablet, TabletId
 from tests.support.flaky import Fault, Point

@@ -19,7 +19,6 @@ from common.metadata.codec.table import (
     request_member,
     unpack_request,
 )
-from common.metadata.commands import hset, sadd, zadd, zrem
 from common.metadata.keys import (
     CALL_SKEW_S,
     REQUESTS_KEPT,
@@ -27,6 +26,7 @@ from common.metadata.keys import (
     TableKeys,
     TabletKeys,
 )
+from common.metadata.keyspace import hset, sadd, zadd, zrem
 from common.model.job import Kind
 from common.model.request import KeyRange, Request, RequestState, TransformKind, TransformSpec
 from common.model.tablet import (

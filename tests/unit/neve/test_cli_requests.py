@@ -46,10 +46,13 @@ def test_a_request_from_asking_to_cancelling(neve: Shell) -> None:
     assert asked["selector"] == {"name": "age", "options": {"older_than": "1h"}}
     assert (asked["hints"], asked["boost"]) == ({"pace": "slow"}, 5)
     assert asked["output"]["row_group_bytes"] == 64 * 1024**2
-    neve.run("request", "list", "events", says=f"{request} events")
+    short = request[:12]
+    neve.run("request", "list", "events", says=f"{short} events")
+    neve.run("request", "list", "events", "--verbose", says=f"{request} events")
+    assert neve.json("request", "list", "events")[0]["id"] == request
     neve.run("request", "list", says="set name = 'x'")
-    neve.run("request", "show", "events", request, says="keys [1] to [9]")
-    neve.run("request", "cancel", "events", request, "--tablet", "last", says="part of")
+    neve.run("request", "show", "events", short, says="keys [1] to [9]")
+    neve.run("request", "cancel", "events", short, "--tablet", "last", says="part of")
     neve.run("request", "cancel", "events", request, says=f"{request} is being cancelled")
     assert neve.json("request", "show", "events", request)["state"] == "cancelling"
     neve.run("compact", "events", says="shows its progress")

@@ -20,16 +20,16 @@ from common.errors import RequestError
 from common.wire import CoordinatorStatus
 from neve.api import ARCHIVE, ARROW_STREAM
 from neve.gateway.authentication import JSON_BYTES_MAX, LIST_BYTES_MAX
-from neve.gateway.problems import BodyError
-from neve.gateway.request_bodies import (
+from neve.gateway.bodies import (
     ENTRIES_MAX,
     IN_MEMORY_BYTES_MAX,
     INLINE_BYTES_MAX,
     VALUES_MAX,
     JsonRequest,
 )
+from neve.gateway.problems import BodyError
 from neve.gateway.rows.add import checked_paths
-from neve.gateway.rows.routes import APPENDS_AT_ONCE
+from neve.gateway.rows.ingestion import APPENDS_AT_ONCE
 from neve.gateway.server import LEAST, connections_max
 from tests.support.gateway import TOKEN, FakeCoordinator, Gateway, serving
 from tests.support.patience import PATIENCE_S

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from common.metadata.commands import hgetall
 from common.metadata.keys import TabletKeys
+from common.metadata.keyspace import hgetall
 from common.model.tablet import TabletId
 from common.runtime import SystemClock
 from neve.client.errors import CallerError

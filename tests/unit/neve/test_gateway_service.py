@@ -33,10 +33,10 @@ from neve.client.errors import (
 )
 from neve.gateway import problems
 from neve.gateway.access.audit import AuditCounts
-from neve.gateway.access.route_rights import OPEN_PATHS
+from neve.gateway.access.callers import OPEN_PATHS
+from neve.gateway.access.quotas import ScanSlots
 from neve.gateway.authentication import LIST_BYTES_MAX
 from neve.gateway.metrics import RequestMetrics
-from neve.gateway.scan_slots import ScanSlots
 from neve.local.supervisor import ask_actors
 from tests.support.gateway import TOKEN, Gateway, serving
 from tests.support.patience import PATIENCE_S

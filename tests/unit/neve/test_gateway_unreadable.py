@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from common.metadata.commands import hset
 from common.metadata.keys import TABLES, TableKeys, TabletKeys
+from common.metadata.keyspace import hset
 from common.model.key_values import KeyType
 from common.model.keys import encode_key
 from common.model.tablet import TabletId

@@ -23,6 +23,7 @@ from neve.cli.render import KnownTables
 from neve.client.http import decode
 from neve.gateway.jobs import job_view
 from neve.gateway.planning import plan_view, queued_view
+from neve.gateway.services import whole_id
 from tests.support.datadriven import Answer, Step
 from tests.support.gateway import COMPACTOR, GROUP, QUEUED, RUNNING, SCOPE, STARTED_S
 
@@ -417,7 +418,7 @@ def test_a_listing_fits_the_terminal_and_drops_no_column(listing: str, width: in
     for heading in headings:
         assert all(word in shown for word in heading.split())
     assert LONG_TABLET not in shown or listing == "tablets", "people see keys"
-    for whole in re.findall(r"att-[0-9a-f]{20}|[0-9,.]+ [KMGT]iB(?= {2})", wide):
+    for whole in re.findall(r"att-[0-9a-f]+|[0-9,.]+ [KMGT]iB(?= {2})", wide):
         assert whole in shown
 
 
@@ -432,6 +433,43 @@ def test_equal_reasons_are_one_line_with_a_count_unless_verbose() -> None:
     ]
     every = text_of(planning.render_plan(plan, LONG_KEYS, verbose=True), width=80)
     assert all(path in every for path in left)
+
+
+def ids_shown(ids: list[str], *, verbose: bool = False) -> list[str]:
+    """Return the attempts in `neve jobs`, the requests in its sibling, and those in reasons."""
+    running = [replace(job_view(RUNNING), attempt=name) for name in ids]
+    requested = [replace(REQUEST, id=name.replace("att-", "req-")) for name in ids]
+    split = [replace(OPERATION, id=name.replace("att-", "op-")) for name in ids]
+    tables = [
+        jobs.render_jobs(running, STARTED_S, KEYS, verbose=verbose),
+        requests.render_requests(requested, verbose=verbose),
+        tablets.render_operations(split, "events", KEYS, verbose=verbose),
+    ]
+    firsts = [[line.split()[0] for line in text_of(table).splitlines()[1:]] for table in tables]
+    assert [[name.split("-")[1] for name in column] for column in firsts[1:]] == [
+        [name.split("-")[1] for name in firsts[0]]
+    ] * 2
+    return firsts[0]
+
+
+def test_ids_are_short_but_unique_unless_verbose() -> None:
+    apart = ["att-0123456789abcdef0123", "att-1123456789abcdef0123"]
+    alike = ["att-0123456789abcdef0123", "att-0123456789fbcdef0123"]
+
+    assert ids_shown(apart) == ["att-01234567", "att-11234567"]
+    assert ids_shown(alike) == ["att-0123456789a", "att-0123456789f"]
+    assert ids_shown(alike, verbose=True) == alike
+    assert [whole_id(name, alike, "job") for name in ids_shown(alike)] == alike
+
+
+def test_a_short_id_stands_in_a_reason_but_not_in_a_path() -> None:
+    left = {f"_neve/job-1-{LONG_ID}.parquet": f"being merged by {LONG_ID}"}
+    shown = text_of(planning.render_plan(api.Plan(left=left), LONG_KEYS))
+
+    assert f"_neve/job-1-{LONG_ID}.parquet" in shown
+    assert shown.endswith("being merged by att-01234567")
+    whole = text_of(planning.render_plan(api.Plan(left=left), LONG_KEYS, verbose=True))
+    assert whole.endswith(f"being merged by {LONG_ID}")
 
 
 def test_tablets_are_shown_by_their_keys() -> None:

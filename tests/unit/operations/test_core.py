@@ -33,7 +33,7 @@ from common.model.tablet import (
     TabletId,
 )
 from coordinator.core import split_merge as core
-from coordinator.core.split_jobs import crossing_files, cut_plan, is_cutting
+from coordinator.core.planning import crossing_files, cut_plan, is_cutting
 
 CUT, DRAIN, CLOSE = OperationStep
 MB = 1024**2

@@ -20,7 +20,7 @@ from common.metadata.changes import (
 from common.model.job import Kind
 from common.model.request import RequestState
 from common.model.tablet import PLUS_INFINITY, Tablet, TabletId
-from coordinator.storage.generations import Generations
+from coordinator.context import Generations
 from tests.support.operation_shell import Land, fail, finish, hangs_at, key, work
 from tests.support.patience import PATIENCE_S
 from tests.support.request_shell import Shell, ended, run, until

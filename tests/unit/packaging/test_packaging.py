@@ -237,7 +237,7 @@ def test_sdist_and_wheel_have_every_file_that_git_tracks() -> None:
 def test_the_installed_wheel_is_imported_and_the_checkout_is_out_of_reach(tmp_path: Path) -> None:
     release = installation()
     code = (
-        "import importlib.util, json, neve.gateway.app, sys;"
+        "import importlib.util, json, neve.gateway.server, sys;"
         f"print(json.dumps([[importlib.util.find_spec(name).origin for name in {PACKAGES}],"
         " sys.path, [str(finder) for finder in sys.meta_path]]))"
     )

@@ -21,8 +21,8 @@ from common.metadata.changes import (
     Refused,
     ReleaseAttempt,
 )
-from common.metadata.commands import set_string
 from common.metadata.keys import TableKeys
+from common.metadata.keyspace import set_string
 from common.model.location_identity import DESCRIPTION_PATH, GENERATION_PATH
 from common.model.outcome import AttemptEnd
 from common.model.table import Table, TableState
@@ -38,11 +38,10 @@ from common.parquet.service_files import (
     written_generation,
 )
 from common.storage_threads import StorageThreads
-from coordinator.context import ShellContext
+from coordinator.context import LOOK_LASTS_S, Generations, ShellContext
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.service import StoreActions
-from coordinator.storage.generations import LOOK_LASTS_S, Generations
 from tests.support.assignments import an_assignment
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S

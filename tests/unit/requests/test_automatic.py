@@ -9,7 +9,7 @@ from common.metadata.changes import Applied, ChangeTable
 from common.model.request import Request, SelectorSpec, covers, key_range_of
 from common.model.table import Table, TableSettings
 from common.model.tablet import PLUS_INFINITY, Bounds, Record, Tablet, TabletId
-from common.spi.selector import Chosen
+from common.spi.planner import Chosen
 from coordinator.core.requests import (
     automatic_request,
     meets_tablet,

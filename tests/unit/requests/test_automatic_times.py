@@ -12,7 +12,7 @@ from common.model.request import SelectorSpec
 from common.model.table import TableSettings
 from common.model.tablet import PLUS_INFINITY, Bounds, Record, Tablet
 from common.plugins import load_selector
-from common.spi.selector import Chosen, Selector, SelectorParameters
+from common.spi.planner import Chosen, Selector, SelectorParameters
 from coordinator.core.requests import (
     ask_again_at_s,
     automatic_request,

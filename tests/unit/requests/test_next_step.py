@@ -36,7 +36,7 @@ from common.model.tablet import (
     Selection,
     Tablet,
 )
-from common.spi.selector import Chosen
+from common.spi.planner import Chosen
 from coordinator.core.requests import (
     AskPlanner,
     AskSelector,

@@ -8,7 +8,7 @@ import pytest
 
 from common.errors import CompactionError, PluginError
 from common.model.request import SelectorSpec
-from common.spi.selector import Chosen, SelectorParameters
+from common.spi.planner import Chosen, SelectorParameters
 from coordinator.requests import SELECTORS_AT_ONCE, UNENDED_MAX, SelectorCalls
 from tests.support.planning import TABLET, files_of
 from tests.support.request_shell import TABLE

@@ -11,7 +11,7 @@ import pytest
 from common.metadata.changes import Applied, ChangeTable
 from common.model.table import TableSettings
 from common.model.tablet import PLUS_INFINITY, TabletId
-from common.spi.selector import Chosen, SelectorParameters
+from common.spi.planner import Chosen, SelectorParameters
 from coordinator.core.requests import must_ask_selector, table_selector
 from coordinator.plugins.selectors import ByName
 from tests.support.request_shell import TABLE, Cluster, Shell, run, until

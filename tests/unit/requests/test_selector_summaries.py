@@ -16,7 +16,7 @@ from common.model.file import DataFile
 from common.model.request import Request, SelectorSpec
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.parquet.file_inspection import SUMMARY_BYTES_MAX
-from common.spi.selector import Chosen, SelectorParameters
+from common.spi.planner import Chosen, SelectorParameters
 from coordinator.requests import SelectorCalls
 from neve.gateway.requests import dry_run
 from tests.support.request_shell import TABLE

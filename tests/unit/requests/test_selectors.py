@@ -12,7 +12,7 @@ from common.errors import RequestError
 from common.model.file import FAULTY_LAYOUT, DataFile
 from common.model.table import Table, TableSettings
 from common.plugins import SELECTORS, load_selector
-from common.spi.selector import SelectorParameters
+from common.spi.planner import SelectorParameters
 from tests.support.planning import TABLET
 
 pytestmark = pytest.mark.unit

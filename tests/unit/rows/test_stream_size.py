@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from neve.gateway.problems import TooLargeError
-from neve.gateway.rows.append import read_stream, stream_memory_bytes
+from neve.gateway.rows.ingestion import read_stream, stream_memory_bytes
 
 ROWS = pa.table(
     {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from neve.simulate.arrivals import Flush, flushes, rate_at
+from neve.simulate.tablet import Flush, flushes, rate_at
 from tests.support.simulated import document, read
 
 DAY_S = 86_400.0

@@ -14,8 +14,8 @@ from common.telemetry import METRICS
 from coordinator import store_watch
 from coordinator.context import ShellContext
 from coordinator.core import events as on
-from coordinator.figures import scope_figures
 from coordinator.store_watch import RateLimits
+from coordinator.wiring import scope_figures
 from neve import api
 from tests.support.memory_store import MemoryStore
 from tests.support.predictable import CountedIds

@@ -1,11 +1,11 @@
-"""Request bodies: time limits for their arrival, buffering on disk, and bounded JSON parsing."""
+"""Bodies of requests: time limits, buffering, bounded JSON parsing; and streamed answers."""
 
 import asyncio
 import json
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import fields, is_dataclass
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from fastapi.routing import APIRoute
@@ -13,9 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message, Receive
 
+from common.errors import CompactionError
+from common.telemetry import Log
 from neve.gateway.access.audit import body_text
 from neve.gateway.access.callers import current_call
-from neve.gateway.problems import BodyError, SlowBodyError
+from neve.gateway.problems import BodyError, SlowBodyError, problem_response
+from neve.recovery.archive import line_of
 
 IN_MEMORY_BYTES_MAX = 1024**2
 RATE_LEAST_BYTES_S = 16 * 1024
@@ -35,22 +38,22 @@ def timed_receive(receive: Receive, wait_s: float) -> Receive:
         SlowBodyError: The next piece, or the body as a whole, arrives too slowly.
     """
     loop = asyncio.get_running_loop()
-    begun_s, seen, whole = loop.time(), 0, False
+    begun_s, received_bytes, whole = loop.time(), 0, False
 
     async def next_message() -> Message:
-        nonlocal seen, whole
+        nonlocal received_bytes, whole
         if whole:
             return await receive()
-        left_s = begun_s + wait_s + seen / RATE_LEAST_BYTES_S - loop.time()
+        left_s = begun_s + wait_s + received_bytes / RATE_LEAST_BYTES_S - loop.time()
         try:
             async with asyncio.timeout(min(wait_s, left_s)):
                 message = await receive()
         except TimeoutError as error:
             raise SlowBodyError(
-                f"the body came too slowly: {seen} bytes, and then nothing in time;"
+                f"the body came too slowly: {received_bytes} bytes, and then nothing in time;"
                 f" expected a piece every {wait_s:g} s and {RATE_LEAST_BYTES_S} bytes/s"
             ) from error
-        seen += len(message.get("body", b""))
+        received_bytes += len(message.get("body", b""))
         whole = not message.get("more_body", False)
         return message
 
@@ -148,7 +151,7 @@ class JsonRoute(APIRoute):
         """Return the handler of a request."""
         handler = super().get_route_handler()
         body = self.body_field.field_info.annotation if self.body_field is not None else None
-        names = [each.name for each in fields(body)] if is_dataclass(body) else []
+        names = [field.name for field in fields(body)] if is_dataclass(body) else []
 
         async def answer(request: Request) -> Response:
             whole = JsonRequest(request.scope, request.receive)
@@ -159,3 +162,75 @@ class JsonRoute(APIRoute):
                     current_call().details = body_text(whole.tree, names)
 
         return answer
+
+
+# ---------------------------------------------------------------------------------- Progress stream
+# Long work as a stream of JSON lines: progress, then the result or an error.
+#
+# The stream sends a line at least every few seconds, so that proxies do not treat the connection as
+# dead. When the caller disconnects, the work is cancelled.
+
+
+BEAT_S = 5.0
+WAITING_MAX = 1000
+LongWork = Callable[[Callable[..., None]], Awaitable[Any]]
+ProgressStep = tuple[str, dict[str, int]] | None
+"""A sentence and named numbers; None: the work has ended."""
+
+
+async def progress_lines(work: LongWork, log: Log) -> AsyncIterator[bytes]:
+    """Yield the lines of long work.
+
+    Args:
+        work: Takes a callback for progress, called with a sentence and named numbers; returns a
+            wire model.
+        log: Receives unexpected errors.
+    """
+    news: asyncio.Queue[ProgressStep] = asyncio.Queue(WAITING_MAX)
+
+    def on_progress(text: str, **numbers: int) -> None:
+        put((text, numbers))
+
+    def put(step: ProgressStep) -> None:
+        with suppress(asyncio.QueueFull):  # A caller that reads slowly misses some progress.
+            news.put_nowait(step)
+
+    task = asyncio.ensure_future(work(on_progress))
+    task.add_done_callback(lambda _done: put(None))
+    try:
+        last: ProgressStep = ("begun", {})
+        while True:
+            if last is not None:
+                yield line_of("progress", text=last[0], **last[1])
+            if task.done() and news.empty():
+                break
+            try:
+                async with asyncio.timeout(BEAT_S):
+                    last = await news.get()
+            except TimeoutError:
+                last = ("still at it", {})
+        yield _last_line(task, log)
+    finally:
+        if not task.done():
+            # The caller disconnected, so the work ends unfinished.
+            current_call().error = "BrokenOff"
+        task.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await task
+
+
+def _last_line(task: "asyncio.Future[Any]", log: Log) -> bytes:
+    error = task.exception()
+    if error is None:
+        return line_of("result", result=asdict(task.result()))
+    return error_line(error, log)
+
+
+def error_line(error: BaseException, log: Log) -> bytes:
+    """Return the line that reports an error, with the content of a problem."""
+    current_call().error = type(error).__name__
+    if isinstance(error, CompactionError):
+        return line_of("error", **json.loads(bytes(problem_response(error).body)))
+    log("request failed", cause=f"{type(error).__name__}: {error}")
+    detail = "the service failed in a way that it did not expect; see its log"
+    return line_of("error", error="InternalError", status=500, detail=detail)
