@@ -27,7 +27,11 @@ from common.wire import Assignment
 from compactor.core import OnProgress, RewriteProgress, RewriteResult
 from compactor.rewrite.attempt_folder import attempt_folder, read_change_counts, read_marks
 from compactor.rewrite.file_io import delete_file, forget_pages, table_location
-from compactor.rewrite.general_merge import rewrite_bag, rewrite_in_memory
+from compactor.rewrite.general_merge import (
+    rewrite_bag,
+    rewrite_bag_natively,
+    rewrite_in_memory,
+)
 from compactor.rewrite.kernel.normalized_keys import UnsupportedRowsError
 from compactor.rewrite.live_rows import count_live
 from compactor.rewrite.memory_budget import (
@@ -157,7 +161,7 @@ def _run(spark: Any, plan: RewritePlan, way: Way) -> TaskResult:
         case Way.MERGE:
             return _run_merge(spark, plan)
         case Way.BAG:
-            return run_in_one_task(spark, plan, rewrite_bag)
+            return _run_bag(spark, plan)
         case Way.MEMORY:
             return run_in_one_task(spark, plan, rewrite_in_memory)
         case Way.SORT:
@@ -166,6 +170,14 @@ def _run(spark: Any, plan: RewritePlan, way: Way) -> TaskResult:
             raise AssertionError(f"{way} reads no rows")
         case _:
             assert_never(way)
+
+
+def _run_bag(spark: Any, plan: RewritePlan) -> TaskResult:
+    if plan.rules.transform is not None and plan.rules.transform.native:
+        (result,) = run_tasks(spark, plan, [partial(rewrite_bag_natively, plan)])
+        if isinstance(result, TaskResult):
+            return result
+    return run_in_one_task(spark, plan, rewrite_bag)
 
 
 def _run_merge(spark: Any, plan: RewritePlan) -> TaskResult:

@@ -217,7 +217,11 @@ def test_fresh_tombstones_go_where_nothing_older_can_return(tmp_path: Path) -> N
     assert gone.dropped is not None
 
 
-def test_an_append_only_table_loses_the_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["merge", "stored"], ids=["by polars", "by spark"])
+def test_an_append_only_table_loses_the_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    take(way, monkeypatch)
     paths = fill(tmp_path, 3)
     table = bag_table(tmp_path, settings=settings(ttl_s=150.0))
     before = rows_of(table, paths)
@@ -234,6 +238,7 @@ def test_an_append_only_table_loses_the_rows(tmp_path: Path) -> None:
     added = run(table, inspected(table, paths), setting("v = v + 1, x = null"), "2")
     values = sorted(row["v"] for row in outputs(table, added))
     assert values == sorted(row["v"] + 1 for row in merged(table, before).kept)
+    assert (added.counts.changed, added.kernel) == (added.counts.rows_in, "bag")
 
 
 def test_no_row_is_transformed_twice(tmp_path: Path) -> None:
@@ -278,6 +283,11 @@ MISSING = r"^transform nope cannot be used on compactor host \S+: .*'nope' is no
             deleting("cast(name as int) = 1"),
             r"\[CAST_INVALID_INPUT\] The value '.*\(at column 14: cast\(name as int\)\)$",
         ),
+        (
+            "append-only",
+            setting("x = 1 / v"),
+            r"^set x = 1 / v: failed for a row: \[DIVIDE_BY_ZERO\] .*\(at column 9: 1 / v\)$",
+        ),
         ("memory", setting("x = 1, nome = 2"), "request-1: .*no column nome"),
         ("memory", plugged("nope"), MISSING),
         ("sql", plugged("nope"), MISSING),
@@ -287,6 +297,7 @@ MISSING = r"^transform nope cannot be used on compactor host \S+: .*'nope' is no
         "cast",
         "division in the kernel",
         "cast in the kernel",
+        "append-only",
         "no column",
         "missing plug-in",
         "missing plug-in, in Spark",
@@ -295,8 +306,9 @@ MISSING = r"^transform nope cannot be used on compactor host \S+: .*'nope' is no
 def test_a_failure_is_loud_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, request_: Request, says: str
 ) -> None:
-    take(way, monkeypatch)
-    table, paths = keyed_table(tmp_path), fill(tmp_path, 4)
+    make_table = bag_table if way == "append-only" else keyed_table
+    take("merge" if way == "append-only" else way, monkeypatch)
+    table, paths = make_table(tmp_path), fill(tmp_path, 4)
     with pytest.raises(TransformError, match=says):
         run(table, inspected(table, paths), request_)
     assert list(tmp_path.glob("_neve/**/*.parquet")) == []

@@ -23,7 +23,7 @@ from compactor.rewrite.kernel.normalized_keys import RowGroup, UnsupportedRowsEr
 from compactor.rewrite.kernel.reader import RowGroupChange
 from compactor.rewrite.kernel.winners import column_of
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, Rules, TransformPlan
-from compactor.rewrite.transform import from_spark, values_path
+from compactor.rewrite.transform import fitting_values, values_path
 
 # ------------------------------------------------------------------------------- Values of rows
 
@@ -92,26 +92,13 @@ class _StoredValues:
             inputs = sorted({group.input for group in groups})
             raise RewriteError(f"inputs {inputs}: {len(found)} values for {len(places)} rows")
         values = pa.concat_tables(parts)
-        if self._transform.deletes:
-            return [values.column("a0")]
-        return [
-            self._fitting(one.column, values.column(f"a{at}"))
-            for at, one in enumerate(self._transform.transform.assignments)
-        ]
+        fitting: list[pa.ChunkedArray | pl.Series] = []
+        return fitting + fitting_values(self._transform, self._schema, values)
 
     def _file(self, at: int) -> "_ValuesFile":
         if at not in self._files:  # Two threads may open a file, which does no harm.
             self._files[at] = _ValuesFile(values_path(self._folder, at))
         return self._files[at]
-
-    def _fitting(self, name: str, values: pa.ChunkedArray) -> pa.ChunkedArray:
-        arrow = self._schema.field(name).type
-        try:
-            return pa.chunked_array([from_spark(chunk, arrow) for chunk in values.chunks], arrow)
-        except pa.ArrowInvalid as error:
-            subject = self._transform.transform.description
-            message = f"{subject}: a value does not fit into column {name}: {error}"
-            raise TransformError(message) from error
 
 
 class _ValuesFile:
