@@ -673,7 +673,7 @@ def test_a_storage_that_stands_still_holds_up_its_own_table_only() -> None:
             storage.paths.update(await with_garbage(store, 50, name))
         clock.advance(100)
         tables, collector = list(await store.tables()), collector_of(store, storage)
-        everything = asyncio.create_task(collect_all(store, collector, tables, _log))
+        everything = asyncio.create_task(collect_all(collector, tables, _log))
         async with asyncio.timeout(PATIENCE_S):
             while await store.garbage("quick"):
                 await asyncio.sleep(0)

@@ -327,7 +327,7 @@ def test_the_collector_goes_on_with_the_next_table(tmp_path: Path) -> None:
         faults = TableFaults(lambda *_args, **_fields: None)
         rules = GarbageRules(grace_s=0.0, clock_skew_max_s=0.0)
         own = GarbageCollector(store, ArrowStorage(), rules, lambda *_args, **_fields: None)
-        total = await collect_all(store, own, tables, lambda *_args, **_fields: None, faults)
+        total = await collect_all(own, tables, lambda *_args, **_fields: None, faults)
         assert total == garbage_collector.CollectedCounts()
         assert faults.counts == {"the collector": 1}
 
