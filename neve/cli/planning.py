@@ -69,13 +69,7 @@ def render_queue(queued: Sequence[api.PlannedJob], keys: TabletKeys) -> Renderab
 
 
 def render_plan(plan: api.Plan, keys: TabletKeys, *, verbose: bool = False) -> RenderableType:
-    """Render a plan: its jobs, and the reasons for files that are left out.
-
-    Args:
-        plan: The plan.
-        keys: Maps tablets to their keys.
-        verbose: Whether to list every file that is left out, not only equal reasons once.
-    """
+    """Render a plan: its jobs, and why files are left out; `verbose` lists every such file."""
     planned = grid(
         [
             ("JOB", RIGHT),
@@ -242,9 +236,6 @@ def _plan_offline(
 
 # ------------------------------------------------------------------------------------------ Backlog
 # `neve backlog`: bytes still to rewrite, per table or tablet of a service, or for a file.
-
-
-# ----------------------------------------------------------------------------------------- The verb
 
 
 _Strategy = Annotated[
@@ -510,13 +501,7 @@ def render_trigger(trigger: api.Trigger, keys: TabletKeys) -> RenderableType:
 def render_ops(
     maintenance: api.TableMaintenance, keys: TabletKeys, *, every: bool
 ) -> RenderableType:
-    """Render a list of operations, and how much the tablets are read and written.
-
-    Args:
-        maintenance: The operations.
-        keys: Keys of tablets.
-        every: Whether to include kinds with nothing to do.
-    """
+    """Render operations, with idle kinds if `every`; and how much tablets are read and written."""
     shown = [
         operation for operation in maintenance.operations if every or operation.state in _WITH_WORK
     ]

@@ -289,13 +289,7 @@ def render_changes(before: api.Table, after: api.Table) -> RenderableType:
 
 
 def render_files(files: Sequence[api.File], table: str, keys: TabletKeys) -> RenderableType:
-    """Render a list of files.
-
-    Args:
-        files: The files.
-        table: The table that they belong to.
-        keys: Keys of its tablets.
-    """
+    """Render a list of files of a table."""
     return grid(
         [
             ("TABLET", ""),

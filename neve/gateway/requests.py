@@ -64,10 +64,6 @@ from neve.gateway.rows.calls import (
 from neve.gateway.rows.scan import pin_listed_files
 from neve.gateway.services import LONG_STEP_MAX_S, Services, bounded_count, check_writable, whole_id
 
-# ---------------------------------------------------------------------------------------- Lifecycle
-# Life cycle of a request: store, follow and cancel it, and sum up its result.
-
-
 # -------------------------------------------------------------------------------------------- Views
 # Wire models of requests, and the sums over their tablets.
 
@@ -519,9 +515,6 @@ async def _tablets_wholly_within(
             "only whole tablets are cancelled; `neve table tablets` shows where they end"
         )
     return inside
-
-
-# ------------------------------------------------------------------------------------------- Routes
 
 
 # ------------------------------------------------------------------------------------------ Dry run
