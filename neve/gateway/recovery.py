@@ -6,6 +6,7 @@
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import IO, Annotated, Any
 
@@ -36,7 +37,6 @@ from neve.recovery.backup import (
 from neve.recovery.gc import GcResult, collect_orphans
 from neve.recovery.rebuild.table_rebuild import (
     RebuildOptions,
-    RebuildResult,
     rebuild,
 )
 from neve.recovery.repair import RepairOptions, RepairReport, check_and_repair
@@ -115,25 +115,6 @@ def gc_view(table: Table, done: GcResult) -> api.GcReport:
         young=done.young,
         evidence=done.evidence,
         marks=done.marks,
-    )
-
-
-def rebuilt_view(done: RebuildResult, *, dry_run: bool) -> api.RebuildReport:
-    """Return the wire model of a rebuild's result."""
-    return api.RebuildReport(
-        table=done.table.name,
-        location=done.table.location,
-        state=done.table.state.value,
-        tablets=done.tablets,
-        files=len(done.files),
-        rows=done.rows,
-        size_bytes=done.size_bytes,
-        user_files=done.user_files,
-        left=_limited(done.left),
-        lost=_limited(done.lost),
-        not_recovered=done.not_recovered,
-        manifest=done.manifest,
-        dry_run=dry_run,
     )
 
 
@@ -229,8 +210,8 @@ class RecoveryRoutes:
         )
 
         async def work(on_progress: ReportProgress) -> api.RebuildReport:
-            done = await rebuild(self._ports(on_progress), body.location, options)
-            return rebuilt_view(done, dry_run=body.dry_run)
+            report = (await rebuild(self._ports(on_progress), body.location, options)).report
+            return replace(report, left=_limited(report.left), lost=_limited(report.lost))
 
         return self._lines(work)
 

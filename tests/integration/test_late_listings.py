@@ -135,7 +135,7 @@ async def test_a_rebuild_finds_files_of_the_manifest_that_are_not_listed(
 
     done = await rebuilt(ground, table)
 
-    assert (done.lost, done.table.state) == ({}, TableState.LIVE)
+    assert (done.report.lost, done.table.state) == ({}, TableState.LIVE)
     assert await ground.paths(done.table) == ["a.parquet"]
 
 
@@ -154,7 +154,7 @@ async def test_a_rebuild_reports_files_listed_late_and_leaves_the_table_paused(
     monkeypatch.setattr(table_creation, "list_location", listed)
     done = await rebuilt(ground, table)
 
-    assert done.lost == {
+    assert done.report.lost == {
         "_neve/append/b.parquet": "it came while the table was rebuilt: drop it and try again"
     }
     assert done.table.state is TableState.PAUSED
@@ -169,7 +169,7 @@ async def test_a_rebuild_waits_as_long_as_listings_are_late(ground: Ground, disk
 
     done = await rebuilt(ground, table, delay_s=0.5)
 
-    assert done.lost == {}
+    assert done.report.lost == {}
     assert await ground.paths(done.table) == ["_neve/append/b.parquet", "a.parquet"]
 
 
@@ -187,5 +187,5 @@ async def test_a_file_that_went_is_missed_though_it_is_listed(
     monkeypatch.setattr(table_creation, "list_location", listed)
     done = await rebuilt(ground, table)
 
-    assert done.lost.keys() == {"a.parquet"}
+    assert done.report.lost.keys() == {"a.parquet"}
     assert done.table.state is TableState.PAUSED

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
 import jwt
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
@@ -173,6 +172,8 @@ def bounded_fetch(authorities: str) -> Fetch:
         raise ConfigError(
             f"setting access.oidc_authorities names {authorities}, which cannot be read: {error}"
         ) from error
+
+    import httpx  # Here: few services have an issuer.
 
     async def fetch(url: str) -> bytes:
         body = bytearray()

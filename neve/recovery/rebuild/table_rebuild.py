@@ -31,6 +31,7 @@ from common.parquet.location import (
 from common.rows.key_encoding import Partition
 from common.runtime import growth_ignored
 from common.units import format_count
+from neve import api
 from neve.recovery.archive import TabletDump
 from neve.recovery.location_ownership import (
     find_free_site,
@@ -94,19 +95,8 @@ class RebuildResult:
 
     table: Table
     files: tuple[DataFile, ...]
-    rows: int
-    size_bytes: int
-    tablets: int
-    user_files: int
-    """Number of live files that users wrote, and may have added with `add`."""
-    left: Mapping[str, str]
-    """Files that are not live, path → reason; sorted by path."""
-    lost: Mapping[str, str]
-    """Files whose rows are, or may be, lost, path → reason; sorted by path."""
-    not_recovered: tuple[str, ...]
-    """State that cannot be recovered from the files."""
-    manifest: int | None = None
-    """Number of the manifest that the rebuild started from."""
+    report: api.RebuildReport
+    """What operators read. `left` and `lost` are sorted by path, and complete."""
 
 
 async def rebuild(ports: RecoveryPorts, location: str, options: RebuildOptions) -> RebuildResult:
@@ -142,7 +132,7 @@ async def _rebuild(ports: RecoveryPorts, location: str, options: RebuildOptions)
     homes = await _partitions_of(scope, state.files)
     on_progress(f"finding the tablets of {format_count(len(state.files), 'file')}")
     tablets, result = await in_thread(partial(planned_table, state, homes))
-    lost = result.lost
+    lost = result.report.lost
     if options.dry_run:
         return result
     created = await make_table(
@@ -158,7 +148,10 @@ async def _rebuild(ports: RecoveryPorts, location: str, options: RebuildOptions)
         created.missing, "it went while the table was rebuilt: drop it and try again"
     )
     came = dict.fromkeys(created.late, "it came while the table was rebuilt: drop it and try again")
-    return replace(result, table=created.table, lost={**lost, **went, **came})
+    report = replace(
+        result.report, state=created.table.state.value, lost={**lost, **went, **came}, dry_run=False
+    )
+    return replace(result, table=created.table, report=report)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,18 +241,22 @@ def planned_table(
         recorded_ends = known_ends(evidence, {file.path for file in files}, steps)
         tablets = range_tablets(files, recorded_ends, footers, steps)
     left = dict(steps.in_order((dict(state.lineage.left) | evidence.misfits).items()))
-    return tablets, RebuildResult(
-        table=state.table,
-        files=tuple(files),
+    report = api.RebuildReport(
+        table=state.table.name,
+        location=state.table.location,
+        state=state.table.state.value,
+        tablets=len(tablets),
+        files=len(files),
         rows=sum(file.rows for file in steps.over(files)),
         size_bytes=sum(file.size_bytes for file in steps.over(files)),
-        tablets=len(tablets),
         user_files=sum(not is_service_path(file.path) for file in steps.over(files)),
         left=left,
         lost=dict(steps.in_order((dict(state.lineage.lost) | evidence.unreadable).items())),
         not_recovered=tuple(_not_recovered(evidence, state.table, len(left))),
         manifest=None if evidence.published is None else evidence.published.number,
+        dry_run=True,
     )
+    return tablets, RebuildResult(table=state.table, files=tuple(files), report=report)
 
 
 async def _partitions_of(scope: TableScope, files: Sequence[DataFile]) -> Sequence[Partition]:
