@@ -445,14 +445,14 @@ QUARANTINES_SHOWN = 10
 
 def quarantine_texts(status: api.Status) -> list[str]:
     """Return which tablets are quarantined and why, a sentence each; of many, of some."""
-    shown = [
+    sentences = [
         f"table {quarantine.table}, tablet {quarantine.tablet}: {quarantine.reason};"
         f" `neve lift-quarantine {quarantine.table} {quarantine.tablet}` retries it"
         for quarantine in status.quarantines[:QUARANTINES_SHOWN]
     ]
-    more = status.quarantined - len(shown)
+    more = status.quarantined - len(sentences)
     return [
-        *shown,
+        *sentences,
         *(
             [f"{format_count(more, 'more tablet is', 'more tablets are')} quarantined"]
             if more > 0

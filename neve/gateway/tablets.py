@@ -194,7 +194,7 @@ class TabletRoutes:
             ids = [await services.tablet(stored_table, tablet)]
         explained = [await services.coordinator.explain(stored_table.id, id_.text) for id_ in ids]
         marks = await watermark_sentences(services, stored_table, ids)
-        shown = [
+        explanations = [
             # The coordinator may know only the id of the table.
             replace(
                 explanation,
@@ -203,7 +203,7 @@ class TabletRoutes:
             )
             for explanation in explained
         ]
-        return {"tablets": shown}
+        return {"tablets": explanations}
 
     @route("GET /v1/tables/{table}/story", READ)
     async def story(
