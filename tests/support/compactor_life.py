@@ -33,7 +33,7 @@ from common.model.outcome import AttemptEnd
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.parquet.location import open_location
-from common.parquet.service_files import claim_location
+from common.parquet.service_files import LocationOwner, write_owner
 from common.runtime import RandomIds, call_id
 from common.settings import CompactorSettings, Settings, StoreSettings
 from common.wire import (
@@ -72,7 +72,7 @@ def reserved(redis_url: str, folder: Path, attempt: str) -> tuple[Table, Assignm
             assert isinstance(outcome, Applied), outcome
             return outcome
 
-        claim_location(open_location(table.location), await store.store_id())
+        write_owner(open_location(table.location), LocationOwner(await store.store_id()))
         await applied(CreateTable(table=table))
         await applied(AddFiles(table=table.id, call=call_id(), files={PLUS_INFINITY: files}))
         done = await applied(
