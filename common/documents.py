@@ -76,7 +76,7 @@ def kind_of(name: str, default: object) -> FieldKind:
     for unit, kind in UNITS.items():
         if name.endswith(unit):
             return kind
-    kinds = (kind for known, kind in _KINDS.items() if isinstance(default, known))
+    kinds = (kind for value_type, kind in _KINDS.items() if isinstance(default, value_type))
     return next(kinds, FieldKind.NUMBER)
 
 
@@ -322,13 +322,13 @@ def value_text(kind: FieldKind, value: Any) -> str:
             return str(value)
 
 
-def read_object(written: object, where: str, known: Collection[str] = ()) -> dict[str, Any]:
+def read_object(written: object, where: str, allowed: Collection[str] = ()) -> dict[str, Any]:
     """Return a table of a document.
 
     Args:
         written: The value, as the user wrote it.
         where: Its path, for the message.
-        known: All names that it may have; empty: any.
+        allowed: All names that it may have; empty: any.
 
     Raises:
         RequestError: The value is no table, or a name is unknown.
@@ -336,9 +336,9 @@ def read_object(written: object, where: str, known: Collection[str] = ()) -> dic
     if not isinstance(written, Mapping):
         text = "missing" if written is None else shown(written)
         raise RequestError(f"{where} is {text}, expected an object")
-    for name in written if known else ():
-        if name not in known:
-            raise unknown(f"{where}: field {shown(name)}", name, known)
+    for name in written if allowed else ():
+        if name not in allowed:
+            raise unknown(f"{where}: field {shown(name)}", name, allowed)
     return dict(written)
 
 
@@ -358,15 +358,15 @@ def read_list(written: object, where: str) -> list[Any]:
     return list(written)
 
 
-def unknown(what: str, name: object, known: Collection[str]) -> RequestError:
+def unknown(what: str, name: object, names: Collection[str]) -> RequestError:
     """Return the error for an unknown name, with a suggestion.
 
     Args:
         what: Subject of the sentence: `files[3]: field 'sise'`.
         name: The name that the user wrote.
-        known: The names that exist.
+        names: The names that exist.
     """
-    close = get_close_matches(str(name)[:CHARS_MAX], known, n=1)
-    listed = ", ".join(sorted(known)) or "none"
+    close = get_close_matches(str(name)[:CHARS_MAX], names, n=1)
+    listed = ", ".join(sorted(names)) or "none"
     hint = f"did you mean {close[0]!r}?" if close else f"known: {listed}"
     return RequestError(f"{what} is unknown; {hint}")

@@ -14,7 +14,7 @@ from common.documents import FieldKind, FieldRule
 from common.errors import ConfigError
 from common.log_events import LogLevel
 from common.model.group import LIMIT_BYTES_S_MIN, Group, Service
-from common.model.job import AGEING_PER_S
+from common.model.job import AGEING_PER_S, FAIR_BAND
 from common.setting_rules import (
     SettingError,
     check_section,
@@ -593,6 +593,18 @@ class GroupSettings:
         " other jobs.",
         most=1000,
     )
+    fair_band: int = setting(
+        FAIR_BAND,
+        "Points of priority within which the jobs of different tables count as equal: these tables"
+        " take turns by `weight`. Outside the band, the job of higher priority starts first,"
+        " whatever its table. 0: only jobs of equal priority take turns.",
+        most=1000,
+    )
+    strict_shares: bool = setting(
+        False,
+        "Whether all tables with jobs of a class take turns by `weight`, whatever the priority of"
+        " their jobs; `fair_band` then has no effect.",
+    )
     slots: int | None = setting(
         None,
         "Jobs that one compactor of the group runs concurrently.",
@@ -739,7 +751,7 @@ class Settings:
     def served_groups(self) -> dict[str, int]:
         """Return the largest number of compactors of each group; 0: only a service names it."""
         named = {group.name: 0 for service in self.services.values() for group in service.groups}
-        return named | {name: each.compactors.max for name, each in self.groups.items()}
+        return named | {name: group.compactors.max for name, group in self.groups.items()}
 
     def is_given(self, name: str) -> bool:
         """Return whether any source gives a value for a setting, by its full name."""

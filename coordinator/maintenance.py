@@ -87,9 +87,9 @@ class Maintenance:
         garbage = await self._collector.counts(table)
         moment = _Moment(table, await store.now_s(), garbage)
         rows: list[api.MaintenanceOperation] = []
-        for each, right in zip(read[:count], [*read[1:], None], strict=False):
-            if each is not None and not isinstance(each, UnreadableTablet):
-                rows += tablet_operations(await self._facts(each, right, moment))
+        for listed, right in zip(read[:count], [*read[1:], None], strict=False):
+            if listed is not None and not isinstance(listed, UnreadableTablet):
+                rows += tablet_operations(await self._facts(listed, right, moment))
         return api.TableMaintenance(
             table=table.name,
             operations=ranked(rows, table.settings.maintenance_priority),

@@ -78,10 +78,10 @@ class InstalledPlanners(Mapping[str, Planner]):
                 raise KeyError(name) from error
             except PluginError as error:
                 self._loaded[name] = error
-        found = self._loaded[name]
-        if isinstance(found, PluginError):
-            raise found
-        return found
+        plugin = self._loaded[name]
+        if isinstance(plugin, PluginError):
+            raise plugin
+        return plugin
 
     def __iter__(self) -> Iterator[str]:
         """Return the names of all installed planners."""
@@ -99,7 +99,7 @@ def unread_settings(planners: Mapping[str, Planner]) -> dict[str, str]:
         planners: All planners that the table may use, by name.
     """
     read = [settings_read_by(planner) for planner in planners.values()]
-    declared = [each for each in read if each is not None]
+    declared = [names for names in read if names is not None]
     if len(declared) < len(read):
         return {}  # A planner without a declaration may read any setting.
     names = ", ".join(sorted(planners))
@@ -172,8 +172,8 @@ def control_loop(settings: Settings) -> ControlLoop:
         foreground_limit_s=own.foreground_limit_s or None,
         memory_bytes=own.memory_bytes or executors_memory_bytes(settings),
         group_slots={
-            name: each.compactors.max * settings.compactor_of(name).slots
-            for name, each in settings.groups.items()
+            name: group.compactors.max * settings.compactor_of(name).slots
+            for name, group in settings.groups.items()
         },
     )
     return ControlLoop(load_controller(own), rules)
@@ -207,13 +207,13 @@ class _BrokenTrackers:
 
 def load_trackers() -> dict[str, TrackerPlugin]:
     """Return all backlog trackers by name; one that does not load affects only its own backlogs."""
-    found: dict[str, TrackerPlugin] = {}
+    trackers: dict[str, TrackerPlugin] = {}
     for name in TRACKERS.names():
         try:
-            found[name] = load_tracker(name)
+            trackers[name] = load_tracker(name)
         except PluginError as problem:
-            found[name] = _BrokenTrackers(problem)
-    return found
+            trackers[name] = _BrokenTrackers(problem)
+    return trackers
 
 
 def unknown_surroundings(_tablet: Tablet, _table: Table) -> Surroundings:
@@ -252,7 +252,7 @@ def planner_for(
         *,
         only: Kind | None = None,
     ) -> TabletPlan:
-        found = plan_tablet(
+        tablet_plan = plan_tablet(
             tablet,
             table,
             settings.services,
@@ -265,7 +265,7 @@ def planner_for(
             around=around(tablet, table),
         )
         return with_backlog(
-            with_pressure(found, tablet),
+            with_pressure(tablet_plan, tablet),
             tablet,
             table,
             trackers,

@@ -215,14 +215,14 @@ def _of_one_tablet(entries: list[Any], tablet: str | None) -> list[tuple[int, An
     }
     if tablet is None and len(named) < 2:
         return numbered
-    known = ", ".join(sorted(named)[:10]) or "none"
+    names = ", ".join(sorted(named)[:10]) or "none"
     if tablet is None:
         raise RequestError(
             f"files are of {len(named)} tablets, and a plan is of one: name it (--tablet); "
-            f"there are: {known}"
+            f"there are: {names}"
         )
     if tablet not in named:
-        raise RequestError(f"no file is of tablet {tablet!r}; there are: {known}")
+        raise RequestError(f"no file is of tablet {tablet!r}; there are: {names}")
     return [
         (number, entry)
         for number, entry in numbered
@@ -363,7 +363,7 @@ def plan_offline(
     wanted = TabletPlan(jobs=checked_jobs(name, plan, parameters), left=plan.left)
     wanted = within_space(wanted, parameters.settings, parameters.free_bytes, parameters.now_s)
     jobs = wanted.jobs
-    places = {job.id: place for place, job in enumerate(jobs)}
+    numbers = {job.id: number for number, job in enumerate(jobs)}
     planned = {path for job in jobs for path in job.inputs}
     left = {path: why for path, why in _left_files(described).items() if path not in planned}
     left.update(wanted.left)
@@ -375,7 +375,7 @@ def plan_offline(
                 "priority": job.priority,
                 "kind": job.kind.value,
                 "reason": job.reason,
-                **_beyond_a_merge(job, places),
+                **_beyond_a_merge(job, numbers),
             }
             for job in jobs
         ],
@@ -394,12 +394,12 @@ def _interval(interval: PlannedInterval) -> dict[str, Any]:
     return {name: fields[name] for name in fields if name not in {"table", "tablet"}}
 
 
-def _beyond_a_merge(job: Job, places: Mapping[str, int]) -> dict[str, Any]:
+def _beyond_a_merge(job: Job, numbers: Mapping[str, int]) -> dict[str, Any]:
     """Return the fields of a job beyond a plain merge into one file.
 
     Args:
         job: A job of the plan.
-        places: Job id → index of the job in the plan.
+        numbers: Job id → index of the job in the plan.
     """
     row: dict[str, Any] = {}
     if job.action != JobAction.REWRITE:
@@ -415,7 +415,7 @@ def _beyond_a_merge(job: Job, places: Mapping[str, int]) -> dict[str, Any]:
     if job.output_tags:
         row["tags"] = dict(job.output_tags)
     if job.depends_on:
-        row["after"] = [places[depend] for depend in job.depends_on]
+        row["after"] = [numbers[depend] for depend in job.depends_on]
     return row
 
 
@@ -507,17 +507,17 @@ def backlog_offline(
     body = document if isinstance(document, Mapping) else {}
     with request_errors(f"strategy {name!r} is unknown: "):
         plugin = load_tracker(name)
-    known = plugin.option_names
+    option_names = plugin.option_names
     given = dict(overrides or {})
     if mode is not None:
-        if "mode" not in known:
+        if "mode" not in option_names:
             raise RequestError(f"strategy {name!r} has no modes; leave --mode out")
         given["mode"] = mode
     now_s = _now_s(described, given)
-    if now_s is not None and "now_s" in known:
+    if now_s is not None and "now_s" in option_names:
         given["now_s"] = now_s
-    written = _of_strategy(described.settings, known)
-    settings, options = read_settings(written, known, given)
+    written = _of_strategy(described.settings, option_names)
+    settings, options = read_settings(written, option_names, given)
     try:
         tracker = plugin.tracker(settings, options)
     except ConfigError as error:
@@ -528,13 +528,13 @@ def backlog_offline(
     return {"backlog": tracker.backlog_bytes(_work(described, body, now_s or 0.0))}
 
 
-def _of_strategy(written: Mapping[str, object], known: frozenset[str]) -> dict[str, object]:
+def _of_strategy(written: Mapping[str, object], option_names: frozenset[str]) -> dict[str, object]:
     """Drop the options of other strategies, so that one document works for all strategies."""
-    others = frozenset[str]().union(*(load_tracker(each).option_names for each in TRACKERS.names()))
+    others = frozenset[str]().union(*(load_tracker(name).option_names for name in TRACKERS.names()))
     return {
         name: value
         for name, value in written.items()
-        if name not in _NOW and (name in known or name not in others)
+        if name not in _NOW and (name in option_names or name not in others)
     }
 
 

@@ -113,7 +113,7 @@ def _parsed(text: str) -> Node:
 
 def _possible(node: Node, bounds: Mapping[str, ColumnBounds]) -> _Possible:
     if isinstance(node, ColumnName):
-        column = _known(node, bounds)
+        column = _column_bounds(node, bounds)
         if column is None or column.kind is not KeyType.BOOL:
             return _ANYTHING
         return _compared("=", _TRUE, column)
@@ -123,8 +123,12 @@ def _possible(node: Node, bounds: Mapping[str, ColumnBounds]) -> _Possible:
     if op in {"AND", "OR"}:
         possible = [_possible(arg, bounds) for arg in args]
         if op == "AND":
-            return _Possible(all(one.true for one in possible), any(one.false for one in possible))
-        return _Possible(any(one.true for one in possible), all(one.false for one in possible))
+            return _Possible(
+                all(result.true for result in possible), any(result.false for result in possible)
+            )
+        return _Possible(
+            any(result.true for result in possible), all(result.false for result in possible)
+        )
     if op == "NOT":
         return _not(_possible(args[0], bounds))
     if op.startswith("NOT "):
@@ -132,7 +136,7 @@ def _possible(node: Node, bounds: Mapping[str, ColumnBounds]) -> _Possible:
     return _leaf(op, args, bounds)
 
 
-def _known(node: Node, bounds: Mapping[str, ColumnBounds]) -> ColumnBounds | None:
+def _column_bounds(node: Node, bounds: Mapping[str, ColumnBounds]) -> ColumnBounds | None:
     """Return the bounds of a node that is a column; None: it has none."""
     if isinstance(node, ColumnName) and len(node.parts) == 1:
         return bounds.get(node.parts[0])
@@ -143,14 +147,14 @@ def _leaf(op: str, args: tuple[Node, ...], bounds: Mapping[str, ColumnBounds]) -
     """Return the possible results of a comparison of a column with literals."""
     if len(args) == 2 and op in _FLIPPED and isinstance(args[0], Literal):
         op, args = _FLIPPED[op], (args[1], args[0])
-    column = _known(args[0], bounds)
+    column = _column_bounds(args[0], bounds)
     if column is None:
         return _ANYTHING
     if op in {"IS NULL", "IS NOT NULL"}:
-        some = column.nulls or column.least[:1] <= _NULL
-        null = _Possible(true=some, false=column.greatest[:1] != _NULL)
+        may_be_null = column.nulls or column.least[:1] <= _NULL
+        null = _Possible(true=may_be_null, false=column.greatest[:1] != _NULL)
         return null if op == "IS NULL" else _not(null)
-    ranges = _places(args[1:], column)
+    ranges = _literal_ranges(args[1:], column)
     if not ranges:
         return _ANYTHING
     if op == "BETWEEN":
@@ -158,7 +162,9 @@ def _leaf(op: str, args: tuple[Node, ...], bounds: Mapping[str, ColumnBounds]) -
         return _Possible(low.true and high.true, low.false or high.false)
     if op == "IN":
         possible = [_compared("=", literal_range, column) for literal_range in ranges]
-        return _Possible(any(one.true for one in possible), all(one.false for one in possible))
+        return _Possible(
+            any(result.true for result in possible), all(result.false for result in possible)
+        )
     return _compared(op, ranges[0], column)
 
 
@@ -190,10 +196,10 @@ def _not(possible: _Possible) -> _Possible:
     return _Possible(possible.false, possible.true)
 
 
-def _places(nodes: Sequence[Node], column: ColumnBounds) -> list[_Between] | None:
+def _literal_ranges(nodes: Sequence[Node], column: ColumnBounds) -> list[_Between] | None:
     """Return the ranges of values that equal literals; None if they are uncertain."""
     literals = [node for node in nodes if isinstance(node, Literal)]
-    locate = _PLACES.get(column.kind)
+    locate = _LOCATORS.get(column.kind)
     if locate is None or len(literals) < len(nodes):
         return None
     try:
@@ -308,7 +314,7 @@ def _moment_place(text: str) -> _Between:
 
 
 _TRUE = _Between.of(bool(1), KeyType.BOOL)
-_PLACES: Mapping[KeyType, Callable[[Sequence[Literal], pa.DataType], list[_Between] | None]] = {
+_LOCATORS: Mapping[KeyType, Callable[[Sequence[Literal], pa.DataType], list[_Between] | None]] = {
     KeyType.INT: _numbers,
     KeyType.DECIMAL: _numbers,
     KeyType.FLOAT: _floats,

@@ -175,16 +175,19 @@ class Manifest(StoredValue):
             now_s: The store's time.
             grace_s: How long a reader may use what it has listed.
         """
-        every = ((self.begun_s, self.published_s), *((each[2], each[3]) for each in self.earlier))
+        every = (
+            (self.begun_s, self.published_s),
+            *((manifest[2], manifest[3]) for manifest in self.earlier),
+        )
         begins = [begun_s for begun_s, out_s in every if out_s and now_s - out_s >= grace_s]
         return max(begins, default=None)
 
     def outdated(self, now_s: float, grace_s: float) -> tuple[str, ...]:
         """Return the paths of manifests that no reader uses any more: replaced a grace ago."""
-        published = [self.published_s, *(each[3] for each in self.earlier)]
+        published = [self.published_s, *(manifest[3] for manifest in self.earlier)]
         return tuple(
-            each[1]
-            for each, replaced_s in zip(self.earlier, published, strict=False)
+            manifest[1]
+            for manifest, replaced_s in zip(self.earlier, published, strict=False)
             if now_s - replaced_s >= grace_s
         )
 

@@ -182,9 +182,9 @@ class RowRules:
 
     def _missing(self) -> Iterable[str]:
         named = (*self.key, self.version_column, self.tombstone_column, self.time_column)
-        known = ", ".join(sorted({column.name for column in self.schema}))
+        columns = ", ".join(sorted({column.name for column in self.schema}))
         for name in missing_columns(self.schema, named):
-            yield f"column {name} is not in the schema ({known})"
+            yield f"column {name} is not in the schema ({columns})"
 
     def _unfit(self) -> Iterable[str]:
         if self.key and self.version_column is None:
@@ -291,12 +291,12 @@ def expiry_limit(time_type: KeyType, expiry_ns: int) -> float:
 
 def join_dropped(parts: Iterable[DroppedRows | None]) -> DroppedRows | None:
     """Return the union of the dropped rows of several merges."""
-    known = [part for part in parts if part is not None]
-    if not known:
+    present = [part for part in parts if part is not None]
+    if not present:
         return None
     return DroppedRows(
-        spans=merged_spans(span for part in known for span in part.spans),
-        version_max=max(part.version_max for part in known),
+        spans=merged_spans(span for part in present for span in part.spans),
+        version_max=max(part.version_max for part in present),
     )
 
 

@@ -143,11 +143,11 @@ class GroupLoad:
         """Return the input bytes of all known work; a deferred tablet counts as an average job."""
         if self.paused:
             return self.running_bytes
-        known = self.queued_bytes + self.running_bytes
+        planned_bytes = self.queued_bytes + self.running_bytes
         jobs, size_bytes = self.queued_jobs, self.queued_bytes
         if not jobs:
             jobs, size_bytes = self.running_jobs, self.running_bytes
-        return known + (self.deferred_tablets * size_bytes / jobs if jobs else 0.0)
+        return planned_bytes + (self.deferred_tablets * size_bytes / jobs if jobs else 0.0)
 
     def with_obstacle(self, text: str) -> str:
         """Return a text about starts, followed by the obstacle if there is one."""
@@ -560,7 +560,9 @@ def _drains(
 
 def _least_busy(view: _View) -> tuple[str, ...]:
     """Return the compactor with the fewest jobs; a busy one only if none is starting."""
-    least = min(view.load.serving, key=lambda each: (each.busy, each.name), default=None)
+    least = min(
+        view.load.serving, key=lambda compactor: (compactor.busy, compactor.name), default=None
+    )
     if least is None or (least.busy and view.starting and view.capacity <= view.load.count_max):
         return ()
     return (least.name,)

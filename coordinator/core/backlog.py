@@ -61,8 +61,10 @@ def measured(
         return _untracked(tablet, jobs, group, untracked_bytes)
     name, plugin = tracker
     try:
-        known = {each: value for each, value in options.items() if each in plugin.option_names}
-        made = plugin.tracker(settings, known)
+        own_options = {
+            name: value for name, value in options.items() if name in plugin.option_names
+        }
+        made = plugin.tracker(settings, own_options)
         for file in tablet.files.values():
             if not file.open:
                 made.add(file)
@@ -122,8 +124,8 @@ def _untracked(
 
 
 def _sizes(tablet: Tablet, paths: Iterable[str]) -> dict[str, int]:
-    found: dict[str, DataFile | None] = {path: tablet.files.get(path) for path in paths}
-    return {path: file.size_bytes for path, file in found.items() if file is not None}
+    files: dict[str, DataFile | None] = {path: tablet.files.get(path) for path in paths}
+    return {path: file.size_bytes for path, file in files.items() if file is not None}
 
 
 # ------------------------------------------------------------------------------ Storing and reading
@@ -180,12 +182,12 @@ class Backlogs:
         backlog would rise until then.
         """
         own = self._tables.get(tablet.table)
-        known = None if own is None else own.tablets.get(tablet)
-        if known is not None and attempt in known.falls:
-            falls = {each: fall for each, fall in known.falls.items() if each != attempt}
-            done_bytes = known.falls[attempt] if committed else 0
-            left_bytes = max(0, known.size_bytes - done_bytes)
-            self.put(tablet, replace(known, size_bytes=left_bytes, falls=falls))
+        backlog = None if own is None else own.tablets.get(tablet)
+        if backlog is not None and attempt in backlog.falls:
+            falls = {other: fall for other, fall in backlog.falls.items() if other != attempt}
+            done_bytes = backlog.falls[attempt] if committed else 0
+            left_bytes = max(0, backlog.size_bytes - done_bytes)
+            self.put(tablet, replace(backlog, size_bytes=left_bytes, falls=falls))
 
     def discard(self, tablet: TabletId) -> None:
         """Forget a tablet."""
@@ -249,7 +251,7 @@ class Backlogs:
             progress: Progress of the running attempts, from `done_shares`.
         """
         own = self._tables.get(table)
-        falls = self._falls(each for each in progress if each[0].table == table)
+        falls = self._falls(key for key in progress if key[0].table == table)
         return ({} if own is None else own.tablets.copy()), falls
 
     def _falls(self, progress: Iterable[tuple[TabletId, str, float]]) -> dict[TabletId, float]:
@@ -257,9 +259,9 @@ class Backlogs:
         falls: dict[TabletId, float] = {}
         for tablet, attempt, share in progress:
             own = self._tables.get(tablet.table)
-            known = None if own is None else own.tablets.get(tablet)
-            if known is not None:
-                fall = known.falls.get(attempt, 0) * min(max(share, 0.0), 1.0)
+            backlog = None if own is None else own.tablets.get(tablet)
+            if backlog is not None:
+                fall = backlog.falls.get(attempt, 0) * min(max(share, 0.0), 1.0)
                 falls[tablet] = falls.get(tablet, 0.0) + fall
         return falls
 
@@ -268,11 +270,11 @@ class Backlogs:
         for own in self._tables.values():
             assert own.tablets
             sums: Counter[str] = Counter()
-            for each in own.tablets.values():
-                sums[each.group] += each.size_bytes
+            for backlog in own.tablets.values():
+                sums[backlog.group] += backlog.size_bytes
             assert own.groups == +sums
             assert own.failed == {
-                id_: each.problem for id_, each in own.tablets.items() if each.problem
+                id_: backlog.problem for id_, backlog in own.tablets.items() if backlog.problem
             }
 
 

@@ -261,15 +261,15 @@ def _problem(jobs: Sequence[PlannedJob], parameters: PlanParameters) -> str | No
     groups = [group.name for group in parameters.groups]
     files_max = _files_max(parameters.options, parameters.settings)
     for number, job in enumerate(jobs):
-        found = (
+        problem = (
             _wrong_form(job, parameters.kind, groups)
             or _wrong_cuts(job, keyed=parameters.keyed)
             or _wrong_files(job, candidates, files_max)
             or _wrong_times(job, parameters)
             or _wrong_dependencies(job, number)
         )
-        if found is not None:
-            return f"job {number} {found}"
+        if problem is not None:
+            return f"job {number} {problem}"
     return _overlap(jobs)
 
 
@@ -615,7 +615,7 @@ def _candidates(tablet: Tablet, table: Table, now_s: float) -> dict[Kind, tuple[
     """Return the candidates of each kind of jobs; a kind without candidates is omitted."""
     files, selection = tablet.files, tablet.selection
     taken = tablet.reserved_files if tablet.running else frozenset[str]()
-    found: dict[Kind, tuple[DataFile, ...]] = {}
+    by_kind: dict[Kind, tuple[DataFile, ...]] = {}
     if not tablet.waiting:
         held = frozenset[str]()
         if selection is not None and not _expired(tablet, selection, table, now_s):
@@ -625,11 +625,11 @@ def _candidates(tablet: Tablet, table: Table, now_s: float) -> dict[Kind, tuple[
         if is_gated(table.settings):
             triggered_s = open_trigger_s(table, tablet.record)
             system = [file for file in system if is_included(file, triggered_s)]
-        found[Kind.SYSTEM] = tuple(system)
+        by_kind[Kind.SYSTEM] = tuple(system)
     if selection is not None and not _finished(selection):
         chosen = [files[path] for path in selection.files if path in files and path not in taken]
-        found[Kind.USER] = tuple([file for file in chosen if not file.open])
-    return {kind: candidates for kind, candidates in found.items() if candidates}
+        by_kind[Kind.USER] = tuple([file for file in chosen if not file.open])
+    return {kind: candidates for kind, candidates in by_kind.items() if candidates}
 
 
 def _expired(tablet: Tablet, selection: Selection, table: Table, now_s: float) -> bool:
@@ -771,8 +771,8 @@ def _service(
             raise PluginError(message) from error
     service = configured.services.get(name)
     if service is None:
-        known = ", ".join(sorted(configured.services))
-        message = f"table {table.name}: service {name!r} is not configured, expected one of {known}"
+        names = ", ".join(sorted(configured.services))
+        message = f"table {table.name}: service {name!r} is not configured, expected one of {names}"
         raise PluginError(message)
     return service
 
@@ -788,8 +788,8 @@ def _planner_of(table: Table, service: Service) -> tuple[str, Mapping[str, objec
 def _ask(name: str, planners: Mapping[str, Planner], parameters: PlanParameters) -> Plan:
     planner = planners.get(name)
     if planner is None:
-        known = ", ".join(sorted(planners))
-        raise PluginError(f"planner {name!r} is not loaded, expected one of {known}")
+        names = ", ".join(sorted(planners))
+        raise PluginError(f"planner {name!r} is not loaded, expected one of {names}")
     where = f"planner {name}, tablet {parameters.tablet}"
     try:
         plan: object = planner.plan(parameters)

@@ -459,8 +459,8 @@ def must_ask_selector(tablet: Tablet, table: Table, spec: SelectorSpec, now_s: f
     """
     if tablet.selection is not None or tablet.operation is not None:
         return False
-    known = tablet.record.selector_hash == selector_hash(tablet, table, spec)
-    return not known or _time_has_come(tablet, now_s)
+    is_seen = tablet.record.selector_hash == selector_hash(tablet, table, spec)
+    return not is_seen or _time_has_come(tablet, now_s)
 
 
 def ask_again_at_s(chosen: Chosen, now_s: float) -> float | None:

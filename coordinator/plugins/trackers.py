@@ -274,9 +274,9 @@ class TierTrackers(Generic[OptionsType]):
         Raises:
             ConfigError: An option is unknown or invalid.
         """
-        found = read_options(self._kind, self._name, options, settings)
-        check_tier_options(self._name, found)
-        return self._make(found)
+        parsed = read_options(self._kind, self._name, options, settings)
+        check_tier_options(self._name, parsed)
+        return self._make(parsed)
 
 
 class SizeTieredTrackers(TierTrackers[SizeTieredBacklogOptions]):
@@ -327,8 +327,8 @@ class FixedTrackers:
         Raises:
             ConfigError: An option is unknown or invalid.
         """
-        found = read_options(FixedBacklogOptions, "tracker fixed", options)
-        return FixedTracker(found.backlog_bytes)
+        parsed = read_options(FixedBacklogOptions, "tracker fixed", options)
+        return FixedTracker(parsed.backlog_bytes)
 
 
 class NullTrackers(FixedTrackers):
@@ -723,19 +723,19 @@ def in_date_windows(
         times: Name and time of each file. Files newer than the first window are left out.
         windows: The windows, the newest first.
     """
-    found: list[tuple[DateWindow, list[str]]] = []
+    by_window: list[tuple[DateWindow, list[str]]] = []
     walk = iter(windows)
     window = next(walk, None)
-    for name, at in sorted(times, key=lambda each: (-each[1], each[0])):
+    for name, at in sorted(times, key=lambda item: (-item[1], item[0])):
         while window is not None and at < window.start:
             window = next(walk, None)
         if window is None:
             break
         if at < window.end:
-            if not found or found[-1][0] != window:
-                found.append((window, []))
-            found[-1][1].append(name)
-    return found
+            if not by_window or by_window[-1][0] != window:
+                by_window.append((window, []))
+            by_window[-1][1].append(name)
+    return by_window
 
 
 class DateTieredTracker:
@@ -787,9 +787,9 @@ class DateTieredTracker:
         return windows
 
     def _window_of(self, output: PartialOutput) -> float | None:
-        found = (each for each in self._placed if each.start <= output.time_max_s < each.end)
-        window = next(found, None)
-        return None if window is None else window.start
+        at_s = output.time_max_s
+        starts = (window.start for window in self._placed if window.start <= at_s < window.end)
+        return next(starts, None)
 
 
 class DateTieredTrackers(TierTrackers[DateTieredBacklogOptions]):

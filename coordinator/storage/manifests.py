@@ -187,11 +187,11 @@ class ManifestPublisher:
                 await self._faults.run("publishing", table.id, partial(look, table))
 
         while True:
-            every = [each for each in tables() if each.state is not TableState.GOING]
+            every = [table for table in tables() if table.state is not TableState.GOING]
             await asyncio.gather(*(guarded(table) for table in every))
-            known = {each.id for each in every}
-            self._known = {key: value for key, value in self._known.items() if key in known}
-            self._withdrawn &= known
+            ids = {table.id for table in every}
+            self._known = {key: value for key, value in self._known.items() if key in ids}
+            self._withdrawn &= ids
             await asyncio.sleep(interval_s)
 
     async def _awaited(self, table: Table, last: Manifest) -> bool:
@@ -199,14 +199,16 @@ class ManifestPublisher:
         entries = await self._store.garbage(table.id)
         return any(entry.stamped_s > last.begun_s for entry in entries)
 
-    async def _publish(self, table: Table, last: Manifest | None, known: _LastPublished) -> bool:
+    async def _publish(
+        self, table: Table, last: Manifest | None, published: _LastPublished
+    ) -> bool:
         location = open_location(table.location)
-        found, ours = (
+        store, ours = (
             await self._threads.run(table.location, owner_of, location),
             await self._store.store_id(),
         )
-        if found != ours:
-            self._log("location belongs to another store", table=table.name, found=found, ours=ours)
+        if store != ours:
+            self._log("location belongs to another store", table=table.name, found=store, ours=ours)
             return False
         if await self._went_back(table):
             return False
@@ -240,21 +242,21 @@ class ManifestPublisher:
         if not isinstance(outcome, Applied):
             self._log("manifest not noted", table=table.name, number=number, cause=outcome.reason)
             return False
-        self._known[table.id] = known
+        self._known[table.id] = published
         return True
 
     async def _went_back(self, table: Table) -> bool:
         """Return whether the store has lost changes of a table since they were read."""
-        known = self._known_generation(table.id)
-        if await self._store.generation(table.id) >= known:
+        generation = self._known_generation(table.id)
+        if await self._store.generation(table.id) >= generation:
             return False
-        self._log("store has gone back in time", table=table.name, generation=known)
+        self._log("store has gone back in time", table=table.name, generation=generation)
         return True
 
     async def _stays(self, table: Table) -> bool:
         """Return whether no drop of a table has begun."""
-        found = await self._store.table(table.id)
-        return found is not None and found.state is not TableState.GOING
+        stored = await self._store.table(table.id)
+        return stored is not None and stored.state is not TableState.GOING
 
     async def _written(
         self, location: Location, table: Table, what: tuple[int, float, str]
@@ -274,9 +276,9 @@ class ManifestPublisher:
 
         async for page in walk_tiles(self._store, table):
             for tablet in page:
-                found = manifest_entries(location, table, tablet)
-                totals.add(found)
-                entries += found
+                tablet_entries = manifest_entries(location, table, tablet)
+                totals.add(tablet_entries)
+                entries += tablet_entries
             while len(entries) >= PART_FILES:
                 await write(PART_FILES)
         if entries or not parts:
@@ -289,7 +291,7 @@ class ManifestPublisher:
         if last is None:
             return ()
         outdated = last.outdated(now_s, self._grace_s)
-        kept = {last.path, *(each[1] for each in last.earlier)} - {*outdated}
+        kept = {last.path, *(manifest[1] for manifest in last.earlier)} - {*outdated}
         before_s = now_s - 2 * WRITING_MAX_S - self._grace_s
         manifest_files.delete_others(location, kept, outdated, before_s)
         return outdated

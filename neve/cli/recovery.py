@@ -30,13 +30,13 @@ from neve.cli.session import Columns, Name, Panel, Session, absolute, name_value
 
 def render_fsck(report: FsckReport, keys: TabletKeys) -> RenderableType:
     """Render the findings of a check. `keys` maps tablets to their keys."""
-    looked = (
+    summary = (
         f"{report.table}: {format_count(report.tablets, 'tablet')}, "
         f"{format_count(report.files, 'file')}, "
         f"{format_bytes(report.size_bytes)}; {'sound' if report.sound else 'DAMAGED'}"
     )
     if not report.findings:
-        return lines(looked)
+        return lines(summary)
     more = [f"and {report.more:,} more"] if report.more else []
     rows = [
         (
@@ -48,7 +48,7 @@ def render_fsck(report: FsckReport, keys: TabletKeys) -> RenderableType:
         for finding in report.findings
     ]
     heads = [("CODE", ""), ("WHERE", ""), ("FOUND", ""), ("REPAIR", "")]
-    return lines(looked, "", grid(heads, rows), *more)
+    return lines(summary, "", grid(heads, rows), *more)
 
 
 def _place_text(finding: Finding, table: str, keys: TabletKeys) -> str:
@@ -111,7 +111,7 @@ def render_rebuild(report: RebuildReport) -> RenderableType:
         *_limited_list("files that were not used", report.left),
         "",
         "not recovered:",
-        *(f"  {each}" for each in report.not_recovered),
+        *(f"  {sentence}" for sentence in report.not_recovered),
     )
 
 
@@ -141,7 +141,7 @@ def render_restore(report: RestoreReport) -> RenderableType:
         if table.unused
     ]
     head = ["dry run: nothing was written"] if report.dry_run else []
-    rest = ["", "not restored:", *(f"  {each}" for each in report.not_recovered)]
+    rest = ["", "not restored:", *(f"  {sentence}" for sentence in report.not_recovered)]
     return lines(*head, grid(heads, rows), *gone, *(rest if report.not_recovered else ()))
 
 
@@ -294,11 +294,11 @@ def restore(
     dry_run: DryRun = False,
 ) -> None:
     """Recreate the tables of an archive. Their files must exist in their locations."""
-    places = name_values(location or [], "location")
+    locations = name_values(location or [], "location")
     report = session.client.restore(
         archive,
         names=name_values(rename or [], "name"),
-        locations={name: absolute(place) for name, place in places.items()},
+        locations={name: absolute(location) for name, location in locations.items()},
         only=table or (),
         adopt=adopt,
         dry_run=dry_run,

@@ -174,7 +174,7 @@ _UNSEEN = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]|[\u200e\u200f\u2028-\u202
 
 def visible(text: str) -> str:
     """Return a text with escapes in place of characters that would control a terminal."""
-    return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _UNSEEN.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 class TerminalConsole(Console):
@@ -249,16 +249,16 @@ class Session:
             every_s: Interval between repetitions.
         """
         if not watch:
-            found = look()
-            self.show(found, lambda: render(found))
+            result = look()
+            self.show(result, lambda: render(result))
             return
         pause = Event()
         while True:
-            found = look()
+            result = look()
             if self.as_json:
-                self.write(json.dumps(to_dictionaries(found), default=str) + "\n")
+                self.write(json.dumps(to_dictionaries(result), default=str) + "\n")
             else:
-                self.show(found, render(found))
+                self.show(result, render(result))
                 self.write("\n")
             pause.wait(every_s)
 
@@ -313,9 +313,9 @@ def to_dictionaries(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, Mapping):
-        return {name: to_dictionaries(each) for name, each in value.items()}
+        return {name: to_dictionaries(item) for name, item in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
-        return [to_dictionaries(each) for each in value]
+        return [to_dictionaries(item) for item in value]
     return value
 
 

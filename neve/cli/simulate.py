@@ -233,8 +233,8 @@ def _of_service(
     )
     # People do not read the files and arrivals: there are too many.
     shown = [
-        {name: value for name, value in each.items() if name not in {"files", "arrivals"}}
-        for each in document["table"]
+        {name: value for name, value in table.items() if name not in {"files", "arrivals"}}
+        for table in document["table"]
     ]
     return _Source(document, json.dumps({**document, "table": shown}, indent=2))
 

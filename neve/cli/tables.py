@@ -7,7 +7,6 @@ import typer
 from neve import api
 from neve.cli import render
 from neve.cli.render import KnownTables
-from neve.cli.rows import read_schema
 from neve.cli.session import (
     Columns,
     Name,
@@ -60,8 +59,10 @@ def create(
     paused: Annotated[bool, typer.Option("--paused", help="Create the table paused.")] = False,
 ) -> None:
     """Create a table."""
+    from neve.cli.rows import read_schema
+
     given = read_schema(example, schema)
-    made = session.client.create_table(
+    created = session.client.create_table(
         name,
         absolute(location),
         schema=given,
@@ -75,39 +76,39 @@ def create(
         partition_by=names(partition_by),
         paused=paused,
     )
-    _say_unread(session, made, settings or [])
-    for note in made.notes:
+    _say_unread(session, created, settings or [])
+    for note in created.notes:
         session.say(f"note: {note}")
-    session.show(made, lambda: render.render_table(made))
+    session.show(created, lambda: render.render_table(created))
 
 
 @verb("table list", Panel.TABLES, "neve table list")
 def list_tables(session: Session) -> None:
     """List the tables."""
-    found = session.client.tables()
-    session.show(found, lambda: render.render_tables(found))
+    listed = session.client.tables()
+    session.show(listed, lambda: render.render_tables(listed))
 
 
 @verb("table describe", Panel.TABLES, "neve table describe users")
 def describe(session: Session, name: Name) -> None:
     """Show a table, its columns, totals and settings."""
-    found = session.client.describe(name)
-    session.show(found, lambda: render.render_table(found))
+    table = session.client.describe(name)
+    session.show(table, lambda: render.render_table(table))
 
 
 @verb("table tablets", Panel.TABLES, "neve table tablets users")
 def tablets(session: Session, name: Name) -> None:
     """List the tablets of a table."""
-    found = session.client.tablets(name)
-    session.show(found, lambda: render.render_tablets(found))
+    listed = session.client.tablets(name)
+    session.show(listed, lambda: render.render_tablets(listed))
 
 
 @verb("table files", Panel.TABLES, "neve table files users")
 def files(session: Session, name: Name) -> None:
     """List the files of a table."""
-    found = session.client.files(name)
+    listed = session.client.files(name)
     keys = KnownTables(session.client.tables)
-    session.show(found, lambda: render.render_files(found, name, keys))
+    session.show(listed, lambda: render.render_files(listed, name, keys))
 
 
 @verb("table set", Panel.TABLES, "neve table set users ttl=30d codec_level=6")
@@ -165,15 +166,15 @@ def drop(
 @verb("pause", Panel.COMPACTIONS, "neve pause users")
 def pause(session: Session, name: Name) -> None:
     """Pause a table: no new job starts; running jobs continue."""
-    found = session.client.pause(name)
-    session.show(found, f"{name} is {found.state}")
+    table = session.client.pause(name)
+    session.show(table, f"{name} is {table.state}")
 
 
 @verb("resume", Panel.COMPACTIONS, "neve resume users")
 def resume(session: Session, name: Name) -> None:
     """Resume a paused table."""
-    found = session.client.resume(name)
-    session.show(found, f"{name} is {found.state}")
+    table = session.client.resume(name)
+    session.show(table, f"{name} is {table.state}")
 
 
 def _say_unread(session: Session, table: api.Table, written: list[str]) -> None:

@@ -162,11 +162,11 @@ class Request:
                 The request continues.
         """
         with ProgressBar(f"compact {self.table}", shown=progress) as bar:
-            found = self._followed(bar, timeout_s)
-        if found.state == "done":
-            return found
+            ended = self._followed(bar, timeout_s)
+        if ended.state == "done":
+            return ended
         raise RequestFailedError(
-            f"request {self.id} of table {self.table!r} is {_why_not_done(found)}", code=found.state
+            f"request {self.id} of table {self.table!r} is {_why_not_done(ended)}", code=ended.state
         )
 
     def _followed(self, bar: ProgressBar, timeout_s: float | None) -> api.Request:
@@ -175,15 +175,15 @@ class Request:
         heard_s = time.monotonic()
         while True:
             try:
-                found = self.status(tablets=0)
+                current = self.status(tablets=0)
             except UnavailableError:
                 if time.monotonic() - heard_s >= OUTAGE_MAX_S:
                     raise
             else:
                 heard_s = time.monotonic()
-                bar.show(found)
-                if found.ended:
-                    return found
+                bar.show(current)
+                if current.ended:
+                    return current
             if not pauses.wait():
                 raise UnavailableError(
                     f"request {self.id} of table {self.table!r} is not done within "
@@ -194,11 +194,11 @@ class Request:
         return table_path(self.table, "compactions", quote(self.id, safe=""), *rest)
 
 
-def _why_not_done(found: api.Request) -> str:
-    if found.state == "done_in_part":
-        left_out = ", ".join(keys.text for keys in found.cancelled)
+def _why_not_done(request: api.Request) -> str:
+    if request.state == "done_in_part":
+        left_out = ", ".join(keys.text for keys in request.cancelled)
         return f"done in part: cancelled for the keys {left_out}"
-    return found.state + (f": {found.cause}" if found.cause else "")
+    return request.state + (f": {request.cause}" if request.cause else "")
 
 
 OUTPUT = ("codec", "codec_level", "row_group_bytes")
@@ -316,8 +316,8 @@ class RequestCalls:
             deadline=deadline,
         )
         path = table_path(table, "compactions")
-        wanted = asdict(replace(body, dry_run=True))
-        return decode(api.DryRun, self._connection.call("POST", path, body=wanted))
+        document = asdict(replace(body, dry_run=True))
+        return decode(api.DryRun, self._connection.call("POST", path, body=document))
 
     def requests(self, table: str, count: int = 100) -> list[api.Request]:
         """Return the compaction requests of a table, newest first.
@@ -356,10 +356,10 @@ def _plugin(written: PluginText | None, what: str) -> api.Plugin | None:
     if isinstance(written, str):
         name, _, text = written.partition(":")
         options = dict(
-            _option(each, what, name.strip()) for each in text.split(",") if each.strip()
+            _option(part, what, name.strip()) for part in text.split(",") if part.strip()
         )
     else:
-        name, options = written[0], {each: str(value) for each, value in written[1].items()}
+        name, options = written[0], {option: str(value) for option, value in written[1].items()}
     if not name.strip():
         raise CallerError(f"{what} {written!r} has no name, expected {PLUGIN_FORM}")
     return api.Plugin(name=name.strip(), options=options)

@@ -2,10 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
-
-import pyarrow as pa
 
 from neve.api import (
     Column,
@@ -16,6 +14,9 @@ from neve.api import (
     TabletPage,
 )
 from neve.client.http import Connection, decode, decode_list
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def table_path(table: str, *rest: str) -> str:
@@ -37,7 +38,7 @@ class TableCalls:
         name: str,
         location: str,
         *,
-        schema: pa.Schema | None = None,
+        schema: "pa.Schema | None" = None,
         example: str | None = None,
         key: Sequence[str] = (),
         splits: Sequence[str] = (),
@@ -125,14 +126,14 @@ class TableCalls:
 
     def tablets(self, table: str) -> list[Tablet]:
         """Return the tablets of a table, ascending by end."""
-        path, found, after = table_path(table, "tablets"), list[Tablet](), None
+        path, listed, after = table_path(table, "tablets"), list[Tablet](), None
         while True:
             answer = self._connection.call("GET", path, parameters={"after": after})
             page = decode(TabletPage, answer)
-            found += page.tablets
+            listed += page.tablets
             after = page.next
             if after is None:
-                return found
+                return listed
 
     def pause(self, table: str) -> Table:
         """Start no new jobs on a table; running jobs continue."""
@@ -143,10 +144,10 @@ class TableCalls:
         return decode(Table, self._connection.call("POST", table_path(table, "resume")))
 
 
-def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
+def columns_of(schema: "pa.Schema") -> tuple[Column, ...]:
     """Convert an Arrow schema to columns of the wire model."""
     return tuple(
-        Column(name=each.name, type=str(each.type), nullable=each.nullable) for each in schema
+        Column(name=field.name, type=str(field.type), nullable=field.nullable) for field in schema
     )
 
 

@@ -76,14 +76,15 @@ class TabletCalls:
         self._connection.call("POST", table_path(table, "analyze"), parameters=parameters)
         end_s = time.monotonic() + (timeout_s or 0.0)
         while True:
-            found = self.live_bytes(table, tablet)
-            waiting = sum(live.waiting for live in found)
+            measured = self.live_bytes(table, tablet)
+            waiting = sum(live.waiting for live in measured)
             if timeout_s is None or not waiting:
-                return found
+                return measured
             if time.monotonic() >= end_s:
                 raise UnavailableError(
                     f"live bytes of table {table!r} were not counted within {timeout_s:g} s: "
-                    f"waiting tablets: {waiting} of {len(found)}; `neve explain {table}` says why"
+                    f"waiting tablets: {waiting} of {len(measured)}; "
+                    f"`neve explain {table}` says why"
                 )
             time.sleep(REST_POLL_S)
 
@@ -254,7 +255,7 @@ class SplitMergeCalls:
         if progress is not None:
             progress(operation)
         pauses = PollPauses(POLL_FIRST_S, end_s)
-        while any(each.id == operation.id for each in self._of(table, operation)):
+        while any(other.id == operation.id for other in self._of(table, operation)):
             if not pauses.wait():
                 raise UnavailableError(
                     f"{operation.kind} {operation.id} of table {table!r} is not over in time; "

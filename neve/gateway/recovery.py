@@ -64,14 +64,17 @@ LISTED_MAX = 10_000
 def fsck_view(table: Table, report: RepairReport) -> api.FsckReport:
     """Return the wire model of a check's report."""
     first = report.checked.findings
-    seen = {*first}
-    findings = [*first, *(done.finding for done in report.settled if done.finding not in seen)]
+    first_findings = {*first}
+    findings = [
+        *first,
+        *(done.finding for done in report.settled if done.finding not in first_findings),
+    ]
     repairs = _repairs_of(findings, report.settled)
     pairs = list(zip(findings, repairs, strict=True))
     wrong = [(finding, repair) for finding, repair in pairs if finding.code not in NOTES]
     return api.FsckReport(
         table=table.name,
-        sound=all(done and done.done and found.code not in UNDER_WAY for found, done in wrong),
+        sound=all(done and done.done and finding.code not in UNDER_WAY for finding, done in wrong),
         findings=tuple(finding_view(*pair) for pair in pairs[:LISTED_MAX]),
         more=max(0, len(pairs) - LISTED_MAX),
         tablets=report.checked.tablets,
@@ -157,7 +160,7 @@ class RecoveryRoutes:
 
         Only what the body asks for is repaired.
         """
-        found = await self._services.table(table)
+        stored_table = await self._services.table(table)
         options = RepairOptions(
             repair=body.repair,
             deep=body.deep,
@@ -167,8 +170,8 @@ class RecoveryRoutes:
         )
 
         async def work(on_progress: ReportProgress) -> api.FsckReport:
-            report = await check_and_repair(self._scope(found, on_progress), options)
-            return await asyncio.to_thread(fsck_view, found, report)
+            report = await check_and_repair(self._scope(stored_table, on_progress), options)
+            return await asyncio.to_thread(fsck_view, stored_table, report)
 
         return self._lines(work)
 
@@ -185,11 +188,12 @@ class RecoveryRoutes:
 
         Nothing is written unless `delete` is set.
         """
-        found = await self._services.table(table)
+        stored_table = await self._services.table(table)
 
         async def work(on_progress: ReportProgress) -> api.GcReport:
             return gc_view(
-                found, await collect_orphans(self._scope(found, on_progress), delete=delete)
+                stored_table,
+                await collect_orphans(self._scope(stored_table, on_progress), delete=delete),
             )
 
         return self._lines(work)
@@ -229,7 +233,7 @@ class RecoveryRoutes:
             tables = [await services.table(name) for name in body.tables]
         else:
             every = await services.store.tables()
-            tables = [each for each in every if each.filling is None]
+            tables = [table for table in every if table.filling is None]
         if not tables:
             raise UnknownTableError("there is no table to back up")
         hold_s = parse_duration_s(body.hold, "hold") if body.hold else 0.0

@@ -84,8 +84,8 @@ def normal_location(written: str, *, options: bool = False) -> str:
 def _options(query: str) -> str:
     """Return storage options in canonical form, with question mark; empty if not accepted."""
     pairs = sorted(parse_qsl(query, keep_blank_values=True))
-    known = pairs and {name for name, _ in pairs} <= OPTIONS
-    return f"?{urlencode(pairs)}" if known else ""
+    is_allowed = pairs and {name for name, _ in pairs} <= OPTIONS
+    return f"?{urlencode(pairs)}" if is_allowed else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,8 +244,8 @@ def read_columns(location: str, path: str) -> tuple[Column, ...]:
     Raises:
         RequestError: The file is missing, not below the location, or not a Parquet file.
     """
-    place = open_location(location)
-    with open_table_file(place, place.relative(path)) as file:
+    opened = open_location(location)
+    with open_table_file(opened, opened.relative(path)) as file:
         return columns_of(file.schema_arrow)
 
 

@@ -112,7 +112,7 @@ async def backup(
     )
     for scope in scopes:
         async for line in _backup_table(scope, ids, targets.get(scope.table.name), options):
-            yield line if _is_progress(line) else digest.see(line)
+            yield line if line.startswith(b'{"kind":"progress"') else digest.see(line)
     yield line_of("end", lines=digest.lines, sha256=digest.hex)
 
 
@@ -153,15 +153,15 @@ async def _copy_targets(
             owner; it is not empty; or no table is allowed there.
     """
     targets: dict[str, Location] = {}
-    near: OtherTables | None = None
+    others: OtherTables | None = None
     for scope in scopes if options.copy_to else ():
-        near = near or await other_tables(scope.store, scope.threads)
+        others = others or await other_tables(scope.store, scope.threads)
         site = await admission.site(child_uri(options.copy_to or "", scope.table.name))
-        free = await find_free_site(scope.store, scope.threads, site, neighbours=near)
+        free = await find_free_site(scope.store, scope.threads, site, neighbours=others)
         target = open_location(free.site.uri)
-        if there := await scope.threads.run(target.uri, list_location, target):
+        if stored := await scope.threads.run(target.uri, list_location, target):
             raise RefusedError(
-                f"location {target.uri} is not empty ({min(there)} lies there): copies go where "
+                f"location {target.uri} is not empty ({min(stored)} lies there): copies go where "
                 "nothing is, give another --copy-to"
             )
         targets[scope.table.name] = target
@@ -220,10 +220,6 @@ def copy_file(source: Location, target: Location, path: str) -> None:
 def _refuse_existing(target: Location, full: str) -> None:
     if target.filesystem.get_file_info(full).type != fs.FileType.NotFound:
         raise FileExistsError(full)
-
-
-def _is_progress(line: bytes) -> bool:
-    return line.startswith(b'{"kind":"progress"')
 
 
 # ------------------------------------------------------------------------------------------ Restore
@@ -285,25 +281,25 @@ async def restore(
     """
     restorer.on_progress("reading the archive")
     tables = await asyncio.to_thread(_read_tables, source)
-    _check_options(options, [each.name for each in tables])
-    wanted = [each for each in tables if _is_wanted(each, options)]
-    restorer.on_progress(f"checking {format_count(len(wanted), 'table')}")
+    _check_options(options, [table.name for table in tables])
+    chosen = [table for table in tables if _is_wanted(table, options)]
+    restorer.on_progress(f"checking {format_count(len(chosen), 'table')}")
     now_s = await restorer.store.now_s()
-    checked = {each.name: _checked_table(restorer, each, options, now_s) for each in wanted}
+    checked = {table.name: _checked_table(restorer, table, options, now_s) for table in chosen}
     for name, table in checked.items():
         await _end_filling(restorer, name, table, dry_run=options.dry_run)
-    near = await other_tables(restorer.store, restorer.threads)
-    _check_names(near, list(checked.values()))
-    places = {
-        name: await _restore_target(restorer, near, name, checked[name], options)
+    others = await other_tables(restorer.store, restorer.threads)
+    _check_names(others, list(checked.values()))
+    targets = {
+        name: await _restore_target(restorer, others, name, checked[name], options)
         for name in checked
     }
-    _check_locations_differ(list(places.values()))
+    _check_locations_differ(list(targets.values()))
     founded: list[CreatedTable] = []
     dumps = _wanted_tables(source, options)
     while (dumped := await asyncio.to_thread(next, dumps, None)) is not None:
-        place = places[dumped[0].name]
-        founded.append(await _restore_one(restorer, place, dumped, dry_run=options.dry_run))
+        target = targets[dumped[0].name]
+        founded.append(await _restore_one(restorer, target, dumped, dry_run=options.dry_run))
     return founded
 
 
@@ -357,7 +353,7 @@ async def _end_filling(restorer: RestorePorts, name: str, table: Table, *, dry_r
 
 
 async def _restore_target(
-    restorer: RestorePorts, near: OtherTables, name: str, table: Table, options: RestoreOptions
+    restorer: RestorePorts, others: OtherTables, name: str, table: Table, options: RestoreOptions
 ) -> _RestoreTarget:
     """Return a table to create and its site, with the same checks as `create`.
 
@@ -368,7 +364,7 @@ async def _restore_target(
     try:
         site = await restorer.admission.site(table.location)
         free = await find_free_site(
-            restorer.store, restorer.threads, site, neighbours=near, take_over=options.adopt
+            restorer.store, restorer.threads, site, neighbours=others, take_over=options.adopt
         )
     except (RequestError, RefusedError) as error:
         raise _error_about(name, error) from error
@@ -380,28 +376,28 @@ def _error_about(name: str, error: CompactionError) -> CompactionError:
     return type(error)(f"table {redacted(name[:100])!r} of the archive: {error}")
 
 
-def _check_names(near: OtherTables, tables: Sequence[Table]) -> None:
+def _check_names(others: OtherTables, tables: Sequence[Table]) -> None:
     """Reject names that an existing table or another table of the archive has.
 
     Raises:
         RefusedError: A name is taken.
     """
-    taken = {each.name for each in near.named}
+    names_taken = {named.name for named in others.named}
     for table in tables:
-        if table.name in taken:
+        if table.name in names_taken:
             raise RefusedError(
                 f"table {table.name!r} exists already: restore it under another name"
             )
-        taken.add(table.name)
+        names_taken.add(table.name)
 
 
-def _check_locations_differ(places: Sequence[_RestoreTarget]) -> None:
+def _check_locations_differ(targets: Sequence[_RestoreTarget]) -> None:
     """Reject tables whose locations would share files.
 
     Raises:
         RefusedError: Two locations overlap.
     """
-    pair = overlapping_pair({place.table.name: place.free.site.identity for place in places})
+    pair = overlapping_pair({target.table.name: target.free.site.identity for target in targets})
     if pair is not None:
         raise RefusedError(
             f"tables {pair[0]!r} and {pair[1]!r} of the archive would share files: give one of "
@@ -410,8 +406,8 @@ def _check_locations_differ(places: Sequence[_RestoreTarget]) -> None:
 
 
 def _check_options(options: RestoreOptions, names: Sequence[str]) -> None:
-    wanted = {*options.only, *options.names, *options.locations}
-    if unknown := sorted(wanted - {*names}):
+    names_given = {*options.only, *options.names, *options.locations}
+    if unknown := sorted(names_given - {*names}):
         raise RequestError(
             f"the archive has no table {unknown[0]!r}; it has {', '.join(names) or 'none'}"
         )
@@ -438,9 +434,9 @@ def _is_wanted(table: Table, options: RestoreOptions) -> bool:
 
 
 async def _restore_one(
-    restorer: RestorePorts, place: _RestoreTarget, dumped: Dumped, *, dry_run: bool
+    restorer: RestorePorts, target: _RestoreTarget, dumped: Dumped, *, dry_run: bool
 ) -> CreatedTable:
-    table, scope = place.table, restorer.scope(place.table)
+    table, scope = target.table, restorer.scope(target.table)
     stored = await scope.run(list_location, scope.location)
     tablets = dumped[1]
     if dry_run:
@@ -455,5 +451,5 @@ async def _restore_one(
         )
     live = dumped[0].state is TableState.LIVE
     return await make_table(
-        scope, place.free, tablets, stored=stored, live=live, complete=False, verb="restore"
+        scope, target.free, tablets, stored=stored, live=live, complete=False, verb="restore"
     )

@@ -178,8 +178,8 @@ async def gather_bounded(
     """
     done: list[T] = []
     pieces = iter(work)
-    while some := [*islice(pieces, AT_ONCE)]:
-        done += await asyncio.gather(*some)
+    while batch := [*islice(pieces, AT_ONCE)]:
+        done += await asyncio.gather(*batch)
         if on_progress is not None and len(done) % PROGRESS_EVERY == 0:
             on_progress(len(done))
     return done
@@ -197,11 +197,15 @@ async def identities_now(
         UnavailableError: The storage of a table does not answer.
     """
     together: dict[str, dict[str, str]] = {}
-    for each in tables:
-        above = each.location.rpartition("/")[0]
-        together.setdefault(above, {})[each.id] = each.location
-    work = (threads.run(above, identities_of, some) for above, some in together.items())
-    return {table: found for each in await gather_bounded(work) for table, found in each.items()}
+    for table in tables:
+        above = table.location.rpartition("/")[0]
+        together.setdefault(above, {})[table.id] = table.location
+    work = (threads.run(above, identities_of, locations) for above, locations in together.items())
+    return {
+        table: identity
+        for findings in await gather_bounded(work)
+        for table, identity in findings.items()
+    }
 
 
 # ----------------------------------------------------------------------------------------- Findings

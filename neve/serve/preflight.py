@@ -99,9 +99,9 @@ def joining_problem(address: str, error: BaseException) -> ConfigError:
             " the cluster"
         )
     if re.search(r"[Vv]ersions? (mismatch|differ|do)|differs? from", text) or "mismatch" in text:
-        found = " ".join(text.split())[:300]
+        sentence = " ".join(text.split())[:300]
         return ConfigError(
-            f"the Ray cluster at {address} runs another version: {found}; use the image or the"
+            f"the Ray cluster at {address} runs another version: {sentence}; use the image or the"
             " pinned requirements of this release on every node"
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]

@@ -260,7 +260,7 @@ class SimulatedGroup:
         """
         self.note_time(now_s)
         lost = list(self.compactors.values())[number]
-        dying = [each for each in self.running if each.compactor is lost]
+        dying = [attempt for attempt in self.running if attempt.compactor is lost]
         lost.draining = True
         for attempt in dying:
             self.give_back(attempt, now_s)

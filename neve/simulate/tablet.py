@@ -16,7 +16,7 @@ from common.model.file import DataFile
 from common.model.job import Job, JobAction
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.spi.planner import RunningJob
-from neve.simulate.recording import Recording, key_behind, place_of_key, simulated_key
+from neve.simulate.recording import Recording, key_behind, key_fraction, simulated_key
 from neve.simulate.rows import Content, merged, rows_in
 from neve.simulate.specification import DAY_S, ArrivalRule, TableRule
 
@@ -228,8 +228,8 @@ class SimulatedTablet:
 
     def begin_with(self, file: DataFile, number: int) -> None:
         """Add an initial file."""
-        start = place_of_key(file.key_min, 0.0)
-        end = place_of_key(file.key_max, 1.0)
+        start = key_fraction(file.key_min, 0.0)
+        end = key_fraction(file.key_max, 1.0)
         content = Content(
             inserts=float(file.rows),
             start=start,
@@ -313,7 +313,7 @@ class SimulatedTablet:
         self, job: Job, inputs: Sequence[DataFile], contents: Sequence[Content], now_s: float
     ) -> int:
         size_bytes, rows = sum(file.size_bytes for file in inputs), sum(f.rows for f in inputs)
-        cuts = [place_of_key(cut, 0.0) for cut in job.cuts]
+        cuts = [key_fraction(cut, 0.0) for cut in job.cuts]
         purged = self._purged_share(contents, now_s)
         outputs = merged(contents, self.keys, self.rule.population, cuts=cuts, purged=purged)
         # Row counts are rounded and keys have been added; outputs must not exceed the inputs.
@@ -353,7 +353,10 @@ class SimulatedTablet:
         alive = [part for part in parts if part is not None]
         if not alive:
             return 0
-        first, last = min(each.first for each in contents), max(each.last for each in contents)
+        first, last = (
+            min(content.first for content in contents),
+            max(content.last for content in contents),
+        )
         written = 0
         for from_s, to_s, size, rows in _timed_outputs(alive, job):
             content = Content(rows, first=first, last=last)
@@ -468,7 +471,7 @@ def _timed_outputs(alive: Sequence[TimedPart], job: Job) -> Iterable[TimedPart]:
         yield from [(from_s, to_s, size / count, rows / count)] * count
         return
     for begin_s, end_s in pairwise([-inf, *job.cuts_at_s, inf]):
-        parts = [part for each in alive if (part := _between(each, begin_s, end_s)) is not None]
+        parts = [part for whole in alive if (part := _between(whole, begin_s, end_s)) is not None]
         if parts:
             yield from _divided(parts, job.output_rows_max)
 

@@ -91,7 +91,7 @@ def test_every_key_of_the_store_is_allowed() -> None:
     table, tablet = TableKeys("t"), TabletKeys.of(TabletId("t", b"m"))
     of_store = (TABLES, STORE, COORDINATOR, LIMITS, SCALES, AUDIT, RESERVE, FULL, TABLE_KEYS)
     marks = (table.request("r"), table.outcome("a"), table.call("c"), retired_name("l", "p"))
-    every = (*of_store, *table.every, *tablet.every, *marks, table.turn, table.dropped, PROBE)
+    every = (*of_store, *table.every, *tablet.every, *marks, table.lock, table.dropped, PROBE)
 
     assert [key for key in every if not key.startswith(STORE_KEYS.removesuffix("*"))] == []
 

@@ -43,8 +43,8 @@ def checked_call(services: Services, written: str | None) -> str:
         RequestError: The id is not a UUIDv7.
     """
     if written is None:
-        made = current_call().call = call_id(services.clock)
-        return made
+        new_id = current_call().call = call_id(services.clock)
+        return new_id
     canonical = len(written) == 36 and written.count("-") == 4
     if call_time_s(written) is None or not canonical:
         raise CallIdError(

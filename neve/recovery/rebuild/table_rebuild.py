@@ -136,40 +136,42 @@ async def _rebuild(
     rebuilder: RebuildPorts, location: str, options: RebuildOptions
 ) -> RebuildResult:
     site = await rebuilder.admission.site(location)
-    place = open_location(site.uri)
+    opened = open_location(site.uri)
     threads, on_progress = rebuilder.threads, rebuilder.on_progress
     store, name = rebuilder.store, options.name
     await end_filling(store, name, site.uri, "rebuild", dry_run=options.dry_run)
-    near = await other_tables(store, threads)
-    if any(each.name == name for each in near.named):
+    others = await other_tables(store, threads)
+    if any(named.name == name for named in others.named):
         raise RefusedError(f"table {options.name!r} exists already: give another name")
-    free = await find_free_site(store, threads, site, neighbours=near, take_over=options.adopt)
-    seen = await _read_location(rebuilder, place, options)
-    table = seen.table
+    free = await find_free_site(store, threads, site, neighbours=others, take_over=options.adopt)
+    state = await _read_location(rebuilder, opened, options)
+    table = state.table
     scope = TableScope(
         store=rebuilder.store, table=table, threads=threads, grace_s=0.0, on_progress=on_progress
     )
-    homes = await _partitions_of(scope, seen.files)
-    on_progress(f"finding the tablets of {format_count(len(seen.files), 'file')}")
-    tablets, result = await in_thread(partial(planned_table, seen, homes))
+    homes = await _partitions_of(scope, state.files)
+    on_progress(f"finding the tablets of {format_count(len(state.files), 'file')}")
+    tablets, result = await in_thread(partial(planned_table, state, homes))
     lost = result.report.lost
     if options.dry_run:
         return result
-    made = await make_table(
+    created = await make_table(
         scope,
         free,
         tablets,
-        stored=seen.evidence.stored,
+        stored=state.evidence.stored,
         live=table.state is TableState.LIVE,
         complete=True,
         lost=bool(lost),
     )
-    went = dict.fromkeys(made.missing, "it went while the table was rebuilt: drop it and try again")
-    came = dict.fromkeys(made.late, "it came while the table was rebuilt: drop it and try again")
-    report = replace(
-        result.report, state=made.table.state.value, lost={**lost, **went, **came}, dry_run=False
+    went = dict.fromkeys(
+        created.missing, "it went while the table was rebuilt: drop it and try again"
     )
-    return replace(result, table=made.table, report=report)
+    came = dict.fromkeys(created.late, "it came while the table was rebuilt: drop it and try again")
+    report = replace(
+        result.report, state=created.table.state.value, lost={**lost, **went, **came}, dry_run=False
+    )
+    return replace(result, table=created.table, report=report)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +185,7 @@ class LocationState:
 
 
 async def _read_location(
-    rebuilder: RebuildPorts, place: Location, options: RebuildOptions
+    rebuilder: RebuildPorts, location: Location, options: RebuildOptions
 ) -> LocationState:
     """Read a location, and read it again if a live file disappeared while it was read.
 
@@ -194,24 +196,26 @@ async def _read_location(
         if delay_s := rebuilder.listing_delay_s:
             on_progress(f"waiting {delay_s:g} s, until the storage lists what it has")
             await asyncio.sleep(delay_s)
-        evidence = await gather_evidence(place, threads, on_progress, user_files=options.user_files)
-        described = await described_table(evidence, place, threads, options.given)
-        made = _table_to_make(described, evidence, rebuilder, options)
+        evidence = await gather_evidence(
+            location, threads, on_progress, user_files=options.user_files
+        )
+        described = await described_table(evidence, location, threads, options.given)
+        planned = _table_to_make(described, evidence, rebuilder, options)
         table = rebuilder.admission.checked(
-            replace(made, calls_since_s=await _calls_since_s(rebuilder.store, evidence))
+            replace(planned, calls_since_s=await _calls_since_s(rebuilder.store, evidence))
         )
         on_progress(f"finding which of {len(evidence.stored)} files count")
         lineage, rows = await in_thread(partial(counting_files, evidence))
-        files = await facts_of(place, threads, table, rows, evidence, on_progress=on_progress)
+        files = await facts_of(location, threads, table, rows, evidence, on_progress=on_progress)
         # A file that has disappeared is unreadable; `make_table` detects later disappearances.
         unread = [*evidence.unreadable]
-        there = await threads.run(place.uri, existing_files, place, unread)
-        gone = min({*unread} - there.keys(), default="")
+        existing = await threads.run(location.uri, existing_files, location, unread)
+        gone = min({*unread} - existing.keys(), default="")
         if not gone:
             return LocationState(evidence=evidence, table=table, lineage=lineage, files=files)
         on_progress(f"{gone} has disappeared: reading the list again")
     raise RefusedError(
-        f"files of {place.uri} disappear while they are read, the last was {gone}: wait until "
+        f"files of {location.uri} disappear while they are read, the last was {gone}: wait until "
         "no other process deletes files there, and try again"
     )
 
@@ -228,11 +232,11 @@ def _table_to_make(
 ) -> Table:
     live = TableState.PAUSED if table.state is TableState.PAUSED else TableState.LIVE
     # Files written under any former id of the rebuilt table belong to the new table.
-    known = replace(table, former_ids=(*own_table_ids(evidence), *table.former_ids))
+    former = replace(table, former_ids=(*own_table_ids(evidence), *table.former_ids))
     return replace(
         table,
         id=rebuilder.ids.next("t"),
-        former_ids=former_ids_of(known),
+        former_ids=former_ids_of(former),
         name=options.name,
         state=live,
     )
@@ -247,33 +251,33 @@ def counting_files(evidence: Evidence, steps: Steps) -> tuple[Lineage, list[str]
 
 
 def planned_table(
-    seen: LocationState, homes: Sequence[Partition], steps: Steps
+    state: LocationState, homes: Sequence[Partition], steps: Steps
 ) -> tuple[list[TabletDump], RebuildResult]:
     """Return the tablets of the table, and the result to report."""
-    evidence, files = seen.evidence, seen.files
+    evidence, files = state.evidence, state.files
     footers = evidence.footers.values()
-    if seen.table.partition_by:
+    if state.table.partition_by:
         tablets = partition_tablets(files, homes, footers, steps)
     else:
         known = known_ends(evidence, {file.path for file in files}, steps)
         tablets = range_tablets(files, known, footers, steps)
-    left = dict(steps.in_order((dict(seen.lineage.left) | evidence.misfits).items()))
+    left = dict(steps.in_order((dict(state.lineage.left) | evidence.misfits).items()))
     report = api.RebuildReport(
-        table=seen.table.name,
-        location=seen.table.location,
-        state=seen.table.state.value,
+        table=state.table.name,
+        location=state.table.location,
+        state=state.table.state.value,
         tablets=len(tablets),
         files=len(files),
         rows=sum(file.rows for file in steps.over(files)),
         size_bytes=sum(file.size_bytes for file in steps.over(files)),
         user_files=sum(not is_service_path(file.path) for file in steps.over(files)),
         left=left,
-        lost=dict(steps.in_order((dict(seen.lineage.lost) | evidence.unreadable).items())),
-        not_recovered=tuple(_not_recovered(evidence, seen.table, len(left))),
+        lost=dict(steps.in_order((dict(state.lineage.lost) | evidence.unreadable).items())),
+        not_recovered=tuple(_not_recovered(evidence, state.table, len(left))),
         manifest=None if evidence.published is None else evidence.published.number,
         dry_run=True,
     )
-    return tablets, RebuildResult(table=seen.table, files=tuple(files), report=report)
+    return tablets, RebuildResult(table=state.table, files=tuple(files), report=report)
 
 
 async def _partitions_of(scope: TableScope, files: Sequence[DataFile]) -> Sequence[Partition]:
@@ -288,7 +292,7 @@ async def _partitions_of(scope: TableScope, files: Sequence[DataFile]) -> Sequen
 
 def range_tablets(
     files: Sequence[DataFile],
-    known: Collection[bytes],
+    recorded_ends: Collection[bytes],
     footers: Iterable[OutputFooter],
     steps: Steps,
 ) -> list[TabletDump]:
@@ -296,24 +300,24 @@ def range_tablets(
 
     Args:
         files: Live files.
-        known: Known ends of tablets.
+        recorded_ends: Known ends of tablets.
         footers: Footers of all outputs; they provide the watermarks.
         steps: Ends the work when its caller has left.
     """
-    ends = _tablet_ends(files, known, steps)
+    ends = _tablet_ends(files, recorded_ends, steps)
     held: list[list[DataFile]] = [[] for _ in ends]
     for file in steps.over(files):
         held[0 if file.key_min is None else bisect_left(ends, file.key_min)].append(file)
     purges = _watermarks(ends, footers, steps)
     starts = [None, *ends[:-1]]
     return [
-        TabletDump(bounds=Bounds(start, end), purge=purge, files=tuple(some))
-        for start, end, purge, some in zip(starts, ends, purges, held, strict=True)
+        TabletDump(bounds=Bounds(start, end), purge=purge, files=tuple(files))
+        for start, end, purge, files in zip(starts, ends, purges, held, strict=True)
     ]
 
 
 def _tablet_ends(
-    files: Iterable[DataFile], known: Collection[bytes], steps: Steps
+    files: Iterable[DataFile], recorded_ends: Collection[bytes], steps: Steps
 ) -> Sequence[bytes]:
     """Return the known ends of tablets, except those inside the key range of a file."""
     crossing = steps.in_order(
@@ -323,7 +327,7 @@ def _tablet_ends(
     )
     ends: list[bytes] = []
     reached, following = b"", 0
-    for end in steps.in_order(end for end in known if end < PLUS_INFINITY):
+    for end in steps.in_order(end for end in recorded_ends if end < PLUS_INFINITY):
         while following < len(crossing) and crossing[following][0] <= end:
             reached = max(reached, crossing[following][1])
             following += 1
@@ -340,15 +344,15 @@ def _watermarks(
     An output records only the end of its tablet. The tablet may have started at any lower key: a
     split moves the keys up to a cut to another tablet, with the same watermark.
     """
-    found: list[bytes | None] = [None for _ in ends]
-    for each in steps.over(footers):
-        index = bisect_left(ends, min(TabletId.parse("", each.tablet).end, PLUS_INFINITY))
-        found[index] = _higher(found[index], each.purge)
-    return [*accumulate(reversed(found), _higher)][::-1]
+    highest: list[bytes | None] = [None for _ in ends]
+    for footer in steps.over(footers):
+        index = bisect_left(ends, min(TabletId.parse("", footer.tablet).end, PLUS_INFINITY))
+        highest[index] = _higher(highest[index], footer.purge)
+    return [*accumulate(reversed(highest), _higher)][::-1]
 
 
-def _higher(one: bytes | None, other: bytes | None) -> bytes | None:
-    return max((each for each in (one, other) if each is not None), default=None)
+def _higher(first: bytes | None, other: bytes | None) -> bytes | None:
+    return max((watermark for watermark in (first, other) if watermark is not None), default=None)
 
 
 def partition_tablets(
@@ -374,9 +378,9 @@ def partition_tablets(
         purges[end] = _higher(purges.get(end), footer.purge)
     return [
         TabletDump(
-            bounds=Bounds(None, home.end, home.text), purge=purges.get(home.end), files=tuple(some)
+            bounds=Bounds(None, home.end, home.text), purge=purges.get(home.end), files=tuple(files)
         )
-        for home, some in sorted(held.items(), key=lambda pair: pair[0].end)
+        for home, files in sorted(held.items(), key=lambda pair: pair[0].end)
     ]
 
 

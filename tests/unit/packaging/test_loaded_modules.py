@@ -15,11 +15,28 @@ print(",".join(name for name in sys.argv[2].split(",") if name in sys.modules))
 """
 
 
+LIBRARIES = """
+import os, sys
+before = set(sys.modules)
+os.environ |= {"NEVE_RETRY_S": "0", "RAY_ADDRESS": ""}
+try:
+    %s
+except SystemExit:
+    pass
+names = {name.partition(".")[0] for name in sys.modules.keys() - before}
+names = {name for name in names - sys.stdlib_module_names if not name.startswith("_")}
+sys.stderr.write(" ".join(sorted(names)))
+"""
+RUN = "sys.argv[1:] = {}; from neve.cli import main; main()"
+OF_TYPER = {"annotated_doc", "rich", "shellingham", "typer"}
+OF_HTTPX = {"anyio", "certifi", "h11", "httpcore", "httpx", "idna"}
+
+
 @pytest.mark.parametrize(
     ("modules", "unloaded"),
     [
         # `neve plan`, `neve backlog` and `neve simulate --record` without any extra.
-        ("neve.cli.app,neve.offline,neve.simulate.recording", SERVER),
+        ("neve.cli.planning,neve.cli.simulate,neve.offline,neve.simulate.recording", SERVER),
         ("neve.local.supervisor,neve.local.stack", HEAVY),
         ("compactor.spark.engine", (*HEAVY, "polars", "pyarrow")),
         ("compactor.spark.child", ("fastapi", "pandas", "ray", "raydp")),
@@ -30,3 +47,20 @@ def test_a_process_does_not_load(modules: str, unloaded: tuple[str, ...]) -> Non
     arguments = [sys.executable, "-P", "-c", PROGRAM, modules, ",".join(unloaded)]
     done = subprocess.run(arguments, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
+
+
+@pytest.mark.parametrize(
+    ("program", "allowed"),
+    [
+        (RUN.format(["--version"]), {"neve"}),
+        (RUN.format(["status", "--url", "http://127.0.0.1:1"]), {*OF_TYPER, *OF_HTTPX}),
+        (RUN.format(["table", "describe", "users"]), {*OF_TYPER, *OF_HTTPX}),
+        ("import neve.client.connect", {"httpx", "certifi", "idna"}),
+    ],
+    ids=["version", "status", "describe", "client"],
+)
+def test_an_entry_point_loads_only(program: str, allowed: set[str]) -> None:
+    arguments = [sys.executable, "-P", "-c", LIBRARIES % program]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    loaded = {*done.stderr.splitlines()[-1].split()}
+    assert loaded <= {*allowed, "neve", "common"}, loaded
