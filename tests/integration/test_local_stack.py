@@ -62,6 +62,7 @@ def test_a_stack_starts_answers_and_leaves_nothing(home: Path) -> None:
         assert redis.Redis.from_url(stack.redis_url).ping()
         roles = {p.role for p in stack.state.processes}
         assert roles == {"redis", "gcs_server", "raylet", "supervisor"}
+        assert not [p for p in alive(stack) if "dashboard.py" in " ".join(_line(p))]
         assert {listener.host for listener in listeners(alive(stack))} == {"127.0.0.1"}
         assert LocalStack.attach(home=home, name="one") is not None
         with pytest.raises(RefusedError, match="already running"):
