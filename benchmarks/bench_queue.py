@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from benchmarks.queue_alternatives import STRUCTURES, WELL_KEPT, TwoEnded
 from common.model.job import Job, Kind
 from common.model.tablet import TabletId
-from coordinator.core.queue import JobQueue, rank_of
-from coordinator.core.queue_index import FairShare
+from coordinator.core.queue import JobQueue
+from coordinator.core.queue_index import FairShare, rank_of
 
 PAIRS_MIN = REMOVALS_MIN = 150_000
 RATIO_MIN = 0.8

@@ -217,7 +217,7 @@ def data_bytes() -> int:
 def available_bytes() -> int | None:
     """Return the memory available for new work on this machine; None: the system has no figure."""
     with suppress(OSError, ValueError, StopIteration), open("/proc/meminfo") as source:
-        line = next(each for each in source if each.startswith("MemAvailable:"))
+        line = next(line for line in source if line.startswith("MemAvailable:"))
         return int(line.split()[1]) * 1024
     return None
 

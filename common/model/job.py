@@ -195,6 +195,8 @@ AGEING_PER_S = 0.1
 One point is worth one file. With an endless stream of jobs of the next higher class, a job waits
 for about 28 hours.
 """
+FAIR_BAND = 1
+"""Default points of priority within which the jobs of different tables count as equal."""
 BOOST_MAX = 2 * CLASS_WIDTH
 """Largest boost of a request: its jobs run before all system jobs."""
 

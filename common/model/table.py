@@ -84,7 +84,8 @@ class TableSettings(StoredValue):
     """Neighbouring tablets with fewer bytes in total are merged; at most half of `split_bytes`
     if that is set; 0: never."""
     weight: float = 1.0
-    """Share of the jobs that its group starts, relative to other tables."""
+    """Share of its group relative to other tables whose jobs have nearly the same priority
+    (`groups.<name>.fair_band`)."""
     hold_expiry_s: float = 120.0
     """A request releases its selected files if none of its jobs runs for this time."""
     manifest_interval_s: float | None = 60.0

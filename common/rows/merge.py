@@ -187,8 +187,8 @@ def merge_tables(
 def concat_rows(tables: Sequence[pa.Table], rules: RowRules) -> pa.Table:
     """Return all rows as one table with the rules' schema, in the given order."""
     schema = arrow_schema(rules.schema)
-    known = [conform(table, schema) for table in tables]
-    return pa.concat_tables(known) if known else schema.empty_table()
+    conformed = [conform(table, schema) for table in tables]
+    return pa.concat_tables(conformed) if conformed else schema.empty_table()
 
 
 def _merge_bag(rows: pa.Table, rules: RowRules, now_s: float) -> MergeResult:
@@ -212,8 +212,8 @@ def _winners(rows: pa.Table, ordered: SortedRows) -> Int64s:
     # Only rows that tie with the first row of their key in version and tombstone are hashed.
     member = np.zeros(len(sizes), np.bool_)
     member[runs[firsts[tied_firsts]]] = True
-    places = np.flatnonzero(member[runs])
-    winners[tied_firsts] = _greatest_hashes(rows, ordered.row[places], runs[places])
+    tied = np.flatnonzero(member[runs])
+    winners[tied_firsts] = _greatest_hashes(rows, ordered.row[tied], runs[tied])
     return winners
 
 
@@ -269,9 +269,9 @@ def scan_tables(
     Raises:
         RequestError: A column is unknown, or a table does not fit the rules' schema.
     """
-    known = [column.name for column in rules.schema]
-    if unknown := [name for name in columns or () if name not in known]:
-        message = f"columns {', '.join(unknown)} are unknown, expected some of {', '.join(known)}"
+    names = [column.name for column in rules.schema]
+    if unknown := [name for name in columns or () if name not in names]:
+        message = f"columns {', '.join(unknown)} are unknown, expected some of {', '.join(names)}"
         raise RequestError(message)
     rows = concat_rows([in_range(table, rules, start, end) for table in tables], rules)
     seen = visible_rows(merge_tables([rows], rules, now_s).table, rules, now_s)
@@ -303,10 +303,10 @@ def count_visible(tables: Sequence[pa.Table], rules: RowRules, now_s: float) -> 
     tombstones, expired = dead_rows(rows, narrow, now_s)
     ranks = np.flatnonzero(ordered.new_rank)
     gone = expired[ordered.row]
-    some, every = np.logical_or.reduceat(gone, ranks), np.logical_and.reduceat(gone, ranks)
+    any_expired, every = np.logical_or.reduceat(gone, ranks), np.logical_and.reduceat(gone, ranks)
     first_ranks = ordered.new_key[ranks]
     dead = tombstones[ordered.row][ranks] | every
-    unsure = some & ~dead
+    unsure = any_expired & ~dead
     if (unsure & first_ranks).any():
         return None
     return int((first_ranks & ~dead).sum())

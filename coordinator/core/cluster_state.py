@@ -13,7 +13,7 @@ from common.model.group import (
     LimitScope,
     limit_scopes,
 )
-from common.model.job import Job, is_urgent
+from common.model.job import FAIR_BAND, Job, is_urgent
 from common.model.outcome import TabletStatistics
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
@@ -163,8 +163,8 @@ class ClusterState:
 
     def table_name(self, table: str) -> str:
         """Return the name of a table, or its id if the table is unknown."""
-        known = self.tables.get(table)
-        return table if known is None else known.name
+        table_record = self.tables.get(table)
+        return table if table_record is None else table_record.name
 
     def is_recent_trigger(self, table: Table) -> bool:
         """Return whether the last trigger of a table came after the coordinator started."""
@@ -193,8 +193,8 @@ class ClusterState:
 
     def hands_out(self, table: str) -> bool:
         """Return whether jobs of a table may be assigned."""
-        known = self.tables.get(table)
-        return known is None or known.state is TableState.LIVE
+        table_record = self.tables.get(table)
+        return table_record is None or table_record.state is TableState.LIVE
 
     def busy_inputs(self, tablet: TabletId) -> frozenset[str]:
         """Return the files of a tablet that attempts hold or are reserving.
@@ -208,8 +208,8 @@ class ClusterState:
 
     def is_running(self, attempt: str) -> bool:
         """Return whether an attempt is assigned and its release was not requested."""
-        known = self.attempts.get(attempt)
-        return known is not None and known.state is AttemptState.RUNNING
+        assigned = self.attempts.get(attempt)
+        return assigned is not None and assigned.state is AttemptState.RUNNING
 
     def scopes_of(self, attempt: Attempt) -> tuple[LimitScope, ...]:
         """Return the scopes whose limits apply to an attempt."""
@@ -217,8 +217,8 @@ class ClusterState:
 
     def volume_of(self, table: str) -> str:
         """Return the volume of a table, or the default volume if the table is unknown."""
-        known = self.tables.get(table)
-        return DEFAULT_VOLUME if known is None else known.settings.volume
+        table_record = self.tables.get(table)
+        return DEFAULT_VOLUME if table_record is None else table_record.settings.volume
 
     def unserved(self, group: str) -> str | None:
         """Return a warning if a group has no compactor but needs one, or None."""
@@ -277,8 +277,10 @@ class ClusterState:
 
     def _make_queue(self, group: str) -> JobQueue:
         weights = {table.id: table.settings.weight for table in self.tables.values()}
-        self.shares[group] = FairShare(weights, self.control.decision.shares)
         limits = self.limits
+        self.shares[group] = FairShare(
+            weights, self.control.decision.shares, band=limits.fair_bands.get(group, FAIR_BAND)
+        )
         ageing_s = 1.0 / limits.ageing_per_s if limits.ageing_per_s > 0 else float("inf")
         return JobQueue(
             limits.queue_bytes_max,

@@ -7,7 +7,7 @@ setting. The others bound memory and the length of a turn; their defaults should
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
-from common.settings import CoordinatorSettings
+from common.settings import CoordinatorSettings, GroupSettings
 
 _DEFAULTS = CoordinatorSettings()
 
@@ -25,6 +25,9 @@ class Limits:
     """Input bytes of all running jobs of one group; a larger job runs alone."""
     urgent_slots: Mapping[str, int] = field(default_factory=dict)
     """Group → slots reserved for urgent jobs; a missing group has none."""
+    fair_bands: Mapping[str, int | None] = field(default_factory=dict)
+    """Group → points within which tables take turns, None: always; a missing group has the
+    default."""
     volume_running_max: int = _DEFAULTS.volume_running_max
     """Running jobs of one volume; 0 means no limit."""
     volume_weight_max: int = _DEFAULTS.volume_weight_max
@@ -95,20 +98,25 @@ class Limits:
         settings: CoordinatorSettings,
         *,
         beat_interval_s: float = 2.0,
-        urgent_slots: Mapping[str, int] | None = None,
+        groups: Mapping[str, GroupSettings] | None = None,
     ) -> "Limits":
         """Return the limits for the settings of an operator.
 
         Args:
             settings: The operator's settings.
             beat_interval_s: Interval between heartbeats; some timeouts are multiples of it.
-            urgent_slots: Group → slots reserved for urgent jobs; None means no group has any.
+            groups: The operator's settings of groups; a missing group has the defaults.
         """
+        groups = groups or {}
         patience_s = settings.lost_answer_beats * beat_interval_s
         shared = {limit.name for limit in fields(cls)} & {entry.name for entry in fields(settings)}
         return cls(
             **{name: getattr(settings, name) for name in shared},
-            urgent_slots=dict(urgent_slots or {}),
+            urgent_slots={name: each.urgent_slots for name, each in groups.items()},
+            fair_bands={
+                name: None if each.strict_shares else each.fair_band
+                for name, each in groups.items()
+            },
             stall_max_s=max(5.0, 4 * settings.tick_s),
             unlisted_max_s=max(0.0, patience_s - beat_interval_s / 2),
             doubt_max_s=patience_s,

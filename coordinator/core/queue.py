@@ -1,6 +1,7 @@
 """The bounded queues of compaction groups: the best job is taken, the worst is evicted.
 
-Order: effective priority, then more files, then older (`rank_of`). The
+Order: effective priority, then more files, then older (`rank_of`); classes of work share by weight,
+and tables with nearly equal jobs take turns (`coordinator.core.queue_index`). The
 bounds on jobs and bytes are strict: a new job is accepted only if it fits after the eviction of
 lower-ranked jobs; otherwise the queue is unchanged. The queue ignores dependencies between jobs:
 the caller offers only jobs that may run.
@@ -15,40 +16,14 @@ from common.model.job import AGEING_PER_S, Job, LaneClass, is_urgent, lane_class
 from common.model.tablet import TabletId
 from common.units import format_bytes, format_count
 from coordinator.core.limits import Limits
-from coordinator.core.queue_index import FairShare, JobIndex, QueueEntry
+from coordinator.core.queue_index import FairShare, JobIndex, QueueEntry, rank_of
 
 # ---------------------------------------------------------------------------------------- Admission
-# Admission of jobs to a queue: rank, weight in bytes, and the answers to an offer. Values only.
-#
-# The rank is one integer per job, fixed when the job is offered. Effective priority = planner's
-# priority - age points, where the time of the offer counts one point per `AGEING_S`. A job that is
-# offered later starts lower. This has the same effect as raising all queued jobs, but no key has to
-# change. The points are integers, so jobs offered within one step tie; ties are broken by the
-# number of files and then by age.
-
-
-# --------------------------------------------------------------------------------------------- Rank
+# Admission of jobs to a queue: weight in bytes, and the answers to an offer. Values only.
 
 
 AGEING_S = 1 / AGEING_PER_S
 """Seconds of waiting that count as one point of priority."""
-
-_FILES_BITS = 24
-_ARRIVAL_BITS = 48  # enough for a hundred thousand offers a second, for 89 years
-_FILES_MAX = (1 << _FILES_BITS) - 1
-
-
-def rank_of(effective: int, files: int, arrival: int) -> int:
-    """Return one integer that orders by priority, then by more files, then by earlier arrival.
-
-    Args:
-        effective: Planner's priority - age points; may be negative.
-        files: Number of inputs.
-        arrival: Arrival number, unique in the queue.
-    """
-    assert files <= _FILES_MAX, files
-    upper = (effective << _FILES_BITS) + files
-    return (upper << _ARRIVAL_BITS) - arrival
 
 
 # ------------------------------------------------------------------------------- Weight and answers
@@ -288,6 +263,13 @@ class JobQueue:
     def entries(self) -> Iterator[QueueEntry]:
         """Yield entries in descending order of rank; the queue must not change meanwhile."""
         return self._index.best_first()
+
+    def in_order_of_start(self) -> Iterator[QueueEntry]:
+        """Yield entries in the order in which `take` returns their jobs if nothing else changes.
+
+        The first entry costs O(n), each further one as much as a `take`.
+        """
+        return self._index.in_order_of_start()
 
     def get(self, job_id: str) -> Job | None:
         """Return a queued job, or None."""

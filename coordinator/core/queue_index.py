@@ -5,31 +5,189 @@ Ranks are stored in sorted buckets of bounded length, so a lookup is two binary 
 insertion or removal moves at most a bucket's length of pointers. Nothing is deleted lazily, which
 bounds the longest step. `benchmarks/bench_queue.py` compares it with heaps and sortedcontainers.
 
-`JobIndex` owns all four indexes, so that they cannot disagree. It has no policy:
-`coordinator.core.queue` decides on admission and rank.
+`JobIndex` owns all four indexes, so that they cannot disagree. `coordinator.core.queue` decides on
+admission.
 """
 
 from bisect import bisect_left, insort
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush, nlargest
+from math import inf
 from operator import itemgetter
 from typing import Generic, TypeVar
 
-from common.model.job import Job, LaneClass
+from common.model.job import FAIR_BAND, Job, LaneClass
 from common.model.tablet import TabletId
 from common.spi.controller import ShareClass
+
+# --------------------------------------------------------------------------------------------- Rank
+# The rank is one integer per job, fixed when the job is offered. Effective priority = planner's
+# priority - age points, where the time of the offer counts one point per `ageing_s`. A job that is
+# offered later starts lower. This has the same effect as raising all queued jobs, but no key has to
+# change. The points are integers, so jobs offered within one step tie; ties are broken by the
+# number of files and then by age.
+
+
+_FILES_BITS = 24
+_ARRIVAL_BITS = 48  # enough for a hundred thousand offers a second, for 89 years
+_FILES_MAX = (1 << _FILES_BITS) - 1
+
+
+def rank_of(effective: int, files: int, arrival: int) -> int:
+    """Return one integer that orders by priority, then by more files, then by earlier arrival.
+
+    Args:
+        effective: Planner's priority - age points; may be negative.
+        files: Number of inputs.
+        arrival: Arrival number, unique in the queue.
+    """
+    assert files <= _FILES_MAX, files
+    upper = (effective << _FILES_BITS) + files
+    return (upper << _ARRIVAL_BITS) - arrival
+
+
+def points_of(rank: int) -> int:
+    """Return the effective priority in a rank."""
+    return -(-rank >> _ARRIVAL_BITS) >> _FILES_BITS
+
+
+# --------------------------------------------------------------------------------------- Ranked map
+
+
+BUCKET_MAX = 1000
+"""Maximum number of ranks in a bucket; a larger bucket is split in half."""
+
+Turn = tuple[int, float, int, str]
+"""Negated points of the best job of a table, clock of the table, negated rank of the job, table."""
+Rank = TypeVar("Rank", int, Turn)
+Value = TypeVar("Value")
+
+
+class RankedMap(Generic[Rank, Value]):
+    """Values by unique ranks.
+
+    Invariant: buckets are sorted, ascending, not empty, at most `BUCKET_MAX` long, and hold the
+    keys of `_values`; `_tops` has the last rank of each bucket.
+    """
+
+    __slots__ = ("_buckets", "_tops", "_values")
+
+    def __init__(self) -> None:
+        self._values: dict[Rank, Value] = {}
+        self._buckets: list[list[Rank]] = []
+        self._tops: list[Rank] = []
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def push(self, rank: Rank, value: Value) -> None:
+        """Add a value under a rank that is not in use."""
+        values, tops = self._values, self._tops
+        assert rank not in values, rank
+        values[rank] = value
+        place = bisect_left(tops, rank)
+        if place < len(tops):
+            bucket = self._buckets[place]
+            insort(bucket, rank)
+        elif tops:
+            place -= 1
+            bucket = self._buckets[place]
+            bucket.append(rank)
+            tops[place] = rank
+        else:
+            self._buckets.append([rank])
+            tops.append(rank)
+            return
+        if len(bucket) > BUCKET_MAX:
+            self._split(place)
+
+    def remove(self, rank: Rank) -> Value:
+        """Remove and return the value of a rank.
+
+        Raises:
+            KeyError: The rank is not in use.
+        """
+        value = self._values.pop(rank)
+        tops = self._tops
+        place = bisect_left(tops, rank)
+        bucket = self._buckets[place]
+        if tops[place] != rank:
+            del bucket[bisect_left(bucket, rank)]
+            return value
+        bucket.pop()
+        if bucket:
+            tops[place] = bucket[-1]
+        else:
+            del tops[place], self._buckets[place]
+        return value
+
+    def get(self, rank: Rank) -> Value:
+        """Return the value of a rank.
+
+        Raises:
+            KeyError: The rank is not in use.
+        """
+        return self._values[rank]
+
+    def highest(self) -> Value | None:
+        """Return the value of the highest rank, or None if the map is empty."""
+        return self._values[self._tops[-1]] if self._tops else None
+
+    def lowest(self) -> Value | None:
+        """Return the value of the lowest rank, or None if the map is empty."""
+        return self._values[self._buckets[0][0]] if self._buckets else None
+
+    def lowest_from(self, rank: Rank) -> Value | None:
+        """Return the value of the lowest rank that is not below `rank`, or None."""
+        place = bisect_left(self._tops, rank)
+        if place == len(self._tops):
+            return None
+        bucket = self._buckets[place]
+        return self._values[bucket[bisect_left(bucket, rank)]]
+
+    def highest_first(self) -> Iterator[Value]:
+        """Yield values in descending order of rank; the map must not change meanwhile."""
+        for bucket in reversed(self._buckets):
+            for rank in reversed(bucket):
+                yield self._values[rank]
+
+    def lowest_first(self) -> Iterator[Value]:
+        """Yield values in ascending order of rank; the map must not change meanwhile."""
+        for bucket in self._buckets:
+            for rank in bucket:
+                yield self._values[rank]
+
+    def check(self) -> None:
+        """Assert the invariants of the structure; for tests."""
+        ranks = [rank for bucket in self._buckets for rank in bucket]
+        assert ranks == sorted(self._values)
+        assert all(0 < len(bucket) <= BUCKET_MAX for bucket in self._buckets)
+        assert self._tops == [bucket[-1] for bucket in self._buckets]
+
+    def _split(self, place: int) -> None:
+        bucket = self._buckets[place]
+        upper = bucket[BUCKET_MAX // 2 :]
+        del bucket[BUCKET_MAX // 2 :]
+        self._buckets.insert(place + 1, upper)
+        self._tops.insert(place, bucket[-1])
+
 
 # --------------------------------------------------------------------------------------- Fair share
 # Fair sharing: the next turn among classes of work, and among tables with jobs of one class.
 #
-# Two levels: classes of work are served by shares, and tables within a class by weights.
+# Two levels: classes of work are served by shares. Within a class, rank decides first, and tables
+# whose best jobs are nearly equal take turns by weight.
 #
-# Without fair sharing, a table with a hundred thousand small jobs would block every other table of
-# its class. Here each (class, table) pair is a **lane**, best job first. The lanes of a class take
-# turns by start-time fair queueing: the clock of a lane advances by cost / weight with every job,
-# and the lane with the lowest clock is served next. Over time, the tables of a class get bytes in
-# proportion to their weights.
+# Each (class, table) pair is a **lane**, best job first. The lanes of a class whose best jobs lie
+# within the band (`groups.<name>.fair_band` points) of the best job of the class take turns by
+# start-time fair queueing: the clock of a lane advances by cost / weight with every job, and the
+# lane with the lowest clock is served next. While their jobs stay in the band, the tables get bytes
+# in proportion to their weights. With strict shares, all lanes of a class take turns, whatever
+# their ranks.
+#
+# A job of low rank does not wait forever: it gains points over jobs offered later
+# (`coordinator.ageing_per_s`), until it is above the band of all newer jobs.
 #
 # The classes `system`, `user`, `urgent` and `statistics` take turns in the same way (`ClassTurns`)
 # if they have shares. While two classes have jobs, they get bytes in proportion to their shares;
@@ -47,13 +205,13 @@ from common.spi.controller import ShareClass
 # 2. Within a class of work, or among all classes without shares, age may win: if the best job of
 #    the whole queue is of a lower class, it has waited so long that it outranks every job of the
 #    higher classes, and it is served.
-# 3. Within the class, the lane with the lowest clock gives its best job; if clocks are equal, the
-#    better job wins.
-# 4. A lane that was empty restarts at the clock of its class, or at its own clock if that is later:
-#    unused turns are not saved up, and excess service is not forgiven.
+# 3. Within the class, of the lanes in the band the one with the lowest clock gives its best job; if
+#    clocks are equal, the better job wins.
+# 4. A lane that was empty or below the band restarts at the clock of its class, or at its own clock
+#    if that is later: unused turns are not saved up, and excess service is not forgiven.
 #
-# Every step is O(log n), amortised. Deterministic: no clock, no randomness, no dependence on the
-# order of sets.
+# Every step is O(log n), amortised, times the number of different points in the band.
+# Deterministic: no clock, no randomness, no dependence on the order of sets.
 
 
 HEAD_START_BYTES = 16 * 1024**2
@@ -76,8 +234,8 @@ class _Lane:
     """A heap of negated ranks."""
     gone: set[int] = field(default_factory=set)
     """Negated ranks that were removed but are still in the heap."""
-    moved: bool = False
-    """Whether the clock has changed since the lane's turn was announced."""
+    turn: Turn | None = None
+    """Entry of the lane in the turns of its class; None until it has one."""
 
     def enter(self, rank: int) -> None:
         """Add a rank; a recently removed one may still be in the heap."""
@@ -86,53 +244,74 @@ class _Lane:
         else:
             heappush(self.ranks, -rank)
 
-    def leave(self, rank: int) -> bool:
-        """Remove a rank; return whether the head has changed."""
+    def leave(self, rank: int) -> None:
+        """Remove a rank."""
         ranks, gone = self.ranks, self.gone
         if ranks[0] == -rank:
             heappop(ranks)
             while gone and ranks and ranks[0] in gone:
                 gone.remove(heappop(ranks))
-            return True
+            return
         gone.add(-rank)
         if 2 * len(gone) > len(ranks):
             self.ranks = [each for each in ranks if each not in gone]
             heapify(self.ranks)
             gone.clear()
-        return False
 
 
 @dataclass(slots=True, eq=False)
 class _ClassLanes:
     """The lanes of one class. Invariant: `turns` has the current turn of every lane with jobs."""
 
+    band: int | None
+    """Points below the best job within which lanes take turns; None: all lanes take turns."""
     clock: float = 0.0
     """Clock of the lane that was served last."""
     lanes: dict[str, _Lane] = field(default_factory=dict)
-    turns: list[tuple[float, int, str]] = field(default_factory=list)
-    """A heap of (clock, negated head, table); outdated entries are skipped."""
+    turns: RankedMap[Turn, _Lane] = field(default_factory=RankedMap)
     debts: dict[str, float] = field(default_factory=dict)
     """Clocks of empty lanes that are ahead of the class."""
 
+    def turn_of(self, lane: _Lane) -> Turn:
+        """Return the current turn of a lane with jobs."""
+        head = lane.ranks[0]
+        return 0 if self.band is None else -points_of(-head), lane.clock, head, lane.table
+
     def announce(self, lane: _Lane) -> None:
-        """Add the current turn of a lane; remove outdated turns from time to time."""
-        lane.moved = False
-        heappush(self.turns, (lane.clock, lane.ranks[0], lane.table))
-        if len(self.turns) > 4 * len(self.lanes) + 64:
-            self.turns = [(each.clock, each.ranks[0], each.table) for each in self.lanes.values()]
-            heapify(self.turns)
+        """Update the turn of a lane whose best job or clock has changed."""
+        if lane.turn is not None:
+            self.turns.remove(lane.turn)
+        lane.turn = self.turn_of(lane)
+        self.turns.push(lane.turn, lane)
 
     def next_lane(self) -> _Lane:
         """Return the lane that has the turn; at least one lane must have jobs."""
-        while True:
-            clock, head, table = self.turns[0]
-            lane = self.lanes.get(table)
-            if lane is not None and lane.clock == clock and lane.ranks[0] == head:
-                return lane
-            heappop(self.turns)
+        chosen = self.turns.lowest()
+        assert chosen is not None
+        if self.band is None:
+            return chosen
+        points = self.turn_of(chosen)[0]
+        lowest = points + self.band
+        while (lane := self.turns.lowest_from((points + 1, -inf, 0, ""))) is not None:
+            points = self.turn_of(lane)[0]
+            if points > lowest:
+                break
+            chosen = min(chosen, lane, key=self._clock_first)
+        return chosen
+
+    def _clock_first(self, lane: _Lane) -> tuple[float, int, str]:
+        return self.turn_of(lane)[1:]
+
+    def charge(self, lane: _Lane, cost: float) -> None:
+        """Advance the clock of a lane that is served; its turn changes when the job leaves."""
+        start = lane.clock if self.band is None else max(lane.clock, self.clock)
+        self.clock = max(self.clock, start)
+        lane.clock = start + cost
 
     def close(self, lane: _Lane) -> None:
         """Remove an empty lane, but remember its clock."""
+        assert lane.turn is not None
+        self.turns.remove(lane.turn)
         del self.lanes[lane.table]
         self.debts[lane.table] = lane.clock
         if not self.lanes:
@@ -141,6 +320,15 @@ class _ClassLanes:
         elif len(self.debts) > DEBTS_MAX:
             largest = nlargest(DEBTS_MAX // 2, self.debts.items(), key=itemgetter(1, 0))
             self.debts = dict(largest)
+
+    def copied(self) -> "_ClassLanes":
+        """Return a copy that can be changed without a change of this one."""
+        copy = _ClassLanes(self.band, self.clock, debts=dict(self.debts))
+        for lane in self.turns.lowest_first():
+            own = replace(lane, ranks=list(lane.ranks), gone=set(lane.gone))
+            copy.lanes[lane.table] = own
+            copy.turns.push(copy.turn_of(own), own)
+        return copy
 
 
 # --------------------------------------------------------------------------------- Turns of classes
@@ -208,6 +396,14 @@ class ClassTurns:
         turn = self._of[lane_class]
         return turn.clock + HEAD_START_BYTES / turn.shares
 
+    def copied(self) -> "ClassTurns":
+        """Return a copy that can be changed without a change of this one."""
+        copy = ClassTurns({class_: turn.shares for class_, turn in self._turns.items()})
+        copy._clock = self._clock
+        for class_, turn in copy._turns.items():
+            turn.clock, turn.jobs = self._turns[class_].clock, self._turns[class_].jobs
+        return copy
+
     def are_one(self, first: LaneClass, second: LaneClass) -> bool:
         """Return whether two lane classes belong to the same class of work."""
         return self._of[first] is self._of[second]
@@ -223,15 +419,19 @@ class FairShare:
         self,
         weights: Mapping[str, float] | None = None,
         shares: Mapping[ShareClass, float] | None = None,
+        *,
+        band: int | None = FAIR_BAND,
     ) -> None:
         """Create an instance without lanes.
 
         Args:
             weights: Table id → weight; missing tables have weight 1.
             shares: Shares of each class of work; None means that classes are strict.
+            band: Points below the best job of a class within which tables take turns; None means
+                that all tables take turns (strict shares).
         """
         self._weights = dict(weights or {})
-        self._classes = {rank: _ClassLanes() for rank in sorted(LaneClass, reverse=True)}
+        self._classes = {rank: _ClassLanes(band) for rank in sorted(LaneClass, reverse=True)}
         self._turns = None if shares is None else ClassTurns(shares)
 
     def set_shares(self, shares: Mapping[ShareClass, float]) -> None:
@@ -264,10 +464,10 @@ class FairShare:
         """Remove a job that has left the queue for any reason."""
         lanes = self._classes[rank_class]
         lane = lanes.lanes[table]
-        head_changed = lane.leave(rank)
+        lane.leave(rank)
         if not lane.ranks:
             lanes.close(lane)
-        elif head_changed or lane.moved:
+        elif lane.turn != lanes.turn_of(lane):
             lanes.announce(lane)
         if self._turns is not None:
             self._turns.leave(rank_class)
@@ -275,11 +475,8 @@ class FairShare:
     def charge(self, rank_class: LaneClass, table: str, cost_bytes: int) -> None:
         """Charge a table for a job that is assigned; must be called before the job leaves."""
         lanes = self._classes[rank_class]
-        lane = lanes.lanes[table]
-        lanes.clock = max(lanes.clock, lane.clock)
         weight = max(self._weights.get(table, 1.0), WEIGHT_MIN)
-        lane.clock += (cost_bytes + JOB_COST_BYTES) / weight
-        lane.moved = True
+        lanes.charge(lanes.lanes[table], (cost_bytes + JOB_COST_BYTES) / weight)
         if self._turns is not None:
             self._turns.charge(rank_class, cost_bytes + JOB_COST_BYTES)
 
@@ -337,8 +534,17 @@ class FairShare:
         chosen = self._next_class(waiting, best_class)
         if chosen is None:
             return best_rank
-        turns = [(clock, -rank) for rank, rank_class, clock in heads if rank_class is chosen]
-        return -min(turns)[1]
+        own = [(rank, clock) for rank, rank_class, clock in heads if rank_class is chosen]
+        band = self._classes[chosen].band
+        lowest = -inf if band is None else points_of(max(own)[0]) - band
+        return -min((clock, -rank) for rank, clock in own if points_of(rank) >= lowest)[1]
+
+    def copied(self) -> "FairShare":
+        """Return a copy that can be changed without a change of this one. O(n)."""
+        copy = FairShare(self._weights)
+        copy._classes = {rank: lanes.copied() for rank, lanes in self._classes.items()}
+        copy._turns = None if self._turns is None else self._turns.copied()
+        return copy
 
     def check(self) -> None:
         """Assert the invariants of the lanes; for tests."""
@@ -347,118 +553,13 @@ class FairShare:
                 assert lane.ranks
                 assert lane.ranks[0] not in lane.gone
                 assert lane.gone <= set(lane.ranks)
-                assert not lane.moved
-                assert (lane.clock, lane.ranks[0], lane.table) in lanes.turns
+                assert lane.turn == lanes.turn_of(lane)
+                assert lanes.turns.get(lane.turn) is lane
+            lanes.turns.check()
+            assert len(lanes.turns) == len(lanes.lanes)
 
 
 # ---------------------------------------------------------------------------------------- Job index
-
-
-BUCKET_MAX = 1000
-"""Maximum number of ranks in a bucket; a larger bucket is split in half."""
-
-Value = TypeVar("Value")
-
-
-class RankedMap(Generic[Value]):
-    """Values by unique integer ranks.
-
-    Invariant: buckets are sorted, ascending, not empty, at most `BUCKET_MAX` long, and hold the
-    keys of `_values`; `_tops` has the last rank of each bucket.
-    """
-
-    __slots__ = ("_buckets", "_tops", "_values")
-
-    def __init__(self) -> None:
-        self._values: dict[int, Value] = {}
-        self._buckets: list[list[int]] = []
-        self._tops: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def push(self, rank: int, value: Value) -> None:
-        """Add a value under a rank that is not in use."""
-        values, tops = self._values, self._tops
-        assert rank not in values, rank
-        values[rank] = value
-        place = bisect_left(tops, rank)
-        if place < len(tops):
-            bucket = self._buckets[place]
-            insort(bucket, rank)
-        elif tops:
-            place -= 1
-            bucket = self._buckets[place]
-            bucket.append(rank)
-            tops[place] = rank
-        else:
-            self._buckets.append([rank])
-            tops.append(rank)
-            return
-        if len(bucket) > BUCKET_MAX:
-            self._split(place)
-
-    def remove(self, rank: int) -> Value:
-        """Remove and return the value of a rank.
-
-        Raises:
-            KeyError: The rank is not in use.
-        """
-        value = self._values.pop(rank)
-        tops = self._tops
-        place = bisect_left(tops, rank)
-        bucket = self._buckets[place]
-        if tops[place] != rank:
-            del bucket[bisect_left(bucket, rank)]
-            return value
-        bucket.pop()
-        if bucket:
-            tops[place] = bucket[-1]
-        else:
-            del tops[place], self._buckets[place]
-        return value
-
-    def get(self, rank: int) -> Value:
-        """Return the value of a rank.
-
-        Raises:
-            KeyError: The rank is not in use.
-        """
-        return self._values[rank]
-
-    def highest(self) -> Value | None:
-        """Return the value of the highest rank, or None if the map is empty."""
-        return self._values[self._tops[-1]] if self._tops else None
-
-    def lowest(self) -> Value | None:
-        """Return the value of the lowest rank, or None if the map is empty."""
-        return self._values[self._buckets[0][0]] if self._buckets else None
-
-    def highest_first(self) -> Iterator[Value]:
-        """Yield values in descending order of rank; the map must not change meanwhile."""
-        for bucket in reversed(self._buckets):
-            for rank in reversed(bucket):
-                yield self._values[rank]
-
-    def lowest_first(self) -> Iterator[Value]:
-        """Yield values in ascending order of rank; the map must not change meanwhile."""
-        for bucket in self._buckets:
-            for rank in bucket:
-                yield self._values[rank]
-
-    def check(self) -> None:
-        """Assert the invariants of the structure; for tests."""
-        ranks = [rank for bucket in self._buckets for rank in bucket]
-        assert ranks == sorted(self._values)
-        assert all(0 < len(bucket) <= BUCKET_MAX for bucket in self._buckets)
-        assert self._tops == [bucket[-1] for bucket in self._buckets]
-
-    def _split(self, place: int) -> None:
-        bucket = self._buckets[place]
-        upper = bucket[BUCKET_MAX // 2 :]
-        del bucket[BUCKET_MAX // 2 :]
-        self._buckets.insert(place + 1, upper)
-        self._tops.insert(place, bucket[-1])
 
 
 @dataclass(slots=True, eq=False)
@@ -493,7 +594,7 @@ class JobIndex:
         """
         self.size_bytes = 0
         self._shares = shares
-        self._ranked: RankedMap[QueueEntry] = RankedMap()
+        self._ranked: RankedMap[int, QueueEntry] = RankedMap()
         self.by_id: dict[str, QueueEntry] = {}
         """Job id → entry; callers may only read it."""
         self._tables: dict[str, dict[bytes, QueueEntry]] = {}
@@ -586,6 +687,23 @@ class JobIndex:
     def best_first(self) -> Iterator[QueueEntry]:
         """Yield entries in descending order of rank."""
         return self._ranked.highest_first()
+
+    def in_order_of_start(self) -> Iterator[QueueEntry]:
+        """Yield entries in the order of `next` and `drop` if nothing else changes."""
+        if self._shares is None:
+            yield from self.best_first()
+            return
+        shares, started = self._shares.copied(), set[int]()
+        for best in self.best_first():
+            while best.rank not in started:
+                rank = shares.choose(best.lane, best.rank)
+                assert rank is not None
+                entry = self._ranked.get(rank)
+                table = entry.job.tablet.table
+                shares.charge(entry.lane, table, entry.job.cost_bytes)
+                shares.leave(entry.lane, table, rank)
+                started.add(rank)
+                yield entry
 
     def lowest_below(self, rank: int, size_bytes: int, count: int) -> list[QueueEntry] | None:
         """Return the lowest entries whose removal makes enough room, or None.

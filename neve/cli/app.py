@@ -47,8 +47,8 @@ GROUPS = {
 """First words that precede other verbs, and their help."""
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_wanted: bool) -> None:
+    if is_wanted:
         typer.echo(f"neve {__version__}")
         raise typer.Exit
 

@@ -76,10 +76,10 @@ def _refusal(
     """Return an error about the first value that does not fit, or None if all fit."""
     for number, value in enumerate(values, start=1):
         if cause := _misfit(value, kind):
-            wanted = "a value that Arrow knows" if text is None else text
+            expected = "a value that Arrow knows" if text is None else text
             return CallerError(
                 f"row {number}: the value {_shown(value)} of column {name!r} does not fit,"
-                f" expected {wanted}: {cause}"
+                f" expected {expected}: {cause}"
             )
     return None
 
@@ -127,7 +127,7 @@ def _parts(value: Any, kind: pa.DataType) -> Iterator[tuple[Any, pa.DataType]]:
         for key, item in value.items() if isinstance(value, Mapping) else value:
             yield from ((key, kind.key_type), (item, kind.item_type))
     else:
-        yield from ((each, kind.value_type) for each in value)
+        yield from ((item, kind.value_type) for item in value)
 
 
 def _may_lose(kind: pa.DataType) -> bool:

@@ -60,14 +60,8 @@ class RowCalls:
 
     def files(self, table: str) -> list[File]:
         """Return the files of a table, tablet by tablet."""
-        path, found, after = table_path(table, "files"), list[File](), None
-        while True:
-            answer = self._connection.call("GET", path, parameters={"after": after})
-            page = decode(FilePage, answer)
-            found += page.files
-            after = page.next
-            if after is None:
-                return found
+        pages = self._connection.pages(table_path(table, "files"), FilePage)
+        return [file for page in pages for file in page.files]
 
     def add_files(self, table: str, paths: Iterable[str], *, call: str | None = None) -> Added:
         """Add Parquet files from below the table's location, all or none.
@@ -181,10 +175,10 @@ class RowCalls:
         """
         from neve.client.arrow import reader_of
 
-        wanted = None if columns is None else list(columns)
-        asked: Parameters = {"columns": wanted, "start": start, "end": end}
+        names = None if columns is None else list(columns)
+        parameters: Parameters = {"columns": names, "start": start, "end": end}
         opened = self._scan_stream(
-            table, {**asked, **_included(expired=include_expired, deleted=include_deleted)}
+            table, {**parameters, **_included(expired=include_expired, deleted=include_deleted)}
         )
         if batches:
             return reader_of(opened)
@@ -210,8 +204,9 @@ class RowCalls:
         """
         parameters: Parameters = {"start": start, "end": end}
         included = _included(expired=include_expired, deleted=include_deleted)
-        parameters = {**parameters, **included}
-        answer = self._connection.call("GET", table_path(table, "count"), parameters=parameters)
+        answer = self._connection.call(
+            "GET", table_path(table, "count"), parameters={**parameters, **included}
+        )
         return int(answer["rows"])
 
     def _scan_stream(
@@ -230,5 +225,5 @@ class RowCalls:
 
 def _included(*, expired: bool, deleted: bool) -> dict[str, bool]:
     """Return the query parameters that include invisible rows; usually none."""
-    asked = {"include_expired": expired, "include_deleted": deleted}
-    return {name: wanted for name, wanted in asked.items() if wanted}
+    visibility = {"include_expired": expired, "include_deleted": deleted}
+    return {name: value for name, value in visibility.items() if value}

@@ -216,6 +216,8 @@ def test_every_setting_of_a_group_reaches_its_compactors() -> None:
     words = {
         "compactors": {"min": 1, "max": 1},
         "urgent_slots": 1,
+        "fair_band": 3,
+        "strict_shares": True,
         **dict.fromkeys(("slots", "executors", "cores"), 3),
         **dict.fromkeys(("memory", "driver_memory", "task_memory"), "1234m"),
         "task_memory_max": "2345m",
@@ -225,7 +227,7 @@ def test_every_setting_of_a_group_reaches_its_compactors() -> None:
     usual = CompactorSettings()
     for name, value in words.items():
         # Those say how many there are, where, and what the coordinator hands out.
-        if name not in ("compactors", "resource", "urgent_slots"):
+        if name not in ("compactors", "resource", "urgent_slots", "fair_band", "strict_shares"):
             assert GroupSettings(**{name: value}).applied_to(usual) != usual, name  # type: ignore[arg-type]  # by name
 
 

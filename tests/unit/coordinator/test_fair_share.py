@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from common.model.job import CLASS_WIDTH, Job
+from common.model.job import CLASS_WIDTH, FAIR_BAND, Job
 from common.model.tablet import TabletId
 from coordinator.core.queue import JobQueue
 from coordinator.core.queue_index import FairShare
@@ -16,8 +16,8 @@ from tests.support.planning import job
 GIB = 1024**3
 
 
-def queue_of(weights: dict[str, float] | None = None) -> JobQueue:
-    return JobQueue(GIB, 10_000, shares=FairShare(weights))
+def queue_of(weights: dict[str, float] | None = None, *, band: int | None = FAIR_BAND) -> JobQueue:
+    return JobQueue(GIB, 10_000, shares=FairShare(weights, band=band))
 
 
 def fill(queue: JobQueue, table: str, count: int, priority: int = 50, **facts: int) -> None:
@@ -30,8 +30,55 @@ def takes(queue: JobQueue, count: int) -> list[str]:
     return [taken.tablet.table for _ in range(count) if (taken := queue.take())]
 
 
-def test_a_flood_of_one_table_does_not_keep_another_waiting() -> None:
+@pytest.mark.parametrize("band", [0, FAIR_BAND, 19])
+def test_rank_decides_first_whatever_the_table(band: int) -> None:
+    queue = queue_of({"pb": 1000.0}, band=band)
+    fill(queue, "pb", 3, priority=7)
+    fill(queue, "pa", 3, priority=27)
+    listed = [entry.job.tablet.table for entry in queue.in_order_of_start()]
+    assert listed == takes(queue, 6) == ["pa"] * 3 + ["pb"] * 3
+
+
+@pytest.mark.parametrize(
+    ("band", "points", "order"),
+    [(0, 27, "abab"), (0, 26, "aabb"), (1, 26, "abab"), (1, 25, "aabb"), (20, 7, "abab")],
+)
+def test_tables_take_turns_within_the_band(band: int, points: int, order: str) -> None:
+    queue = queue_of(band=band)
+    fill(queue, "a", 2, priority=27)
+    fill(queue, "b", 2, priority=points)
+    assert takes(queue, 4) == list(order)
+
+
+def test_a_table_below_the_band_saves_up_no_turns() -> None:
     queue = queue_of()
+    fill(queue, "a", 30, priority=50)
+    fill(queue, "b", 50, priority=20)
+    assert takes(queue, 30) == ["a"] * 30
+    fill(queue, "a", 31, priority=20)
+    assert Counter(takes(queue, 20))["a"] == pytest.approx(10, abs=1)
+
+
+def test_a_job_of_low_rank_gains_points_until_it_is_in_the_band() -> None:
+    queue = JobQueue(GIB, 1_000, ageing_s=10, shares=FairShare({"old": 0.001}))
+    fill(queue, "old", 1, priority=5)
+    order: list[str] = []
+    for step in range(50):
+        new = job(f"n{step}", 15, tablet=TabletId("new", b"%d" % step))
+        queue.offer(new, now_s=10.0 * step)
+        order += takes(queue, 1)
+    assert order.index("old") == 9
+
+
+def test_a_flood_of_one_table_does_not_keep_an_equal_job_of_another_waiting() -> None:
+    queue = queue_of()
+    fill(queue, "flood", 1_000, priority=90)
+    fill(queue, "quiet", 3, priority=90)
+    assert takes(queue, 6) == ["flood", "quiet"] * 3
+
+
+def test_with_strict_shares_tables_take_turns_whatever_their_ranks() -> None:
+    queue = queue_of(band=None)
     fill(queue, "flood", 1_000, priority=90)
     fill(queue, "quiet", 3, priority=10)
     assert takes(queue, 6) == ["flood", "quiet"] * 3
@@ -80,7 +127,7 @@ def test_an_absent_table_saves_up_no_turns_and_loses_no_debt() -> None:
     queue = queue_of()
     fill(queue, "a", 50)
     assert takes(queue, 30) == ["a"] * 30
-    fill(queue, "b", 50, priority=10)
+    fill(queue, "b", 50)
     # b starts level with a: it has not saved up thirty turns.
     assert Counter(takes(queue, 20)) == {"a": 10, "b": 10}
 
@@ -89,13 +136,13 @@ def test_an_absent_table_saves_up_no_turns_and_loses_no_debt() -> None:
     fill(queue, "other", 10)
     assert takes(queue, 3) == ["busy", "other", "other"]
     queue.remove("busy-50-1")
-    fill(queue, "busy", 1, priority=99)
+    fill(queue, "busy", 1, priority=51)
     # To leave and come back does not make the gigabyte undone.
     assert takes(queue, 3) == ["other"] * 3
 
 
 def test_equal_turns_go_to_the_better_job() -> None:
-    queue = queue_of()
+    queue = queue_of(band=None)
     fill(queue, "a", 1, priority=10)
     fill(queue, "b", 1, priority=30)
     fill(queue, "c", 1, priority=20)
@@ -139,7 +186,7 @@ def test_a_job_may_leave_from_the_middle_and_come_back_with_its_rank() -> None:
 
 def test_only_so_many_debts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinator.core.queue_index.DEBTS_MAX", 10)
-    shares = FairShare()
+    shares = FairShare(band=None)
     queue = JobQueue(GIB, 10_000, shares=shares)
     fill(queue, "always there", 200, priority=1)
     for number in range(100):

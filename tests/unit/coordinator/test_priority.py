@@ -16,7 +16,8 @@ from common.model.job import (
     class_of,
     job_priority,
 )
-from coordinator.core.queue import JobQueue, rank_of
+from coordinator.core.queue import JobQueue
+from coordinator.core.queue_index import rank_of
 from tests.support.planning import job
 
 CASES = json.loads((Path(__file__).parents[2] / "data" / "accumulo_plan.json").read_text("utf-8"))
