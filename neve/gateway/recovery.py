@@ -6,6 +6,7 @@
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import IO, Annotated, Any
 
@@ -30,15 +31,12 @@ from neve.recovery.backup import (
     NOT_IN_ARCHIVES,
     BackupOptions,
     RestoreOptions,
-    RestorePorts,
     backup,
     restore,
 )
 from neve.recovery.gc import GcResult, collect_orphans
 from neve.recovery.rebuild.table_rebuild import (
     RebuildOptions,
-    RebuildPorts,
-    RebuildResult,
     rebuild,
 )
 from neve.recovery.repair import RepairOptions, RepairReport, check_and_repair
@@ -46,6 +44,7 @@ from neve.recovery.scope import (
     NOTES,
     UNDER_WAY,
     Finding,
+    RecoveryPorts,
     RepairedFinding,
     ReportProgress,
     TableScope,
@@ -116,25 +115,6 @@ def gc_view(table: Table, done: GcResult) -> api.GcReport:
         young=done.young,
         evidence=done.evidence,
         marks=done.marks,
-    )
-
-
-def rebuilt_view(done: RebuildResult, *, dry_run: bool) -> api.RebuildReport:
-    """Return the wire model of a rebuild's result."""
-    return api.RebuildReport(
-        table=done.table.name,
-        location=done.table.location,
-        state=done.table.state.value,
-        tablets=done.tablets,
-        files=len(done.files),
-        rows=done.rows,
-        size_bytes=done.size_bytes,
-        user_files=done.user_files,
-        left=_limited(done.left),
-        lost=_limited(done.lost),
-        not_recovered=done.not_recovered,
-        manifest=done.manifest,
-        dry_run=dry_run,
     )
 
 
@@ -221,7 +201,6 @@ class RecoveryRoutes:
     async def rebuild(self, body: api.LostTable) -> StreamingResponse:
         """Rebuild a table from the files of its location after its metadata was lost."""
         current_call().table = body.name
-        services = self._services
         options = RebuildOptions(
             name=checked_label(body.name, "table name"),
             given=_given_table_facts(body),
@@ -231,16 +210,8 @@ class RecoveryRoutes:
         )
 
         async def work(on_progress: ReportProgress) -> api.RebuildReport:
-            rebuilder = RebuildPorts(
-                store=services.store,
-                threads=services.long_steps,
-                ids=services.ids,
-                admission=GatewayAdmission.of(services),
-                on_progress=on_progress,
-                listing_delay_s=services.settings.gateway.listing_delay_s,
-            )
-            done = await rebuild(rebuilder, body.location, options)
-            return rebuilt_view(done, dry_run=body.dry_run)
+            report = (await rebuild(self._ports(on_progress), body.location, options)).report
+            return replace(report, left=_limited(report.left), lost=_limited(report.lost))
 
         return self._lines(work)
 
@@ -281,7 +252,6 @@ class RecoveryRoutes:
         dry_run: Annotated[bool, Query(description="Only report what would be done.")] = False,
     ) -> StreamingResponse:
         """Restore tables from an archive. The files must lie in the locations of the tables."""
-        services = self._services
         kind = request.headers.get("content-type", "").partition(";")[0].strip()
         if kind != api.ARCHIVE:
             raise BodyError(f"content type {kind!r} is not accepted here, expected {api.ARCHIVE}")
@@ -296,16 +266,21 @@ class RecoveryRoutes:
 
         async def work(on_progress: ReportProgress) -> api.RestoreReport:
             with source:
-                restorer = RestorePorts(
-                    store=services.store,
-                    threads=services.long_steps,
-                    ids=services.ids,
-                    admission=GatewayAdmission.of(services),
-                    on_progress=on_progress,
-                )
-                return restored_view(await restore(restorer, source, options), dry_run=dry_run)
+                restored = await restore(self._ports(on_progress), source, options)
+                return restored_view(restored, dry_run=dry_run)
 
         return self._lines(work)
+
+    def _ports(self, on_progress: ReportProgress) -> RecoveryPorts:
+        services = self._services
+        return RecoveryPorts(
+            store=services.store,
+            threads=services.long_steps,
+            ids=services.ids,
+            admission=GatewayAdmission.of(services),
+            on_progress=on_progress,
+            listing_delay_s=services.settings.gateway.listing_delay_s,
+        )
 
     def _scope(self, table: Table, on_progress: Callable[[str], None]) -> TableScope:
         services = self._services
@@ -357,9 +332,9 @@ def _given_table_facts(body: api.LostTable) -> Mapping[str, Any]:
     }
 
 
-def _pairs(written: list[str] | None, what: str) -> dict[str, str]:
+def _pairs(texts: list[str] | None, what: str) -> dict[str, str]:
     pairs: dict[str, str] = {}
-    for text in written or ():
+    for text in texts or ():
         name, equals, value = text.partition("=")
         if not name or not equals or not value:
             raise RequestError(f"{what} {text!r} is not of the form table={what}")

@@ -47,6 +47,7 @@ from common.metadata.store_values import StoreHealth
 UNWATCH: Command = ("UNWATCH",)
 MULTI: Command = ("MULTI",)
 EXEC: Command = ("EXEC",)
+INFO: Command = ("INFO",)
 DENIED = "NOPERM"
 _OF_KEY = re.compile(r"access (a|one of the) keys?\b")
 OTHER_TYPE = "WRONGTYPE"
@@ -105,20 +106,17 @@ class StreamReads:
                 if name not in self._reads:
                     read = self._read(node, some, count, left_s, pause_s)
                     self._reads[name] = asyncio.ensure_future(read)
-                    self._reads[name].add_done_callback(partial(self._ended, name))
+                    self._reads[name].add_done_callback(_take_error)
                 tasks.append(self._reads[name])
             when = asyncio.FIRST_COMPLETED if left_s else asyncio.ALL_COMPLETED
             done, _ = await asyncio.wait(tasks, timeout=left_s or None, return_when=when)
+            # What ends before the next call is kept for it, also if a lost node fails at once.
+            self._reads = {name: task for name, task in self._reads.items() if not task.done()}
             # A node that is lost does not silence tables of other nodes.
             entries = _joined(task.result() for task in done if task.exception() is None)
             entries = entries or _joined(task.result() for task in done)
             if entries or now_s() >= until_s:
                 return entries
-
-    def _ended(self, name: object, task: asyncio.Task[_Entries]) -> None:
-        self._reads.pop(name, None)
-        if not task.cancelled():
-            task.exception()  # Perhaps no caller waits for it any more.
 
     async def _read(
         self, node: Node, slots: Sequence[Command], count: int, block_s: float, pause_s: float
@@ -149,6 +147,12 @@ class StreamReads:
             await asyncio.wait(tasks)
 
 
+def _take_error(task: asyncio.Task[_Entries]) -> None:
+    """Take an error that perhaps no caller waits for any more."""
+    if not task.cancelled():
+        task.exception()
+
+
 def _entries(reply: Reply) -> _Entries:
     """Return the entries in an answer."""
     return {
@@ -165,15 +169,11 @@ def _joined(some: Iterable[_Entries]) -> _Entries:
 
 
 # ----------------------------------------------------------------------------------- Memory reserve
-# Memory set aside in Redis, and given back when it is full, so that a full store can be emptied.
-#
 # At `maxmemory` Redis refuses every MULTI, also one that only deletes or reads; single commands
 # that delete are allowed. So a string of nothing is kept, and a client that is refused deletes it:
 # then reads, commits, releases and the collector go on. A key shows to all that the store was full:
-# changes that let it grow wait until it has room for a new reserve and as much again.
-#
-# Nothing is remembered here: every process does the same. Each key has the first tag of its node.
-# What the node holds under its other tags came from another node of a cluster, and is deleted.
+# changes that let it grow wait until it has room for a new reserve and as much again. Each key has
+# the first tag of its node. What lies under other tags came from another node, and is deleted.
 
 SHARE_MAX = 16
 """The reserve is at most such a part of `maxmemory`, so that a small store has room for tables."""
@@ -182,24 +182,20 @@ Send = Callable[[list[Command]], Awaitable[list[Reply]]]
 """Sends single commands and returns the answers, errors among them as values."""
 
 
-def health_of(info: Reply, full: Reply, replicas_wanted: int = 0) -> StoreHealth:
-    """Return what a Redis reports of itself, by its answers to `_questions`."""
-    known = b"" if isinstance(info, ReplyError) else info
-    return StoreHealth.of_info(known, full=full == 1, replicas_wanted=replicas_wanted)
-
-
-def _questions(tag: str) -> list[Command]:
-    return [("INFO",), ("EXISTS", FULL + tag)]
+def _health(replies: Sequence[Reply], replicas_wanted: int = 0) -> StoreHealth:
+    """Return what a Redis reports of itself as answers to `INFO` and to whether it is full."""
+    info = b"" if isinstance(replies[0], ReplyError) else replies[0]
+    return StoreHealth.of_info(info, full=replies[1] == 1, replicas_wanted=replicas_wanted)
 
 
 async def keep_reserve(send: Send, tags: Sequence[str], size_max_bytes: int) -> None:
     """Set at most this memory aside if there is room for it twice; then adds go on, too."""
     reserve, full = RESERVE + tags[0], FULL + tags[0]
     strays = [delete(RESERVE + tag, FULL + tag) for tag in tags[1:]]
-    info, is_full, present, *_ = await send([*_questions(tags[0]), ("STRLEN", reserve), *strays])
+    info, is_full, present, *_ = await send([INFO, ("EXISTS", full), ("STRLEN", reserve), *strays])
     if isinstance(present, ReplyError):
         return  # It starts, or has its keys elsewhere by now: the next round keeps it.
-    health = health_of(info, is_full)
+    health = _health((info, is_full))
     wanted = min(size_max_bytes, health.memory_max_bytes // SHARE_MAX)
     room = health.memory_max_bytes - health.memory_bytes + present
     if not wanted and (present or health.full):
@@ -416,8 +412,8 @@ class RedisKeyspace:
 
     async def _health_of(self, node: Node) -> tuple[StoreHealth, float]:
         """Return what a node reports of itself, and its time."""
-        now, info, full = await self._send(node, [TIME, *_questions(node.tags[0])])
-        health = health_of(info, full, self._wait_replicas)
+        now, *replies = await self._send(node, [TIME, INFO, ("EXISTS", FULL + node.tags[0])])
+        health = _health(replies, self._wait_replicas)
         unused = [] if self._wait_replicas else ["wait"]
         if self._nodes.only is not None:
             unused.append("cluster|slots")
