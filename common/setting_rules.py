@@ -46,7 +46,7 @@ def setting(
         kind: The kind, where the default's type does not determine it.
         least: Smallest value.
         live: The verb that changes the setting in the running service, if there is one.
-        more: Other fields of the `FieldRule`: `most`, `zero`, `choices`, `secret`.
+        more: Other fields of the `FieldRule`: `most`, `zero`, `choices`, `schemes`, `secret`.
     """
     kind = kind or next(
         kind for value_type, kind in _KINDS.items() if isinstance(default, value_type)

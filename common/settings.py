@@ -30,6 +30,10 @@ TASK_BYTES_MIN = 300 * 1024**2
 """Smallest limit that the libraries of a task fit in."""
 COMPACTORS_MAX, EXECUTORS_MAX = 1000, 64
 DEFAULT_GROUP = "default"
+STORE_SCHEMES = (
+    *("redis", "rediss", "unix"),
+    *("redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"),
+)
 
 
 @readable_across_releases
@@ -43,6 +47,7 @@ class StoreSettings:
         " (`redis+sentinel://host:26379,host:26379/SERVICE/DB`), or of some nodes of a Redis"
         " Cluster (`redis+cluster://host:6379,host:6379`). `neve up` starts its own Redis unless a"
         " URL is given.",
+        schemes=STORE_SCHEMES,
         secret=True,
     )
     connections_max: int = setting(
@@ -456,6 +461,7 @@ class TraceSettings:
         "",
         "URL that accepts traces over OTLP/HTTP, such as `http://collector:4318/v1/traces`. Empty:"
         " no traces. Requires `neve[trace]`.",
+        schemes=("https", "http"),
     )
     sample_ratio: float = setting(
         1.0, "Fraction of attempts that are traced.", kind=FieldKind.NUMBER, most=1

@@ -152,9 +152,9 @@ class CoordinatorActor:
 
         Tables being dropped are included: files that wait for deletion there are already replaced.
         """
-        every = self._scanner.tables.values()
+        tables = self._scanner.tables.values()
         may = self._generations.may_change
-        return [table for table in every if table.state is TableState.GOING or may(table.id)]
+        return [table for table in tables if table.state is TableState.GOING or may(table.id)]
 
     async def _leave_when_replaced(self, claimed_s: float) -> None:
         """Exit for good, without a restart, when another coordinator has started."""

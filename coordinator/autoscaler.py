@@ -123,13 +123,13 @@ class Autoscaler:
         for group_status in status.groups:
             group = self._groups.get(group_status.group)
             if group is not None:
-                own = [
+                members = [
                     compactor
                     for compactor in status.compactors
                     if compactor.group == group_status.group
                     and _group_of(compactor.compactor) == group_status.group
                 ]
-                await self._scale(group, group_status, own, names, now_s)
+                await self._scale(group, group_status, members, names, now_s)
 
     async def scale(self, group: str, wanted: int | None) -> None:
         """Set the number of compactors of a group.
@@ -176,24 +176,24 @@ class Autoscaler:
             group: Name of the group.
             compactors: Compactors of the group that send heartbeats.
         """
-        own = self._groups.get(group)
-        if own is None or self._lever is None:
+        group_state = self._groups.get(group)
+        if group_state is None or self._lever is None:
             return None
         least, most = self._bounds(group)
-        last = own.last
+        last = group_state.last
         return api.GroupScaling(
             least=least,
             most=most,
             set_to=self._scales.get(group),
             desired=least if last is None else last.desired,
-            starting=len(own.starting),
+            starting=len(group_state.starting),
             draining=sum(compactor.draining for compactor in compactors),
             reason="not examined so far" if last is None else last.reason,
             blocked="" if last is None else last.blocked,
-            missing=own.lack.sentence,
-            unobtainable=own.lack.final,
-            starts_failed=own.starts_failed,
-            decisions=tuple(own.decisions),
+            missing=group_state.lack.sentence,
+            unobtainable=group_state.lack.final,
+            starts_failed=group_state.starts_failed,
+            decisions=tuple(group_state.decisions),
         )
 
     @property
@@ -271,13 +271,13 @@ class Autoscaler:
         answers = {compactor.compactor for compactor in heard if compactor.ready}
         group.leaving |= {compactor.compactor for compactor in heard if compactor.draining}
         group.leaving &= names
-        own = {compactor for compactor in names if _group_of(compactor) == name}
-        own |= {compactor.compactor for compactor in heard}
-        starting = own - answers - group.leaving
+        existing = {compactor for compactor in names if _group_of(compactor) == name}
+        existing |= {compactor.compactor for compactor in heard}
+        starting = existing - answers - group.leaving
         failed = [
             FailedStart(name=compactor, cause=await self._ray.why_gone(compactor))
             for compactor in group.starting
-            if compactor not in own and compactor not in group.leaving
+            if compactor not in existing and compactor not in group.leaving
         ]
         group.starts_failed += len(failed)
         group.starting = {

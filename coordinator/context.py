@@ -200,9 +200,9 @@ class TableFaults:
 
     def all_unreadable(self) -> tuple[str, ...]:
         """Return a sentence for each of the first unreadable tables and tablets, and a count."""
-        every = [_quarantined(subject, cause) for subject, cause in self._unreadable]
-        more = len(every) - SENTENCES_MAX
-        return (*every[:SENTENCES_MAX], *([f"{more} more cannot be read"] if more > 0 else []))
+        sentences = [_quarantined(subject, cause) for subject, cause in self._unreadable]
+        more = len(sentences) - SENTENCES_MAX
+        return (*sentences[:SENTENCES_MAX], *([f"{more} more cannot be read"] if more > 0 else []))
 
     def notice(self, part: str, table: str, sentence: str) -> None:
         """Show that a table needs an operator, until the notice is withdrawn.
@@ -319,7 +319,7 @@ class Generations:
         self._store = store
         self._log = log
         self._reasons: dict[str, str | None] = {}
-        self._known: dict[str, int] = {}
+        self._highest: dict[str, int] = {}
         self._described: dict[str, Table] = {}
 
     def may_change(self, table: str) -> bool:
@@ -328,7 +328,7 @@ class Generations:
 
     def known(self, table: str) -> int:
         """Return the highest known generation of a table."""
-        return self._known.get(table, 0)
+        return self._highest.get(table, 0)
 
     async def refusal(self, table: str) -> str | None:
         """Return why no job of a table may be reserved, or None; check the table if necessary."""
@@ -364,7 +364,7 @@ class Generations:
             self._log("table is read-only", table=table.name, cause=reason)
         self._reasons[table.id] = reason
         if reason is None:
-            self._known[table.id] = stored
+            self._highest[table.id] = stored
         return reason
 
     async def count_up(self, table: Table) -> None:
@@ -381,7 +381,7 @@ class Generations:
         change = BumpGeneration(table=table.id, generation=generation, until_s=until_s)
         outcome = await self._store.apply(change)
         if isinstance(outcome, Applied) and outcome.generation is not None:
-            self._known[table.id] = outcome.generation
+            self._highest[table.id] = outcome.generation
             await self.threads.run(table.location, _raise_written, location, outcome.generation)
         if self._described.get(table.id) != table:
             await self.threads.run(table.location, _describe, location, table)
@@ -419,7 +419,7 @@ class Generations:
     def _forget_all_but(self, tables: set[str]) -> None:
         for table in [table_id for table_id in self._reasons if table_id not in tables]:
             del self._reasons[table]
-            self._known.pop(table, None)
+            self._highest.pop(table, None)
             self._described.pop(table, None)
 
 

@@ -35,8 +35,8 @@ _PREFIX = compactor_actor_name("")
 def compactor_names() -> frozenset[str]:
     """Return the existing compactors: running, starting, or waiting for a node."""
     actors = ray.util.list_named_actors(all_namespaces=True)
-    own = (actor["name"] for actor in actors if actor["namespace"] == NAMESPACE)
-    return frozenset(name.removeprefix(_PREFIX) for name in own if name.startswith(_PREFIX))
+    names = (actor["name"] for actor in actors if actor["namespace"] == NAMESPACE)
+    return frozenset(name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX))
 
 
 def shut_down_all() -> list[Any]:
@@ -103,8 +103,8 @@ def known_nodes() -> KnownNodes:
     config = ray._private.state.state.get_cluster_config()  # noqa: SLF001 - Ray has no public API for it
     types = None
     if config is not None:
-        every = config.node_group_configs
-        types = tuple(dict(node_type.resources) for node_type in every if node_type.max_count)
+        node_types = config.node_group_configs
+        types = tuple(dict(node_type.resources) for node_type in node_types if node_type.max_count)
     return KnownNodes(
         nodes=nodes,
         types=types,
@@ -123,8 +123,8 @@ def lack_of(missing: str, needs: Sequence[NodeNeed], nodes: KnownNodes) -> Lack:
         needs: Resources that nodes must have for the group.
         nodes: Ray's knowledge of nodes.
     """
-    own = {need.resource for need in needs if need.resource}
-    if any(not own.isdisjoint(request) for request in nodes.infeasible):
+    own_resources = {need.resource for need in needs if need.resource}
+    if any(not own_resources.isdisjoint(request) for request in nodes.infeasible):
         return Lack(f"{missing}; Ray's autoscaler reports that no node type has it", final=True)
     if nodes.types is not None:
         if any(need.lack(nodes.types) for need in needs):

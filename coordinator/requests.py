@@ -538,7 +538,10 @@ class RequestDriver:
     def open_requests(self) -> list[Request]:
         """Return the open requests of all tables."""
         return [
-            request for some in self._open.values() for request in some if not request.state.ended
+            request
+            for requests in self._open.values()
+            for request in requests
+            if not request.state.ended
         ]
 
     @property
@@ -591,9 +594,9 @@ class RequestDriver:
             return
         now_s = await self._context.store.now_s()
         tablets = await self._context.store.tablets([*news.tablets])
-        read = [tablet for tablet in tablets if tablet is not None]
-        unsettled = await self._step_in(requests, table, read, now_s)
-        if len(read) < len(tablets) or _any_settled(requests, read, unsettled):
+        existing = [tablet for tablet in tablets if tablet is not None]
+        unsettled = await self._step_in(requests, table, existing, now_s)
+        if len(existing) < len(tablets) or _any_settled(requests, existing, unsettled):
             self._count_soon(table_id)
 
     async def _look_at_all(self, table_id: str) -> None:
@@ -620,9 +623,9 @@ class RequestDriver:
         """Take a step in every tablet; end the requests that have no work left in any."""
         left = dict.fromkeys((request.id for request in requests), 0)
         count = 0
-        async for read in tablet_pages(self._context.store, table, requests):
-            count += len(read)
-            for _, request in await self._step_in(requests, table, read, now_s):
+        async for page in tablet_pages(self._context.store, table, requests):
+            count += len(page)
+            for _, request in await self._step_in(requests, table, page, now_s):
                 left[request] += 1
         await self._move_on([request for request in requests if not left[request.id]], table, now_s)
         rest_s = min(count * REST_PER_TABLET_S, REST_MAX_S)
@@ -687,9 +690,9 @@ class RequestDriver:
             return
         store = self._context.store
         history = await store.history(table.id, HISTORY_MAX)
-        own = [record for record in history if record.request == request.id]
-        deleted = sum(max(record.rows_deleted, record.transform_dropped) for record in own)
-        changed = sum(record.rows_changed for record in own)
+        records = [record for record in history if record.request == request.id]
+        deleted = sum(max(record.rows_deleted, record.transform_dropped) for record in records)
+        changed = sum(record.rows_changed for record in records)
         entry = {
             "id": f"end-{request.id}",
             "at_s": round(now_s, 3),

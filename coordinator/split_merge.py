@@ -244,11 +244,11 @@ class OperationSteps:
 
     async def merge(self, left: TabletId, right: TabletId, table: Table) -> bool:
         """Begin the merge of two small neighbours; return whether it began."""
-        one, other = await self._context.store.tablets([left, right])
+        left_tablet, right_tablet = await self._context.store.tablets([left, right])
         now_s = await self._context.store.now_s()
-        if one is None or other is None:
+        if left_tablet is None or right_tablet is None:
             return False
-        why = why_merge(one, other, table, now_s, self.rules.lasts_max_s)
+        why = why_merge(left_tablet, right_tablet, table, now_s, self.rules.lasts_max_s)
         if why is None:
             return False
         return await self._begin(OperationKind.MERGE, (left, right), why)

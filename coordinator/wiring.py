@@ -275,8 +275,8 @@ class CoordinatorParts:
         )
 
     def _scaling(self, group: str, status: CoordinatorStatus) -> api.GroupScaling | None:
-        own = [compactor for compactor in status.compactors if compactor.group == group]
-        return self.autoscaler.scaling(group, own)
+        members = [compactor for compactor in status.compactors if compactor.group == group]
+        return self.autoscaler.scaling(group, members)
 
     async def _tick_forever(self, interval_s: float) -> None:
         while True:

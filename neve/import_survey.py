@@ -657,7 +657,7 @@ def _columns(
     if options.columns is not None:
         return options.columns
     # A partition column is nullable, because later files may lack it.
-    written = [
+    fields = [
         column.with_nullable(True) if column.name in survey.partition_by else column
         for column in schema
     ]
@@ -665,8 +665,8 @@ def _columns(
         if name not in schema.names:
             given = options.partition_types.get(name)
             text = given or type_of_values(file.folder_values[name] for file in files)
-            written.append(pa.field(name, type_from_text(text)))
-    columns = columns_of(pa.schema(written))
+            fields.append(pa.field(name, type_from_text(text)))
+    columns = columns_of(pa.schema(fields))
     if unknown := sorted(set(options.partition_types) - set(survey.partition_by)):
         raise RequestError(f"partition type of {unknown[0]!r}: no folder names such a column")
     if inside := sorted(set(options.partition_types).intersection(schema.names)):

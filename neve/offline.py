@@ -143,18 +143,18 @@ def read_document(document: object, tablet: str | None = None) -> TabletDocument
     )
 
 
-def _heat(written: object) -> Heat:
+def _heat(heat: object) -> Heat:
     """Return rates per second; missing rates are 0."""
-    body = read_object(written or {}, "heat", {"scans", "rows"})
+    body = read_object(heat or {}, "heat", {"scans", "rows"})
     rates = {name: _RATE.read(value, f"heat.{name}") for name, value in body.items()}
     return Heat(scans_s=rates.get("scans", 0.0), rows_s=rates.get("rows", 0.0))
 
 
-def _statistics(written: object, files: Mapping[str, DataFile]) -> TabletStatistics | None:
+def _statistics(entries: object, files: Mapping[str, DataFile]) -> TabletStatistics | None:
     """Return the results of an analysis in the document; None if there was no analysis."""
-    if written is None:
+    if entries is None:
         return None
-    body = read_object(written, "statistics", {"updated_rows", "changed", "merged", "compared"})
+    body = read_object(entries, "statistics", {"updated_rows", "changed", "merged", "compared"})
     changed = read_object(body.get("changed") or {}, "statistics.changed")
     shares = {
         name: _SHARE.read(value, f"statistics.changed.{name}") for name, value in changed.items()
@@ -528,21 +528,21 @@ def backlog_offline(
     return {"backlog": tracker.backlog_bytes(_work(described, body, now_s or 0.0))}
 
 
-def _of_strategy(written: Mapping[str, object], option_names: frozenset[str]) -> dict[str, object]:
+def _of_strategy(settings: Mapping[str, object], option_names: frozenset[str]) -> dict[str, object]:
     """Drop the options of other strategies, so that one document works for all strategies."""
     others = frozenset[str]().union(*(load_tracker(name).option_names for name in TRACKERS.names()))
     return {
         name: value
-        for name, value in written.items()
+        for name, value in settings.items()
         if name not in _NOW and (name in option_names or name not in others)
     }
 
 
 def _now_s(described: TabletDocument, given: dict[str, object]) -> float | None:
     """Remove the time from the options; fall back to the settings, then to the document."""
-    written = [given.pop(name) for name in _NOW if name in given]
-    written += [described.settings[name] for name in _NOW if name in described.settings]
-    return read_time(written[0], "now") if written else described.now_s
+    times = [given.pop(name) for name in _NOW if name in given]
+    times += [described.settings[name] for name in _NOW if name in described.settings]
+    return read_time(times[0], "now") if times else described.now_s
 
 
 def _work(described: TabletDocument, body: Mapping[Any, Any], now_s: float) -> WorkUnderWay:
@@ -565,9 +565,9 @@ def _work(described: TabletDocument, body: Mapping[Any, Any], now_s: float) -> W
 
 
 def _partial(entry: object, where: str) -> PartialOutput:
-    written = read_object(entry, where, _PARTIAL_FIELDS)
+    body = read_object(entry, where, _PARTIAL_FIELDS)
     return PartialOutput(
-        size_bytes=SIZE.read(written.get("bytes"), f"{where}.bytes"),
-        time_max_s=read_time(written.get("time_max") or 0, f"{where}.time_max"),
-        level=COUNT.read(written.get("level") or 0, f"{where}.level"),
+        size_bytes=SIZE.read(body.get("bytes"), f"{where}.bytes"),
+        time_max_s=read_time(body.get("time_max") or 0, f"{where}.time_max"),
+        level=COUNT.read(body.get("level") or 0, f"{where}.level"),
     )

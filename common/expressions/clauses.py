@@ -446,7 +446,7 @@ def parse_predicate(
         if only is not None and column not in only:
             expected = f"expected only {', '.join(sorted(only))}"
             raise source.refusal(span, f"column {source.of(span)} may not be read here", expected)
-    return Expression(f"coalesce({result.sql}, FALSE)", tuple(sorted(checker.read)), text)
+    return Expression(f"coalesce({result.sql}, FALSE)", tuple(sorted(checker.read)), text, node)
 
 
 def parse_assignments(
@@ -515,7 +515,8 @@ def _assignment(
     value = _fitting(source, checker.check(parsed.node), column)
     sql = _as_column(f"CAST({value.sql} AS {target})", column, target)
     written = source.text[parsed.node.span.start : parsed.node.span.end]
-    return ColumnAssignment(column.name, Expression(sql, tuple(sorted(checker.read)), written))
+    read = tuple(sorted(checker.read))
+    return ColumnAssignment(column.name, Expression(sql, read, written, parsed.node))
 
 
 def _fitting(source: SourceText, value: TypedSql, column: Column) -> TypedSql:

@@ -120,30 +120,6 @@ def read_owner(location: Location) -> LocationOwner | None:
     return LocationOwner(*words[:2]) if words else None
 
 
-def claim_location(
-    location: Location, store: str, table: str = "", *, tables: Collection[str] = ()
-) -> None:
-    """Write the mark into a location that has none.
-
-    Args:
-        location: Created if it does not exist.
-        store: Id of this service's store.
-        table: Id of the table that is created there.
-        tables: Ids of the store's tables, whose locations are not available.
-
-    Raises:
-        RefusedError: It belongs to another store, or to another table of this one.
-        RequestError: The bucket does not exist, or the credentials do not allow the access.
-        UnavailableError: The storage does not answer, or forbids it.
-    """
-    owner = read_owner(location)
-    if owner is not None:
-        refuse_other_owner(location.uri, owner, store, table if owner.table in tables else "")
-        if owner.table == table:
-            return
-    write_owner(location, LocationOwner(store, table))
-
-
 def write_owner(location: Location, owner: LocationOwner) -> None:
     """Write the mark of a location, whatever its present content.
 

@@ -5,9 +5,9 @@ Rows are ordered by key, with the winning row first: the higher version, then to
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,6 +29,9 @@ from common.rows.row_facts import row_hash
 from common.rows.rules import DropRule, RowRules, dead_rows, droppable_rows
 from common.rows.schema import arrow_schema
 
+if TYPE_CHECKING:
+    import polars as pl
+
 # -------------------------------------------------------------------------------- The order of rows
 
 
@@ -47,6 +50,8 @@ class SortedRows:
 def sorted_rows(table: pa.Table, rules: RowRules) -> SortedRows:
     """Return the order of the rows of a keyed table with the rules' types."""
     assert rules.key, "rows of a table without a key have no order"
+    import polars as pl  # Here, and below: only processes that sort rows load it.
+
     assert rules.version_column is not None
     key_names = [f"key{at}" for at in range(len(rules.key))]
     columns = {
@@ -69,7 +74,7 @@ def sorted_rows(table: pa.Table, rules: RowRules) -> SortedRows:
     )
 
 
-def sortable_series(column: pa.ChunkedArray, key_type: KeyType) -> pl.Series:
+def sortable_series(column: pa.ChunkedArray, key_type: KeyType) -> "pl.Series":
     """Return a column as a series that sorts like its encoded values, nulls first."""
     match key_type:
         case KeyType.FLOAT:
@@ -92,20 +97,26 @@ def sortable_series(column: pa.ChunkedArray, key_type: KeyType) -> pl.Series:
             return _series(column)
 
 
-def _series(column: pa.ChunkedArray) -> pl.Series:
+def _series(column: pa.ChunkedArray) -> "pl.Series":
+    import polars as pl
+
     series = pl.from_arrow(column)
     assert isinstance(series, pl.Series)
     return series
 
 
-def _tombstones(table: pa.Table, rules: RowRules) -> pl.Series:
+def _tombstones(table: pa.Table, rules: RowRules) -> "pl.Series":
+    import polars as pl
+
     if rules.tombstone_column is None:
         return pl.repeat(value=False, n=table.num_rows, dtype=pl.Boolean, eager=True)
     return _series(table.column(rules.tombstone_column)).fill_null(value=False)
 
 
-def _begins(frame: pl.DataFrame, columns: list[str]) -> Flags:
+def _begins(frame: "pl.DataFrame", columns: list[str]) -> Flags:
     """Return which rows differ from the row before in any of the columns."""
+    import polars as pl
+
     if frame.height == 0:
         return np.zeros(0, np.bool_)
     changed = frame.select(

@@ -268,14 +268,6 @@ def may_share_keys(file: HoldsRows, low: bytes | None, high: bytes | None) -> bo
     return file.key_max is None or low is None or low <= file.key_max
 
 
-def expires_by(time: object, time_type: KeyType, expiry_ns: int | None) -> bool:
-    """Return whether a row with this plain time has expired; null never expires."""
-    if time is None or expiry_ns is None:
-        return False
-    assert isinstance(time, int | float)
-    return bool(time <= expiry_limit(time_type, expiry_ns))
-
-
 def expiry_limit(time_type: KeyType, expiry_ns: int) -> float:
     """Return the latest expired value of a time column, in its own unit (timestamps: ns)."""
     match time_type:

@@ -480,10 +480,10 @@ class Takes:
 
     def of_compactor(self, compactor: str, except_for: str = "") -> list[str]:
         """Return the ids of a compactor's takes, except those of one incarnation."""
-        every = self.all_waiting() + [reserving.take for reserving in self.reserving()]
+        takes = self.all_waiting() + [reserving.take for reserving in self.reserving()]
         return [
             take.take
-            for take in every
+            for take in takes
             if take.compactor == compactor and take.incarnation != except_for
         ]
 

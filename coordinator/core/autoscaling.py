@@ -279,7 +279,7 @@ class Memory:
     """Cause of the last failed start."""
 
 
-def not_ahead(memory: Memory, rules: AutoscalerSettings, now_s: float) -> Memory:
+def not_ahead(memory: Memory, now_s: float) -> Memory:
     """Return the state with future times removed: a clock may have gone back."""
 
     def past(time_s: float | None) -> float | None:
@@ -305,7 +305,7 @@ def after_starts(
     now_s: float,
 ) -> Memory:
     """Return the state after starts that succeeded, failed or timed out."""
-    memory = _after_heartbeats(load, memory, rules, now_s)
+    memory = _after_heartbeats(load, memory, now_s)
     failed = {start.name: start.cause for start in load.failed if start.name not in memory.given_up}
     late = load.with_obstacle(f"no heartbeat within {rules.start_timeout_s:,.0f} s")
     failed |= dict.fromkeys(give_up, late)
@@ -329,9 +329,7 @@ def after_starts(
     )
 
 
-def _after_heartbeats(
-    load: GroupLoad, memory: Memory, rules: AutoscalerSettings, now_s: float
-) -> Memory:
+def _after_heartbeats(load: GroupLoad, memory: Memory, now_s: float) -> Memory:
     """Return the state after new compactors have sent a heartbeat, or have run long enough."""
     appeared = not {compactor.name for compactor in load.running} <= memory.running
     if appeared and memory.appeared_s is None:
@@ -421,7 +419,7 @@ def decide(
         if compactor.name not in memory.given_up
         and now_s - compactor.since_s >= rules.start_timeout_s
     )
-    memory = after_starts(load, not_ahead(memory, rules, now_s), give_up, rules, now_s)
+    memory = after_starts(load, not_ahead(memory, now_s), give_up, rules, now_s)
     view = _view(load, memory, rules)
     memory = _after_look(view, memory, rules, now_s)
     blocked = _blocked(view, memory, rules, now_s)

@@ -181,8 +181,8 @@ class Backlogs:
         The tablet is replanned and measured again some milliseconds later. Without this step its
         backlog would rise until then.
         """
-        own = self._tables.get(tablet.table)
-        backlog = None if own is None else own.tablets.get(tablet)
+        of_table = self._tables.get(tablet.table)
+        backlog = None if of_table is None else of_table.tablets.get(tablet)
         if backlog is not None and attempt in backlog.falls:
             falls = {other: fall for other, fall in backlog.falls.items() if other != attempt}
             done_bytes = backlog.falls[attempt] if committed else 0
@@ -191,10 +191,10 @@ class Backlogs:
 
     def discard(self, tablet: TabletId) -> None:
         """Forget a tablet."""
-        own = self._tables.get(tablet.table)
-        if own is not None:
-            own.discard(tablet)
-            if not own.tablets:
+        of_table = self._tables.get(tablet.table)
+        if of_table is not None:
+            of_table.discard(tablet)
+            if not of_table.tablets:
                 del self._tables[tablet.table]
 
     def forget_table(self, table: str) -> None:
@@ -216,12 +216,12 @@ class Backlogs:
         """
         fallen: dict[str, Counter[str]] = {}
         for tablet, fall in self._falls(progress).items():
-            own = self._tables[tablet.table].tablets[tablet]
-            fallen.setdefault(tablet.table, Counter())[own.group] += round(fall)
+            backlog = self._tables[tablet.table].tablets[tablet]
+            fallen.setdefault(tablet.table, Counter())[backlog.group] += round(fall)
         lines = sorted(
             (
-                _line(name_of(table), own, fallen.get(table, Counter()))
-                for table, own in self._tables.items()
+                _line(name_of(table), of_table, fallen.get(table, Counter()))
+                for table, of_table in self._tables.items()
             ),
             key=lambda line: (-line.size_bytes, line.table),
         )
@@ -258,8 +258,8 @@ class Backlogs:
         """Return how many bytes of each backlog running attempts have done so far."""
         falls: dict[TabletId, float] = {}
         for tablet, attempt, share in progress:
-            own = self._tables.get(tablet.table)
-            backlog = None if own is None else own.tablets.get(tablet)
+            of_table = self._tables.get(tablet.table)
+            backlog = None if of_table is None else of_table.tablets.get(tablet)
             if backlog is not None:
                 fall = backlog.falls.get(attempt, 0) * min(max(share, 0.0), 1.0)
                 falls[tablet] = falls.get(tablet, 0.0) + fall
@@ -267,25 +267,25 @@ class Backlogs:
 
     def check(self) -> None:
         """Assert the invariants; for tests."""
-        for own in self._tables.values():
-            assert own.tablets
+        for of_table in self._tables.values():
+            assert of_table.tablets
             sums: Counter[str] = Counter()
-            for backlog in own.tablets.values():
+            for backlog in of_table.tablets.values():
                 sums[backlog.group] += backlog.size_bytes
-            assert own.groups == +sums
-            assert own.failed == {
-                id_: backlog.problem for id_, backlog in own.tablets.items() if backlog.problem
+            assert of_table.groups == +sums
+            assert of_table.failed == {
+                id_: backlog.problem for id_, backlog in of_table.tablets.items() if backlog.problem
             }
 
 
-def _line(name: str, own: _OfTable, fallen: Mapping[str, int]) -> api.Backlog:
-    groups = {group: max(0, size - fallen.get(group, 0)) for group, size in own.groups.items()}
+def _line(name: str, of_table: _OfTable, fallen: Mapping[str, int]) -> api.Backlog:
+    groups = {group: max(0, size - fallen.get(group, 0)) for group, size in of_table.groups.items()}
     return api.Backlog(
         table=name,
-        strategy=next(reversed(own.tablets.values())).strategy,
+        strategy=next(reversed(of_table.tablets.values())).strategy,
         size_bytes=sum(groups.values()),
-        tablets=len(own.tablets),
-        problem=next(iter(own.failed.values()), ""),
+        tablets=len(of_table.tablets),
+        problem=next(iter(of_table.failed.values()), ""),
         groups=groups,
     )
 

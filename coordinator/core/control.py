@@ -477,10 +477,10 @@ class ControlLoop:
 
         The slots of a decision are divided between groups in proportion to their maximum slots.
         """
-        slots, every = self.decision.slots, self._slots_max()
-        if slots is None or not every:
+        slots, slots_max = self.decision.slots, self._slots_max()
+        if slots is None or not slots_max:
             return None
-        return max(1, round(slots * self._group_slots_max(group) / every))
+        return max(1, round(slots * self._group_slots_max(group) / slots_max))
 
     def _group_slots_max(self, group: str) -> int:
         configured = self.rules.group_slots.get(group, 0)

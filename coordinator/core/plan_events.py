@@ -76,8 +76,8 @@ def _tablet_planned(cluster: ClusterState, event: on.TabletPlanned, now_s: float
         cluster.triggers.put(event.tablet, decision)
     actions = _note_analysis(event, analysis)
     for tablet, group in shed:
-        own = tablet == event.tablet
-        actions += (_defer if own else _defer_evicted)(cluster, tablet, group, now_s)
+        is_current = tablet == event.tablet
+        actions += (_defer if is_current else _defer_evicted)(cluster, tablet, group, now_s)
     return actions
 
 

@@ -200,8 +200,8 @@ class Retry:
 
     def of_tablet(self, tablet: TabletId, now_s: float) -> list[Pause]:
         """Return the current pauses of a tablet's inputs and of its table, for display."""
-        mine = [self._inputs.get(inputs) for inputs in self._tablets.get(tablet) or ()]
-        both = [*mine, *self._of_table(tablet.table)]
+        of_inputs = [self._inputs.get(inputs) for inputs in self._tablets.get(tablet) or ()]
+        both = [*of_inputs, *self._of_table(tablet.table)]
         return [pause for pause in both if pause is not None and pause.holds(now_s)]
 
     def why_given_up(self, job: Job) -> str | None:
@@ -357,26 +357,26 @@ class CrashHistory:
     """Crashes by inputs. Bounded: after an eviction, the next crash counts as the first one."""
 
     def __init__(self, most: int) -> None:
-        self._known: BoundedMap[JobInputs, CrashRecord] = BoundedMap(most)
+        self._records: BoundedMap[JobInputs, CrashRecord] = BoundedMap(most)
 
     def note_death(self, tablet: TabletId, inputs: tuple[str, ...]) -> CrashRecord:
         """Record that an attempt was lost with its compactor; return the updated record."""
-        previous = self._known.get((tablet, inputs)) or CrashRecord()
+        previous = self._records.get((tablet, inputs)) or CrashRecord()
         record = replace(previous, count=previous.count + 1)
         if record.is_repeated:
             record = replace(record, halvings=previous.halvings + 1)
-        self._known.put((tablet, inputs), record)
+        self._records.put((tablet, inputs), record)
         return record
 
     def note_halvings(self, tablet: TabletId, inputs: tuple[str, ...], halvings: int) -> None:
         """Record how often a job was halved; later crashes continue from this count."""
         if halvings:
-            record = self._known.get((tablet, inputs)) or CrashRecord()
-            self._known.put((tablet, inputs), replace(record, halvings=halvings))
+            record = self._records.get((tablet, inputs)) or CrashRecord()
+            self._records.put((tablet, inputs), replace(record, halvings=halvings))
 
     def forget(self, tablet: TabletId, inputs: tuple[str, ...]) -> None:
         """Remove the record of inputs after a job on them has succeeded."""
-        self._known.pop((tablet, inputs))
+        self._records.pop((tablet, inputs))
 
 
 # ----------------------------------------------------------------------------------------- Deferral

@@ -224,8 +224,10 @@ def pairs_to_merge(
     free = [_may_join(record, now_s, rest_s) for _, record in records]
     at = 0
     while at + 1 < len(records):
-        (left, one), (right, other) = records[at], records[at + 1]
-        joins = free[at] and free[at + 1] and one.size_bytes + other.size_bytes < limit
+        (left, left_record), (right, right_record) = records[at], records[at + 1]
+        joins = (
+            free[at] and free[at + 1] and left_record.size_bytes + right_record.size_bytes < limit
+        )
         if joins:
             pairs.append((left, right))
         at += 2 if joins else 1

@@ -191,8 +191,8 @@ class Stories:
         """Assert the invariants; for tests."""
         for entries in self._tablets.values():
             assert 0 < len(entries.entries) <= self._entries_max
-            own = TABLET_BYTES + sum(map(entry_bytes, entries.entries))
-            assert entries.size_bytes == own, (entries.size_bytes, own)
+            size_bytes = TABLET_BYTES + sum(map(entry_bytes, entries.entries))
+            assert entries.size_bytes == size_bytes, (entries.size_bytes, size_bytes)
         assert self.size_bytes == sum(tablet.size_bytes for tablet in self._tablets.values())
         assert len(self._tablets) <= self._tablets_max
         assert self.size_bytes <= self._bytes_max
@@ -290,9 +290,9 @@ class Story:
 
     def of(self, tablet: TabletId, coordinator: str, now_s: float) -> TabletStory:
         """Return the story of a tablet, including the entries of its table and groups."""
-        own = self.stories.entries(tablet)
+        entries = self.stories.entries(tablet)
         shared = [*_shared(self._tables.get(tablet.table))]
-        for group in dict.fromkeys(entry.group for entry in own if entry.group):
+        for group in dict.fromkeys(entry.group for entry in entries if entry.group):
             shared += _shared(self._groups.get(group))
         started_s = self.cluster.started_s
         forgotten, gap_until_s = self.stories.forgotten(tablet)
@@ -302,7 +302,7 @@ class Story:
             started_s=now_s if started_s is None else started_s,
             forgotten=forgotten,
             gap_until_s=gap_until_s,
-            entries=tuple(sorted([*own, *shared], key=lambda entry: entry.at_s)),
+            entries=tuple(sorted([*entries, *shared], key=lambda entry: entry.at_s)),
         )
 
     def _add_release(self, action: do.Release, event: on.Event, now_s: float) -> None:

@@ -63,9 +63,9 @@ def gate_sentence(settings: TableSettings) -> str:
 
 def triggers_text(settings: TableSettings) -> str:
     """Return a readable list of the triggers of a table."""
-    every = f"every {exact_duration(settings.trigger_interval_s)}"
+    interval = f"every {exact_duration(settings.trigger_interval_s)}"
     return ", ".join(
-        f"{trigger} {every}" if trigger == PERIODIC else trigger for trigger in settings.triggers
+        f"{trigger} {interval}" if trigger == PERIODIC else trigger for trigger in settings.triggers
     )
 
 
@@ -277,8 +277,8 @@ class TriggerDecisions:
 
     def of_tables(self, count: int) -> tuple[api.TableTrigger, ...]:
         """Return the counts of the most recently triggered tables, newest first."""
-        every = [tally for _, tally in self._tables]
-        return tuple(sorted(every, key=attrgetter("triggered_at_s"), reverse=True)[:count])
+        tallies = [tally for _, tally in self._tables]
+        return tuple(sorted(tallies, key=attrgetter("triggered_at_s"), reverse=True)[:count])
 
     def _count(self, table: str, new: TriggerDecision, before: TriggerDecision | None) -> None:
         tally = self._tables.get(table)

@@ -443,9 +443,9 @@ class LeveledTracker:
             levels[level] = levels.get(level, 0) + output.size_bytes
             if level == 0:
                 arrived.append(output)
-        own = WorkUnderWay(read_bytes=work.read_bytes, outputs=tuple(arrived), now_s=work.now_s)
+        started = WorkUnderWay(read_bytes=work.read_bytes, outputs=tuple(arrived), now_s=work.now_s)
         options = self._options
-        return self._arrived.backlog_bytes(own) + leveled_backlog_bytes(
+        return self._arrived.backlog_bytes(started) + leveled_backlog_bytes(
             levels, options.max_file_bytes, options.fan_out
         )
 
@@ -600,9 +600,9 @@ class _Windows:
             if window is not None and window in self._trackers:
                 busy.setdefault(window, ({}, []))[1].append(output)
         total = self._quiet_sum
-        for window, (read, outputs) in busy.items():
-            own = WorkUnderWay(read_bytes=read, outputs=tuple(outputs), now_s=work.now_s)
-            total += self._trackers[window].backlog_bytes(own) - self._quiet[window]
+        for window, (inputs, outputs) in busy.items():
+            share = WorkUnderWay(read_bytes=inputs, outputs=tuple(outputs), now_s=work.now_s)
+            total += self._trackers[window].backlog_bytes(share) - self._quiet[window]
         return max(0.0, total)
 
     def _read_changed(self, now_s: float) -> None:
@@ -632,10 +632,10 @@ class TimeWindowBacklogOptions(SizeTieredBacklogOptions):
     @property
     def length_s(self) -> float:
         """Length of a window, in seconds."""
-        own = TimeWindowOptions(
+        windows = TimeWindowOptions(
             window_unit=self.window_unit, window_size=self.window_size, window_s=self.window_s
         )
-        return own.length_s
+        return windows.length_s
 
 
 class TimeWindowTracker:

@@ -240,8 +240,8 @@ class _RangeScan:
     async def _write(self, analyses: Sequence[WriteAnalysis]) -> None:
         """Write analyses of tablets at rest; the store refuses those of changed tablets."""
         for first in range(0, len(analyses), ANALYSES_AT_ONCE):
-            some = tuple(analyses[first : first + ANALYSES_AT_ONCE])
-            await self._store.apply(WriteAnalyses(table=self._range.table.id, notes=some))
+            batch = tuple(analyses[first : first + ANALYSES_AT_ONCE])
+            await self._store.apply(WriteAnalyses(table=self._range.table.id, notes=batch))
 
 
 # ---------------------------------------------------------------------------------------- Full scan

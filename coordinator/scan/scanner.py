@@ -395,8 +395,8 @@ class Scanner:
         A table that is being filled by a recovery is excluded: the coordinator ignores it.
         """
         listed = await self._store.listed_tables()
-        there = (table for table in listed.tables if table.state is not TableState.FILLING)
-        tables = {table.id: table for table in there}
+        filled = (table for table in listed.tables if table.state is not TableState.FILLING)
+        tables = {table.id: table for table in filled}
         for name, cause in listed.broken.items():
             self.faults.unreadable("reading", name, cause)
         for name in self.faults.unreadable_tables:

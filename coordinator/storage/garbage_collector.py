@@ -157,8 +157,8 @@ class GarbageCollector:
             entry.path for entry in entries if entry.stamped_s <= 0 or entry.stamped_s >= left_s
         ]
         for first in range(0, len(stay), STAMP_BATCH):
-            some = tuple(stay[first : first + STAMP_BATCH])
-            await self._store.apply(ForgetGarbage(table=table.id, paths=some))
+            batch = tuple(stay[first : first + STAMP_BATCH])
+            await self._store.apply(ForgetGarbage(table=table.id, paths=batch))
         kept = {*stay}
         return [entry for entry in entries if entry.path not in kept]
 
@@ -191,22 +191,22 @@ class GarbageCollector:
         held: set[str] = set()
         for entry in await self._store.uncommitted(table.id):
             outputs = entry.output_paths
-            mine = [path for path in outputs if path in fresh]
-            if not mine:
+            fresh_outputs = [path for path in outputs if path in fresh]
+            if not fresh_outputs:
                 continue  # It ended after the entries were read, or its outputs stay.
             try:
                 only = await self._storage.only_copies(table.location, outputs, entry.inputs)
             except RewriteError as error:
                 self._log("location not readable", table=table.name, cause=str(error))
-                held.update(mine)
+                held.update(fresh_outputs)
                 continue
             if not only:
                 settled.append(entry.attempt)
                 continue
-            held.update(mine)
+            held.update(fresh_outputs)
             self._report_only_copies(table, entry.attempt, only)
             if table.state is TableState.GOING:  # Let the drop finish; the files are kept.
-                await self._store.apply(ForgetGarbage(table=table.id, paths=tuple(mine)))
+                await self._store.apply(ForgetGarbage(table=table.id, paths=tuple(fresh_outputs)))
         return settled, held
 
     def _report_only_copies(self, table: Table, attempt: str, only: Sequence[str]) -> None:
@@ -355,10 +355,13 @@ class GarbageCollector:
             return False
         if owner is None:
             return True
-        ours = await self._store.store_id()
-        if owner.store != ours:
+        store_id = await self._store.store_id()
+        if owner.store != store_id:
             self._log(
-                "location belongs to another store", table=table.name, found=owner.store, ours=ours
+                "location belongs to another store",
+                table=table.name,
+                found=owner.store,
+                ours=store_id,
             )
             return False
         if owner.is_another(table.id):
@@ -392,7 +395,6 @@ class GarbageCollector:
 
 
 async def collect_all(
-    store: TabletStore,
     collector: GarbageCollector,
     tables: Collection[Table],
     log: Log,
@@ -471,7 +473,7 @@ async def collect_forever(
     more = False
     while True:
         await asyncio.sleep(0 if more else interval_s)
-        done = await collect_all(store, collector, tables(), log, faults)
+        done = await collect_all(collector, tables(), log, faults)
         await finish_drops(store, tables(), log, faults)
         if done.deleted:
             log("files deleted", files=done.deleted, waiting=done.waiting)
@@ -602,8 +604,8 @@ class UnfinishedTables:
             named_table.id: named_table.location for named_table in await self._store.named_tables()
         }
         identities = dict(await self._identities({**others, table.id: table.location}))
-        mine = identities.pop(table.id, None)
-        change = RestoreName(table=table.id, identity=mine, others=identities)
+        own_identity = identities.pop(table.id, None)
+        change = RestoreName(table=table.id, identity=own_identity, others=identities)
         outcome: Outcome = await self._store.apply(change)
         if isinstance(outcome, Applied):
             self._log("name given back to a table", table=table.id, name=table.name)

@@ -87,7 +87,7 @@ class ManifestPublisher:
         self._ids = ids
         self._grace_s = grace_s
         self._log = log
-        self._known: dict[str, _LastPublished] = {}
+        self._published: dict[str, _LastPublished] = {}
         self._withdrawn: set[str] = set()
 
     async def covered_s(self, table: Table) -> float:
@@ -112,7 +112,7 @@ class ManifestPublisher:
             table.location, manifest_files.read_pointer, open_location(table.location)
         )
         if pointer is None or pointer.path != last.path:
-            self._known.pop(table.id, None)  # A publisher died before it recorded the manifest.
+            self._published.pop(table.id, None)  # A publisher died before it recorded the manifest.
             return 0.0
         return covered_s
 
@@ -158,7 +158,7 @@ class ManifestPublisher:
             return False
         self._withdrawn.discard(table.id)
         now_s, tail = await self._store.now_s(), await self._store.tail(table.id)
-        changed = self._known.get(table.id) != _LastPublished(tail, table)
+        changed = self._published.get(table.id) != _LastPublished(tail, table)
         awaited = not changed and last is not None and await self._awaited(table, last)
         interval_s = table.settings.manifest_interval_s
         assert interval_s is not None, table.name
@@ -187,10 +187,10 @@ class ManifestPublisher:
                 await self._faults.run("publishing", table.id, partial(look, table))
 
         while True:
-            every = [table for table in tables() if table.state is not TableState.GOING]
-            await asyncio.gather(*(guarded(table) for table in every))
-            ids = {table.id for table in every}
-            self._known = {key: value for key, value in self._known.items() if key in ids}
+            existing = [table for table in tables() if table.state is not TableState.GOING]
+            await asyncio.gather(*(guarded(table) for table in existing))
+            ids = {table.id for table in existing}
+            self._published = {key: value for key, value in self._published.items() if key in ids}
             self._withdrawn &= ids
             await asyncio.sleep(interval_s)
 
@@ -203,12 +203,14 @@ class ManifestPublisher:
         self, table: Table, last: Manifest | None, published: _LastPublished
     ) -> bool:
         location = open_location(table.location)
-        store, ours = (
+        store, store_id = (
             await self._threads.run(table.location, owner_of, location),
             await self._store.store_id(),
         )
-        if store != ours:
-            self._log("location belongs to another store", table=table.name, found=store, ours=ours)
+        if store != store_id:
+            self._log(
+                "location belongs to another store", table=table.name, found=store, ours=store_id
+            )
             return False
         if await self._went_back(table):
             return False
@@ -242,7 +244,7 @@ class ManifestPublisher:
         if not isinstance(outcome, Applied):
             self._log("manifest not noted", table=table.name, number=number, cause=outcome.reason)
             return False
-        self._known[table.id] = published
+        self._published[table.id] = published
         return True
 
     async def _went_back(self, table: Table) -> bool:
@@ -267,10 +269,10 @@ class ManifestPublisher:
         entries: list[dict[str, Any]] = []
 
         async def write(count: int) -> None:
-            some = entries[:count]
+            batch = entries[:count]
             del entries[:count]
             part = await self._threads.run(
-                table.location, manifest_files.write_part, location, folder, len(parts), some
+                table.location, manifest_files.write_part, location, folder, len(parts), batch
             )
             parts.append(part)
 

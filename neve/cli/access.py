@@ -89,7 +89,7 @@ def list_tokens(
     tokens = _token_file(file, config, stack, home)
     listed, now_s = tokens.tokens(), SystemClock().now_s()
     rows = [_token_facts(token, now_s) for token in listed]
-    session.show({"file": str(tokens.path), "tokens": rows}, lambda: _render_tokens(rows))
+    session.show({"file": str(tokens.path), "tokens": rows}, lambda _: _render_tokens(rows))
 
 
 @verb("token rotate", Panel.RIGHTS, "neve token rotate ci --overlap 1d", remote=False)
@@ -224,7 +224,7 @@ def audit(
 ) -> None:
     """List recorded calls, newest first: changes, and refused calls."""
     entries = session.client.audit(count, table=table, caller=caller)
-    session.show({"entries": entries}, lambda: render_audit(entries))
+    session.show({"entries": entries}, lambda _: render_audit(entries))
 
 
 def render_audit(entries: Sequence[AuditEntry]) -> RenderableType:

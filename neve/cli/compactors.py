@@ -196,8 +196,7 @@ def _compactor_state(compactor: api.Compactor) -> str:
 @verb("compactor list", Panel.CONTROL, "neve compactor list")
 def compactors(session: Session) -> None:
     """List the compactors."""
-    listed = session.client.compactors()
-    session.show(listed, lambda: render_compactors(listed))
+    session.show(session.client.compactors(), render_compactors)
 
 
 @verb("compactor drain", Panel.CONTROL, "neve compactor drain default-1")
@@ -267,8 +266,10 @@ def _count(text: str) -> int:
 @verb("group list", Panel.CONTROL, "neve group list")
 def groups(session: Session) -> None:
     """List the compaction groups with their queues, their compactors and current scaling."""
-    listed = session.client.groups()
-    session.show(listed, lambda: lines(render_groups(listed), *render_scaling(listed)))
+    session.show(
+        session.client.groups(),
+        lambda listed: lines(render_groups(listed), *render_scaling(listed)),
+    )
 
 
 @verb("group show", Panel.CONTROL, "neve group show default")
@@ -277,7 +278,7 @@ def show_group(session: Session, group: GROUP) -> None:
     matching = [entry for entry in session.client.groups() if entry.group == group]
     if not matching:
         raise RequestError(f"there is no group {group!r}; `neve group list` lists the groups")
-    session.show(matching[0], lambda: render_group(matching[0]))
+    session.show(matching[0], render_group)
 
 
 @verb("group pause", Panel.CONTROL, "neve group pause default")
@@ -309,8 +310,7 @@ Wish = Annotated[
 @verb("limits", Panel.CONTROL, "neve limits")
 def limits(session: Session) -> None:
     """List the limits of groups and volumes with the bytes per second in use."""
-    listed = session.client.limits()
-    session.show(listed, lambda: render_limits(listed))
+    session.show(session.client.limits(), render_limits)
 
 
 @verb("group limit", Panel.CONTROL, "neve group limit default 50MB")

@@ -213,7 +213,7 @@ def doctor(
     if location is not None:
         checks.append(("storage", lambda: check_storage(location, wait_s)))
     results = [_run(*check) for check in checks]
-    session.show(results, lambda: _render_results(results))
+    session.show(results, _render_results)
     if any(result.state == FAILED for result in results):
         raise ConfigError("some checks failed; the lines above say what to do")
 

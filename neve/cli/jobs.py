@@ -10,7 +10,6 @@ from neve import api
 from neve.cli.render import (
     RIGHT,
     WHOLE,
-    KnownTables,
     TabletKeys,
     grid,
     shortened,
@@ -148,9 +147,10 @@ def _job_state(job: api.Job) -> str:
 @verb("jobs", Panel.SEE, "neve jobs")
 def jobs(session: Session, *, verbose: WholeIds = False) -> None:
     """List the running jobs."""
-    running, keys = session.client.jobs(), KnownTables(session.client.tables)
+    now_s = SystemClock().now_s()
     session.show(
-        running, lambda: render_jobs(running, SystemClock().now_s(), keys, verbose=verbose)
+        session.client.jobs(),
+        lambda running: render_jobs(running, now_s, session.keys, verbose=verbose),
     )
 
 
@@ -163,7 +163,7 @@ def activity(session: Session, *, watch: Watch = False, every: Every = 5.0) -> N
 @verb("history", Panel.SEE, "neve history users --count 5")
 def history(session: Session, name: Name, count: Count = 20) -> None:
     """List the newest finished attempts of a table."""
-    attempts = session.client.history(name, count)
     session.show(
-        attempts, lambda: render_history(attempts, name, KnownTables(session.client.tables))
+        session.client.history(name, count),
+        lambda attempts: render_history(attempts, name, session.keys),
     )

@@ -15,7 +15,6 @@ from neve import api
 from neve.cli.render import (
     RIGHT,
     WHOLE,
-    KnownTables,
     TabletKeys,
     grid,
     lines,
@@ -182,8 +181,9 @@ def queue(
     count: Count = 100,
 ) -> None:
     """List the waiting jobs of each group, in the order in which they start."""
-    queued = session.client.queue(group, count)
-    session.show(queued, lambda: render_queue(queued, KnownTables(session.client.tables)))
+    session.show(
+        session.client.queue(group, count), lambda queued: render_queue(queued, session.keys)
+    )
 
 
 @verb("plan", Panel.SEE, "neve plan users")
@@ -218,9 +218,9 @@ def plan(
         raise RequestError(
             "--planner, --set and --tablet need --files; a table has its own settings"
         )
-    planned = session.client.plan(str(name))
     session.show(
-        planned, lambda: render_plan(planned, KnownTables(session.client.tables), verbose=verbose)
+        session.client.plan(str(name)),
+        lambda planned: render_plan(planned, session.keys, verbose=verbose),
     )
 
 
@@ -237,7 +237,7 @@ def _plan_offline(
     from neve.offline import plan_offline
 
     planned = plan_offline(json_document(files), planner, name_values(settings, "setting"), tablet)
-    session.show(planned, lambda: render_offline_plan(planned, verbose=verbose))
+    session.show(planned, lambda planned: render_offline_plan(planned, verbose=verbose))
 
 
 # ------------------------------------------------------------------------------------------ Backlog
@@ -350,10 +350,9 @@ class _Wanted:
 def _of_service(session: Session, options: _Wanted) -> None:
     client, name = session.client, options.name
     if options.past:
-        points = client.backlog_history(name)
-        session.show(points, lambda: render_history(points))
+        session.show(client.backlog_history(name), render_history)
     elif options.tablets and name is not None:
-        keys = KnownTables(client.tables)
+        keys = session.keys
         session.show_or_watch(
             lambda: client.owed_tablets(name, options.count),
             lambda owed: render_owed_tablets(owed, name, keys),
@@ -460,8 +459,9 @@ def trigger(session: Session, name: Name) -> None:
 
     The planner may find nothing to do and gives its reason. `neve compact` forces a run.
     """
-    triggered = session.client.trigger(name)
-    session.show(triggered, lambda: render_trigger(triggered, KnownTables(session.client.tables)))
+    session.show(
+        session.client.trigger(name), lambda triggered: render_trigger(triggered, session.keys)
+    )
 
 
 @verb("ops", Panel.SEE, "neve ops users")
@@ -481,7 +481,7 @@ def ops(
     maintenance = session.client.maintenance(name, tablet)
     session.show(
         maintenance,
-        lambda: render_ops(maintenance, KnownTables(session.client.tables), every=every),
+        lambda maintenance: render_ops(maintenance, session.keys, every=every),
     )
 
 

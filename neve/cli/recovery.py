@@ -16,7 +16,6 @@ from neve.api import (
     RestoreReport,
 )
 from neve.cli.render import (
-    KnownTables,
     TabletKeys,
     facts,
     grid,
@@ -183,7 +182,7 @@ def fsck(
         accept=accept,
         forget_missing=forget_missing,
     )
-    session.show(report, lambda: render_fsck(report, KnownTables(session.client.tables)))
+    session.show(report, lambda report: render_fsck(report, session.keys))
     if not report.sound:
         raise typer.Exit(1)
 
@@ -197,8 +196,7 @@ def gc(
     ] = False,
 ) -> None:
     """Find files that no metadata refers to. Nothing is deleted without --delete."""
-    report = session.client.gc(name, delete=delete, progress=session.say)
-    session.show(report, lambda: render_gc(report))
+    session.show(session.client.gc(name, delete=delete, progress=session.say), render_gc)
 
 
 @verb("rebuild", Panel.REPAIR, "neve rebuild s3://lake/users --name users --dry-run")
@@ -244,7 +242,7 @@ def rebuild(
         dry_run=dry_run,
         **given,
     )
-    session.show(report, lambda: render_rebuild(report))
+    session.show(report, render_rebuild)
 
 
 @verb("backup", Panel.REPAIR, "neve backup all --output backup.neve")
@@ -304,4 +302,4 @@ def restore(
         dry_run=dry_run,
         progress=session.say,
     )
-    session.show(report, lambda: render_restore(report))
+    session.show(report, render_restore)

@@ -329,8 +329,7 @@ def compact(
     }
     timeout_s = wait_max_s(timeout, wait=wait)
     if dry_run:
-        run = session.client.dry_run(name, **body)
-        session.show(run, lambda: render_dry_run(run))
+        session.show(session.client.dry_run(name, **body), render_dry_run)
         return
     request = session.client.compact(name, call=call, **body)
     if wait:
@@ -371,7 +370,7 @@ def wait_for(session: Session, request: Request, timeout_s: float | None) -> Non
             f"{request.id} continues; `neve request cancel {request.table} {request.id}` cancels it"
         )
         raise
-    session.show(ended, lambda: render_request(ended))
+    session.show(ended, render_request)
 
 
 # -------------------------------------------------------------------- neve request, neve job cancel
@@ -395,7 +394,7 @@ def list_requests(
     names = [table.name for table in client.tables()] if name is None else [name]
     listed = [request for table in names for request in client.requests(table, count)]
     listed.sort(key=lambda request: request.submitted_at_s, reverse=True)
-    session.show(listed, lambda: render_requests(listed, verbose=verbose))
+    session.show(listed, lambda listed: render_requests(listed, verbose=verbose))
 
 
 @verb("request show", Panel.COMPACTIONS, "neve request show users req-cc565346271b7be7 --wait")
@@ -413,8 +412,7 @@ def show_request(
     if wait:
         wait_for(session, handle, wait_max_s(timeout, wait=wait))
         return
-    shown = handle.status(tablets=tablets)
-    session.show(shown, lambda: render_request(shown))
+    session.show(handle.status(tablets=tablets), render_request)
 
 
 @verb("request cancel", Panel.COMPACTIONS, "neve request cancel users req-cc565346271b7be7")

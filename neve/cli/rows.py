@@ -143,10 +143,10 @@ def read_schema(example: str | None, written: str | None) -> pa.Schema | None:
         raise InputError(f"file {example} cannot be read as Parquet: {error}") from error
 
 
-def _split_columns(written: str) -> list[str]:
+def _split_columns(text: str) -> list[str]:
     """Split at commas outside brackets."""
     parts, depth = [""], 0
-    for letter in written:
+    for letter in text:
         depth += (letter in "<([") - (letter in ">)]")
         if letter == "," and depth == 0:
             parts.append("")
@@ -178,6 +178,12 @@ End = Annotated[
 ]
 
 
+CallId = Annotated[
+    str | None,
+    typer.Option(help="Id of the call; a retry with the same id has no further effect."),
+]
+
+
 @verb("add", Panel.TABLES, "neve add users 2025/a.parquet 2025/b.parquet")
 def add(
     session: Session,
@@ -185,14 +191,13 @@ def add(
     paths: Annotated[
         list[str], typer.Argument(help="Files in the table's location.", metavar="FILE...")
     ],
-    call: Annotated[
-        str | None,
-        typer.Option(help="Id of the call; a retry with the same id has no further effect."),
-    ] = None,
+    call: CallId = None,
 ) -> None:
     """Add Parquet files in the table's location: all or none, at most 10,000."""
-    added = session.client.add_files(name, [_path_for_service(path) for path in paths], call=call)
-    session.show(added, render.add_sentence(added))
+    session.show(
+        session.client.add_files(name, [_path_for_service(path) for path in paths], call=call),
+        render.add_sentence,
+    )
 
 
 @verb("append", Panel.TABLES, "neve append users rows.csv")
@@ -205,15 +210,11 @@ def append(
             help="Parquet, CSV or Arrow file; `-` reads an Arrow stream.", metavar="FILE"
         ),
     ],
-    call: Annotated[
-        str | None,
-        typer.Option(help="Id of the call; a retry with the same id has no further effect."),
-    ] = None,
+    call: CallId = None,
 ) -> None:
     """Append the rows of a file on this machine."""
     rows = read_rows(file, lambda: session.client.describe(name).schema)
-    added = session.client.append(name, rows, call=call)
-    session.show(added, render.add_sentence(added))
+    session.show(session.client.append(name, rows, call=call), render.add_sentence)
 
 
 @verb("call", Panel.TABLES, "neve call users 019513d5-6c00-7000-8000-000000000000")
@@ -223,8 +224,7 @@ def call(
     call: Annotated[str, typer.Argument(help="Id of the call.", metavar="CALL")],
 ) -> None:
     """Show the outcome of a call: accepted, not accepted, or too old."""
-    outcome = session.client.call(name, call)
-    session.show(outcome, lambda: render.call_sentence(outcome))
+    session.show(session.client.call(name, call), render.call_sentence)
 
 
 @verb("scan", Panel.TABLES, "neve scan users --columns id,name --start 100 --end 200")
@@ -272,7 +272,7 @@ def scan(
     rows_read = (row for batch in reader for row in batch.to_pylist())
     shown = list(rows_read if limit <= 0 else islice(rows_read, limit))
     cells = [list(row.values()) for row in shown]
-    session.show(shown, lambda: render.grid([(name, "") for name in reader.schema.names], cells))
+    session.show(shown, lambda _: render.grid([(name, "") for name in reader.schema.names], cells))
     if limit > 0 and next(rows_read, None) is not None:
         session.say(
             f"only the first {format_count(limit, 'row')}; --limit 0 shows all, --output "

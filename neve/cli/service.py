@@ -119,7 +119,7 @@ def status(session: Session) -> None:
         raise UnavailableError("; ".join((str(error), *wrong))) from error
     for fault in session.stack_faults:
         session.say(f"warning: {fault}")
-    session.show(state, lambda: render_status(state))
+    session.show(state, render_status)
 
 
 # -------------------------------------------------------------------------------------------- Stack
@@ -281,7 +281,7 @@ def logs(
         return
     newest = stack_logs.tail(part, lines) if lines else []
     if not follow:
-        session.show({"part": part, "lines": newest}, lambda: "\n".join(newest))
+        session.show({"part": part, "lines": newest}, "\n".join(newest))
         return
     session.write("".join(f"{visible(line)}\n" for line in newest))
     for line in stack_logs.follow(part, threading.Event().wait):
@@ -392,7 +392,7 @@ def check_settings(
     shown, remarks = shown_settings(loaded), setting_remarks(loaded)
     session.show(
         {"settings": settings_to_document(shown), "remarks": remarks},
-        lambda: render.lines(_settings_grid(shown), *(f"note: {remark}" for remark in remarks)),
+        render.lines(_settings_grid(shown), *(f"note: {remark}" for remark in remarks)),
     )
 
 
@@ -408,7 +408,7 @@ def show_settings(
     settings = session.client.config()
     if given:
         settings = [setting for setting in settings if setting.source != "default"]
-    session.show({"settings": settings}, lambda: _settings_grid(settings))
+    session.show({"settings": settings}, lambda _: _settings_grid(settings))
 
 
 def _settings_grid(shown: Sequence[_SettingLike]) -> RenderableType:

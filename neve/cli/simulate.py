@@ -127,7 +127,7 @@ def simulate(
     )
     outcomes = _simulated(session, source, workers, days=days, seed=seed)
     _write(outcomes, source.text, csv=csv, plots=plots, report=report)
-    session.show(_as_document(outcomes), lambda: render_outcomes(outcomes))
+    session.show(_as_document(outcomes), lambda _: render_outcomes(outcomes))
 
 
 @verb("record", Panel.SEE, "neve record users --for 10m")

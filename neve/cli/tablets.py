@@ -14,7 +14,6 @@ from neve.api import Operation
 from neve.cli.render import (
     RIGHT,
     WHOLE,
-    KnownTables,
     TabletKeys,
     grid,
     lines,
@@ -133,15 +132,14 @@ def explain(
                 f"--history needs a tablet: `neve explain {name} TABLET --history`; `neve "
                 f"table tablets {name}` lists the tablets"
             )
-        story = session.client.story(name, tablet)
-        session.show(story, lambda: render_story(story, KnownTables(session.client.tables)))
+        session.show(
+            session.client.story(name, tablet), lambda story: render_story(story, session.keys)
+        )
         return
     explanations = session.client.explain(name, tablet)
     session.show(
         explanations,
-        lambda: render_explanations(
-            explanations, KnownTables(session.client.tables), verbose=verbose
-        ),
+        lambda explanations: render_explanations(explanations, session.keys, verbose=verbose),
     )
 
 
@@ -160,9 +158,9 @@ def analyze(
     Compactors read only the necessary columns, after all other jobs. Nothing is rewritten.
     """
     timeout_s = parse_duration_s(timeout, "--timeout") if wait else None
-    analyzed = session.client.analyze(name, tablet, timeout_s=timeout_s)
     session.show(
-        analyzed, lambda: render_live_bytes(analyzed, name, KnownTables(session.client.tables))
+        session.client.analyze(name, tablet, timeout_s=timeout_s),
+        lambda analyzed: render_live_bytes(analyzed, name, session.keys),
     )
 
 
@@ -353,8 +351,10 @@ def merge(
 @verb("table operations", Panel.TABLES, "neve table operations users")
 def operations(session: Session, name: Name, *, verbose: WholeIds = False) -> None:
     """List the splits and merges in progress with what they wait for."""
-    under_way, keys = session.client.operations(name), KnownTables(session.client.tables)
-    session.show(under_way, lambda: render_operations(under_way, name, keys, verbose=verbose))
+    session.show(
+        session.client.operations(name),
+        lambda under_way: render_operations(under_way, name, session.keys, verbose=verbose),
+    )
 
 
 def _abandon_operations(session: Session, name: str, kind: str, tablet: str | None) -> None:

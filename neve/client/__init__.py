@@ -30,7 +30,6 @@ A call: a method builds a body of `neve.api` → `Connection` sends it, and retr
 that got no answer → a problem becomes an exception → JSON becomes a value of `neve.api`.
 """
 
-from types import TracebackType
 from typing import Self
 
 from neve.client.access import AccessCalls
@@ -116,10 +115,5 @@ class Client(
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.close()

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar, cast
 
-from neve.api import CALL_HEADER, PROBLEM
+from neve.api import CALL_HEADER, PROBLEM, FilePage, TabletPage
 from neve.api.files import open_regular
 from neve.client.errors import (
     CallerError,
@@ -40,6 +40,7 @@ if _modules["httpx._main"] is None:
 
 
 T = TypeVar("T")
+_Page = TypeVar("_Page", FilePage, TabletPage)
 
 
 def decode(kind: type[T], value: Any) -> T:
@@ -214,6 +215,14 @@ class Connection:
             error.call = call
             raise
         return _json(response)
+
+    def pages(self, path: str, kind: type[_Page]) -> Iterator[_Page]:
+        """Yield the pages of a listing."""
+        page = decode(kind, self.call("GET", path))
+        yield page
+        while page.next is not None:
+            page = decode(kind, self.call("GET", path, parameters={"after": page.next}))
+            yield page
 
     @contextmanager
     def stream(

@@ -30,8 +30,9 @@ class PlanningCalls:
             group: Return the jobs of this compaction group; None: of all groups.
             count: Maximum number of entries.
         """
-        parameters = {"group": group, "count": count}
-        answer = self._connection.call("GET", "/v1/queue", parameters=parameters)
+        answer = self._connection.call(
+            "GET", "/v1/queue", parameters={"group": group, "count": count}
+        )
         return decode_list(PlannedJob, answer, "jobs")
 
     def plan(self, table: str) -> Plan:
@@ -51,8 +52,7 @@ class PlanningCalls:
         Args:
             table: Return only this table; None: all tables.
         """
-        parameters = None if table is None else {"table": table}
-        answer = self._connection.call("GET", "/v1/backlog", parameters=parameters)
+        answer = self._connection.call("GET", "/v1/backlog", parameters={"table": table})
         return decode_list(Backlog, answer, "backlog")
 
     def owed_tablets(self, table: str, count: int = 100) -> list[OwedTablet]:
@@ -77,8 +77,7 @@ class PlanningCalls:
         Args:
             table: Return the backlog of this table; None: the total of all tables.
         """
-        parameters = None if table is None else {"table": table}
-        answer = self._connection.call("GET", "/v1/backlog/history", parameters=parameters)
+        answer = self._connection.call("GET", "/v1/backlog/history", parameters={"table": table})
         return decode_list(BacklogPoint, answer, "history")
 
     def maintenance(self, table: str, tablet: str | None = None) -> TableMaintenance:
@@ -88,9 +87,10 @@ class PlanningCalls:
             table: Name of the table.
             tablet: One tablet, identified by its end; None: the first tablets of the table.
         """
-        parameters = {} if tablet is None else {"tablet": tablet}
         path = table_path(table, "maintenance")
-        return decode(TableMaintenance, self._connection.call("GET", path, parameters=parameters))
+        return decode(
+            TableMaintenance, self._connection.call("GET", path, parameters={"tablet": tablet})
+        )
 
     def trigger(self, table: str) -> Trigger:
         """Run the planner of a table now, and return its decision for each tablet.

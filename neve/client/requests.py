@@ -4,7 +4,6 @@ import importlib.util
 import time  # noqa: TID251  the client may import no clock of the project
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 from urllib.parse import quote
 
@@ -41,12 +40,7 @@ class ProgressBar:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -145,8 +139,7 @@ class Request:
             tablet: One tablet, identified by its end.
         """
         body = {"start": start, "end": end, "tablet": tablet}
-        answer = self._connection.call("POST", self._path("cancel"), body=body)
-        return decode(api.Request, answer)
+        return decode(api.Request, self._connection.call("POST", self._path("cancel"), body=body))
 
     def wait(self, *, progress: bool = False, timeout_s: float | None = None) -> api.Request:
         """Wait until the request is done, and return its final state.
@@ -345,23 +338,23 @@ def _body(**wanted: Unpack[Wanted]) -> api.NewRequest:
     return api.NewRequest(output=None if output == api.Output() else output, **given)
 
 
-def _plugin(written: PluginText | None, what: str) -> api.Plugin | None:
+def _plugin(plugin: PluginText | None, what: str) -> api.Plugin | None:
     """Parse `name`, `name:option=value,option=value` or a pair into name and options.
 
     Raises:
         CallerError: The name is missing, or an option has no `=`.
     """
-    if written is None or isinstance(written, api.Plugin):
-        return written
-    if isinstance(written, str):
-        name, _, text = written.partition(":")
+    if plugin is None or isinstance(plugin, api.Plugin):
+        return plugin
+    if isinstance(plugin, str):
+        name, _, text = plugin.partition(":")
         options = dict(
             _option(part, what, name.strip()) for part in text.split(",") if part.strip()
         )
     else:
-        name, options = written[0], {option: str(value) for option, value in written[1].items()}
+        name, options = plugin[0], {option: str(value) for option, value in plugin[1].items()}
     if not name.strip():
-        raise CallerError(f"{what} {written!r} has no name, expected {PLUGIN_FORM}")
+        raise CallerError(f"{what} {plugin!r} has no name, expected {PLUGIN_FORM}")
     return api.Plugin(name=name.strip(), options=options)
 
 

@@ -60,14 +60,8 @@ class RowCalls:
 
     def files(self, table: str) -> list[File]:
         """Return the files of a table, tablet by tablet."""
-        path, listed, after = table_path(table, "files"), list[File](), None
-        while True:
-            answer = self._connection.call("GET", path, parameters={"after": after})
-            page = decode(FilePage, answer)
-            listed += page.files
-            after = page.next
-            if after is None:
-                return listed
+        pages = self._connection.pages(table_path(table, "files"), FilePage)
+        return [file for page in pages for file in page.files]
 
     def add_files(self, table: str, paths: Iterable[str], *, call: str | None = None) -> Added:
         """Add Parquet files from below the table's location, all or none.
@@ -210,8 +204,9 @@ class RowCalls:
         """
         parameters: Parameters = {"start": start, "end": end}
         included = _included(expired=include_expired, deleted=include_deleted)
-        parameters = {**parameters, **included}
-        answer = self._connection.call("GET", table_path(table, "count"), parameters=parameters)
+        answer = self._connection.call(
+            "GET", table_path(table, "count"), parameters={**parameters, **included}
+        )
         return int(answer["rows"])
 
     def _scan_stream(

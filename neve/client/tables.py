@@ -119,21 +119,17 @@ class TableCalls:
             table: Name of the table.
             delete_files: Delete its files as well, once no reader can need them.
         """
-        parameters = {"delete_files": delete_files}
         return decode(
-            Dropped, self._connection.call("DELETE", table_path(table), parameters=parameters)
+            Dropped,
+            self._connection.call(
+                "DELETE", table_path(table), parameters={"delete_files": delete_files}
+            ),
         )
 
     def tablets(self, table: str) -> list[Tablet]:
         """Return the tablets of a table, ascending by end."""
-        path, listed, after = table_path(table, "tablets"), list[Tablet](), None
-        while True:
-            answer = self._connection.call("GET", path, parameters={"after": after})
-            page = decode(TabletPage, answer)
-            listed += page.tablets
-            after = page.next
-            if after is None:
-                return listed
+        pages = self._connection.pages(table_path(table, "tablets"), TabletPage)
+        return [tablet for page in pages for tablet in page.tablets]
 
     def pause(self, table: str) -> Table:
         """Start no new jobs on a table; running jobs continue."""

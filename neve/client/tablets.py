@@ -72,8 +72,7 @@ class TabletCalls:
         Raises:
             UnavailableError: The analysis did not finish in time. It continues.
         """
-        parameters = {} if tablet is None else {"tablet": tablet}
-        self._connection.call("POST", table_path(table, "analyze"), parameters=parameters)
+        self._connection.call("POST", table_path(table, "analyze"), parameters={"tablet": tablet})
         end_s = time.monotonic() + (timeout_s or 0.0)
         while True:
             measured = self.live_bytes(table, tablet)
@@ -95,9 +94,8 @@ class TabletCalls:
             table: Name of the table.
             tablet: One tablet, identified by its end; None: all tablets of the table.
         """
-        parameters = {} if tablet is None else {"tablet": tablet}
         path = table_path(table, "live-bytes")
-        answer = self._connection.call("GET", path, parameters=parameters)
+        answer = self._connection.call("GET", path, parameters={"tablet": tablet})
         return decode_list(LiveBytes, answer, "tablets")
 
     def report_reads(self, table: str, tablets: Mapping[str, int]) -> None:
@@ -117,9 +115,8 @@ class TabletCalls:
             table: Name of the table.
             tablet: One tablet, identified by its end; None: all tablets of the table.
         """
-        parameters = {} if tablet is None else {"tablet": tablet}
         path = table_path(table, "lift-quarantine")
-        self._connection.call("POST", path, parameters=parameters)
+        self._connection.call("POST", path, parameters={"tablet": tablet})
 
     def lower_watermark(self, table: str, tablet: str, to: str | None = None) -> LoweredWatermark:
         """Let a tablet accept rows again at versions whose tombstones were dropped.
@@ -129,9 +126,11 @@ class TabletCalls:
             tablet: The tablet, identified by its end.
             to: Version up to which rows are still rejected; None: accept all versions.
         """
-        parameters = {"tablet": tablet} | ({} if to is None else {"to": to})
         path = table_path(table, "lower-watermark")
-        return decode(LoweredWatermark, self._connection.call("POST", path, parameters=parameters))
+        return decode(
+            LoweredWatermark,
+            self._connection.call("POST", path, parameters={"tablet": tablet, "to": to}),
+        )
 
 
 # -------------------------------------------------------------------------------------- Split merge
@@ -230,9 +229,8 @@ class SplitMergeCalls:
             table: Name of the table.
             tablet: Return only operations of this tablet, identified by its end.
         """
-        parameters = {} if tablet is None else {"tablet": tablet}
         path = table_path(table, "operations")
-        answer = self._connection.call("GET", path, parameters=parameters)
+        answer = self._connection.call("GET", path, parameters={"tablet": tablet})
         return [*decode(Operations, answer).operations]
 
     def abandon(self, table: str, operation: str) -> None:

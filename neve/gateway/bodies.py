@@ -3,8 +3,8 @@
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
@@ -162,6 +162,21 @@ class JsonRoute(APIRoute):
                     current_call().details = body_text(whole.tree, names)
 
         return answer
+
+
+# -------------------------------------------------------------------------------- Streamed answers
+
+
+async def begun_stream(stream: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    """Return a stream whose first chunk was read: an earlier error becomes a problem."""
+    return _with_first(await anext(stream), stream)
+
+
+async def _with_first(first: bytes, stream: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    async with aclosing(stream):
+        yield first
+        async for chunk in stream:
+            yield chunk
 
 
 # ---------------------------------------------------------------------------------- Progress stream

@@ -11,8 +11,7 @@ Once the table is paused or live, a repetition adds new files.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -34,7 +33,7 @@ from common.units import format_bytes, format_count
 from neve import api
 from neve.api import LINES
 from neve.gateway.access.callers import ADMIN_ALL, READ, current_call, route
-from neve.gateway.bodies import progress_lines
+from neve.gateway.bodies import begun_stream, progress_lines
 from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.rows.add import add_files, inspect_incoming
 from neve.gateway.rows.scan import manifest_json, manifest_names
@@ -401,8 +400,8 @@ def _is_known(directory: ImportedDirectory, file: FoundFile) -> bool:
 
 async def _open_directory(services: Services, body: api.NewImport) -> ImportedDirectory:
     checked_label(body.name, "table name")
-    written = body.location
-    site = await services.footers.run(written, services.locations.admitted, written)
+    uri = body.location
+    site = await services.footers.run(uri, services.locations.admitted, uri)
     location = open_location(site.uri)
     store = await services.store.store_id()
     table = await services.store.table_named(body.name)
@@ -647,22 +646,12 @@ class ImportRoutes:
     async def manifest(self, table: str) -> StreamingResponse:
         """Return the current manifest of a table: a JSON object that names every file."""
         stored_table = await self._services.table(table)
-        chunks = manifest_json(self._services, stored_table)
-        # An error before the first chunk becomes a problem instead of a broken stream.
-        first = await anext(chunks)
-        return StreamingResponse(_with_first(first, chunks), media_type="application/json")
+        chunks = await begun_stream(manifest_json(self._services, stored_table))
+        return StreamingResponse(chunks, media_type="application/json")
 
     @route("GET /v1/tables/{table}/manifest/files", READ)
     async def names(self, table: str) -> StreamingResponse:
         """Return the absolute paths of the current files of a table, one per line."""
         stored_table = await self._services.table(table)
-        chunks = manifest_names(self._services, stored_table)
-        first = await anext(chunks)
-        return StreamingResponse(_with_first(first, chunks), media_type="text/plain")
-
-
-async def _with_first(first: bytes, stream: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
-    async with aclosing(stream):
-        yield first
-        async for chunk in stream:
-            yield chunk
+        chunks = await begun_stream(manifest_names(self._services, stored_table))
+        return StreamingResponse(chunks, media_type="text/plain")

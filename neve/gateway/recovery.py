@@ -31,14 +31,12 @@ from neve.recovery.backup import (
     NOT_IN_ARCHIVES,
     BackupOptions,
     RestoreOptions,
-    RestorePorts,
     backup,
     restore,
 )
 from neve.recovery.gc import GcResult, collect_orphans
 from neve.recovery.rebuild.table_rebuild import (
     RebuildOptions,
-    RebuildPorts,
     rebuild,
 )
 from neve.recovery.repair import RepairOptions, RepairReport, check_and_repair
@@ -46,6 +44,7 @@ from neve.recovery.scope import (
     NOTES,
     UNDER_WAY,
     Finding,
+    RecoveryPorts,
     RepairedFinding,
     ReportProgress,
     TableScope,
@@ -202,7 +201,6 @@ class RecoveryRoutes:
     async def rebuild(self, body: api.LostTable) -> StreamingResponse:
         """Rebuild a table from the files of its location after its metadata was lost."""
         current_call().table = body.name
-        services = self._services
         options = RebuildOptions(
             name=checked_label(body.name, "table name"),
             given=_given_table_facts(body),
@@ -212,15 +210,7 @@ class RecoveryRoutes:
         )
 
         async def work(on_progress: ReportProgress) -> api.RebuildReport:
-            rebuilder = RebuildPorts(
-                store=services.store,
-                threads=services.long_steps,
-                ids=services.ids,
-                admission=GatewayAdmission.of(services),
-                on_progress=on_progress,
-                listing_delay_s=services.settings.gateway.listing_delay_s,
-            )
-            report = (await rebuild(rebuilder, body.location, options)).report
+            report = (await rebuild(self._ports(on_progress), body.location, options)).report
             return replace(report, left=_limited(report.left), lost=_limited(report.lost))
 
         return self._lines(work)
@@ -262,7 +252,6 @@ class RecoveryRoutes:
         dry_run: Annotated[bool, Query(description="Only report what would be done.")] = False,
     ) -> StreamingResponse:
         """Restore tables from an archive. The files must lie in the locations of the tables."""
-        services = self._services
         kind = request.headers.get("content-type", "").partition(";")[0].strip()
         if kind != api.ARCHIVE:
             raise BodyError(f"content type {kind!r} is not accepted here, expected {api.ARCHIVE}")
@@ -277,16 +266,21 @@ class RecoveryRoutes:
 
         async def work(on_progress: ReportProgress) -> api.RestoreReport:
             with source:
-                restorer = RestorePorts(
-                    store=services.store,
-                    threads=services.long_steps,
-                    ids=services.ids,
-                    admission=GatewayAdmission.of(services),
-                    on_progress=on_progress,
-                )
-                return restored_view(await restore(restorer, source, options), dry_run=dry_run)
+                restored = await restore(self._ports(on_progress), source, options)
+                return restored_view(restored, dry_run=dry_run)
 
         return self._lines(work)
+
+    def _ports(self, on_progress: ReportProgress) -> RecoveryPorts:
+        services = self._services
+        return RecoveryPorts(
+            store=services.store,
+            threads=services.long_steps,
+            ids=services.ids,
+            admission=GatewayAdmission.of(services),
+            on_progress=on_progress,
+            listing_delay_s=services.settings.gateway.listing_delay_s,
+        )
 
     def _scope(self, table: Table, on_progress: Callable[[str], None]) -> TableScope:
         services = self._services
@@ -338,9 +332,9 @@ def _given_table_facts(body: api.LostTable) -> Mapping[str, Any]:
     }
 
 
-def _pairs(written: list[str] | None, what: str) -> dict[str, str]:
+def _pairs(texts: list[str] | None, what: str) -> dict[str, str]:
     pairs: dict[str, str] = {}
-    for text in written or ():
+    for text in texts or ():
         name, equals, value = text.partition("=")
         if not name or not equals or not value:
             raise RequestError(f"{what} {text!r} is not of the form table={what}")

@@ -297,7 +297,7 @@ def sum_commits(request: Request, entries: Sequence[HistoryEntry]) -> api.Result
         if entry.request == request.id and entry.end == AttemptEnd.COMMITTED.value
     ]
     read = {path for entry in own for path in entry.inputs}
-    written = {path for entry in own for path in entry.outputs}
+    outputs = {path for entry in own for path in entry.outputs}
     between_bytes = between_rows = 0
     for entry in own:
         again = sum(path in read for path in entry.outputs)
@@ -307,8 +307,8 @@ def sum_commits(request: Request, entries: Sequence[HistoryEntry]) -> api.Result
             between_rows += entry.rows_out * again // len(entry.outputs)
     return api.Result(
         jobs=len(own),
-        files_before=len(read - written),
-        files_after=len(written - read),
+        files_before=len(read - outputs),
+        files_after=len(outputs - read),
         bytes_before=sum(entry.bytes_in for entry in own) - between_bytes,
         bytes_after=sum(entry.bytes_out for entry in own) - between_bytes,
         rows_before=sum(entry.rows_in for entry in own) - between_rows,
@@ -366,10 +366,10 @@ async def _submit_within_share(
     size_bytes = request_bytes(request)
     if not quotas.has_room(caller, size_bytes):
         compactions = quotas.use_of(caller).compactions
-        for held in sorted(compactions):
-            stored = await services.store.request(*held)
+        for request_key in sorted(compactions):
+            stored = await services.store.request(*request_key)
             if stored is None or stored.state.ended:
-                compactions.pop(held, None)
+                compactions.pop(request_key, None)
     with quotas.compaction(caller, size_bytes) as use:
         outcome = await _submit_first(services, table, request, call)
         use.compactions[table.id, request.id] = size_bytes

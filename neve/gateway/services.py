@@ -508,8 +508,8 @@ async def check_writable(services: Services, table: Table) -> int:
     await check_table_owner(services, table)
     now_s = services.clock.now_s()
     look = services.files.generation
-    written = partial(services.looks.run, table.location, look, table)
-    return await services.generations.check(services.store, table, now_s, written)
+    looks = partial(services.looks.run, table.location, look, table)
+    return await services.generations.check(services.store, table, now_s, looks)
 
 
 async def known_group(services: Services, name: str) -> str:

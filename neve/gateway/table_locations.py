@@ -38,17 +38,17 @@ OPTIONS = frozenset({"endpoint_override", "region", "scheme"})
 """Storage options allowed in a URI, if the operator has allowed exactly the same options."""
 
 
-def normal_location(written: str, *, options: bool = False) -> str:
+def normal_location(uri: str, *, options: bool = False) -> str:
     """Return the canonical URI of a location: absolute, without trailing slash or `..`.
 
     Args:
-        written: A URI, or an absolute path on the service's machine.
+        uri: A URI, or an absolute path on the service's machine.
         options: Whether the URI may have storage options after a `?`.
 
     Raises:
         RequestError: The text is not a location, or contains credentials or another query.
     """
-    text = written.strip()
+    text = uri.strip()
     if len(text) > LOCATION_CHARS_MAX:
         raise RequestError(
             f"location of {len(text)} characters is too long, at most {LOCATION_CHARS_MAX}"
@@ -65,19 +65,19 @@ def normal_location(written: str, *, options: bool = False) -> str:
     more = (parts.query and not query) or parts.fragment or "@" in parts.netloc
     if scheme not in SCHEMES or more:
         raise RequestError(
-            f"location {redacted(written)!r} is not a location: expected a URI such as "
+            f"location {redacted(uri)!r} is not a location: expected a URI such as "
             f"file:///data/t or s3://bucket/t ({', '.join(SCHEMES)}), or an absolute path; "
             "no credentials, no query"
         )
     path = unquote(parts.path)
     if "\x00" in path or ".." in path.split("/"):
-        raise RequestError(f"location {redacted(written)!r} must not contain '..' or a zero byte")
+        raise RequestError(f"location {redacted(uri)!r} must not contain '..' or a zero byte")
     path = normal_path(path)
     host = "" if scheme == "file" else parts.netloc
     if scheme == "file" and (parts.netloc not in ("", "localhost") or not path):
-        raise RequestError(f"location {written!r} must name a folder: file:///folder/table")
+        raise RequestError(f"location {uri!r} must name a folder: file:///folder/table")
     if scheme != "file" and not host:
-        raise RequestError(f"location {written!r} names no bucket: {scheme}://bucket/table")
+        raise RequestError(f"location {uri!r} names no bucket: {scheme}://bucket/table")
     return f"{scheme}://{host}{quote(path)}{query}"
 
 
@@ -96,13 +96,13 @@ class _AllowedRoot:
     uri: str
 
     @classmethod
-    def of(cls, written: str) -> "_AllowedRoot":
+    def of(cls, uri: str) -> "_AllowedRoot":
         """Parse a root.
 
         Raises:
             SettingError: The text is not a valid root.
         """
-        text = written.strip()
+        text = uri.strip()
         if text in ("/", "file:///"):
             return cls(text, "file:///")
         if text.endswith("://") and canonical_scheme(text[:-3]) in SCHEMES:

@@ -285,14 +285,14 @@ class GatewayAdmission:
         """Return the admission with the settings of a gateway."""
         return cls(services.locations, services.footers, services.settings.services)
 
-    async def site(self, written: str) -> ResolvedLocation:
+    async def site(self, uri: str) -> ResolvedLocation:
         """Resolve a location, and check that a table is allowed there.
 
         Raises:
             RequestError: The text is not a location.
             RefusedError: No table is allowed there.
         """
-        return await self._threads.run(written, self._locations.admitted, written)
+        return await self._threads.run(uri, self._locations.admitted, uri)
 
     def checked(self, table: Table) -> Table:
         """Return the table as `create` would create it, with validated settings.
@@ -455,28 +455,28 @@ def _check_version(table: Table, types: Mapping[str, str]) -> None:
             raise RequestError(f"version_column {version!r} is in the key, expected it outside")
 
 
-def parse_splits(table: Table, written: Sequence[str]) -> tuple[bytes, ...]:
+def parse_splits(table: Table, texts: Sequence[str]) -> tuple[bytes, ...]:
     """Return the encoded ends of all tablets except the last.
 
     Raises:
         RequestError: A split cannot be parsed, or the splits are not in ascending order.
     """
-    if not written:
+    if not texts:
         return ()
     if not table.key or table.partition_by:
         why = "is partitioned by " + ", ".join(table.partition_by) if table.key else "has no key"
         raise RequestError(f"splits are given, but table {table.name!r} {why}")
-    if len(written) > api.SPLITS_MAX:
-        raise RequestError(f"{len(written)} splits are given, expected at most {api.SPLITS_MAX}")
+    if len(texts) > api.SPLITS_MAX:
+        raise RequestError(f"{len(texts)} splits are given, expected at most {api.SPLITS_MAX}")
     names = {column.name: column.type for column in table.schema}
     types = [key_type_of(names[name]) for name in table.key]
-    ends = [parse_key(text, types) for text in written]
-    for before, after, text in zip(ends, ends[1:], written[1:], strict=False):
+    ends = [parse_key(text, types) for text in texts]
+    for before, after, text in zip(ends, ends[1:], texts[1:], strict=False):
         if before >= after:
             raise RequestError(f"split {text!r} does not come after the one before it; sort them")
     if ends[-1] == PLUS_INFINITY or not ends[0]:
         raise RequestError("a split cannot be empty or +inf: the last tablet ends there anyway")
-    for end, text in zip(ends, written, strict=True):
+    for end, text in zip(ends, texts, strict=True):
         require_short(end, f"split {text[:40]!r}")
     return tuple(ends)
 

@@ -166,6 +166,11 @@ EXPLAINED_MAX = 100
 SCANS_MAX = 1_000_000
 
 
+_OneTablet = Annotated[
+    str | None, Query(description="End of a tablet; every tablet of the table by default.")
+]
+
+
 class TabletRoutes:
     """Routes of tablets."""
 
@@ -223,9 +228,7 @@ class TabletRoutes:
     async def analyze(
         self,
         table: str,
-        tablet: Annotated[
-            str | None, Query(description="End of a tablet; every tablet of the table by default.")
-        ] = None,
+        tablet: _OneTablet = None,
     ) -> dict[str, list[str]]:
         """Start an analysis of the live bytes of files, and return its tablets at once.
 
@@ -245,9 +248,7 @@ class TabletRoutes:
     async def live_bytes(
         self,
         table: str,
-        tablet: Annotated[
-            str | None, Query(description="End of a tablet; every tablet of the table by default.")
-        ] = None,
+        tablet: _OneTablet = None,
     ) -> dict[str, list[api.LiveBytes]]:
         """Return the live bytes of tablets counted so far, and the cost of the analysis."""
         services = self._services
@@ -328,9 +329,7 @@ class TabletRoutes:
     async def lift_quarantine(
         self,
         table: str,
-        tablet: Annotated[
-            str | None, Query(description="End of a tablet; every tablet of the table by default.")
-        ] = None,
+        tablet: _OneTablet = None,
     ) -> None:
         """Plan tablets again that are in quarantine after repeated failures."""
         services = self._services
@@ -596,8 +595,8 @@ async def _tablets_of_range(
     return first, last
 
 
-def _parse_bound(written: str | None, types: Sequence[KeyType]) -> bytes:
-    return b"" if written is None else parse_key(written, types)
+def _parse_bound(text: str | None, types: Sequence[KeyType]) -> bytes:
+    return b"" if text is None else parse_key(text, types)
 
 
 def _is_merge(tablet: Tablet, tablets: tuple[TabletId, TabletId]) -> bool:

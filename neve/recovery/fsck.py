@@ -610,7 +610,9 @@ async def _still_in_two_tablets(scope: TableScope, paths: set[str]) -> list[Find
             for path in paths.intersection(tablet.files):
                 holders.setdefault(path, []).append(tablet)
     return [
-        duplicate_finding(path, held) for path, held in sorted(holders.items()) if len(held) > 1
+        duplicate_finding(path, tablets)
+        for path, tablets in sorted(holders.items())
+        if len(tablets) > 1
     ]
 
 
@@ -660,8 +662,8 @@ async def _overlap(
     if len(both) < 2:
         return []
     inside = index.ends_within(right.start, left.end)
-    held = await scope.store.files([TabletId(scope.table.id, end) for end in inside])
-    doubles = {path for files in held for path in files}
+    tablet_files = await scope.store.files([TabletId(scope.table.id, end) for end in inside])
+    doubles = {path for files in tablet_files for path in files}
     return [overlap_finding(both[0], both[1], index, doubles)]
 
 
@@ -696,8 +698,10 @@ async def _still_held(
     scope: TableScope, suspects: Sequence[tuple[TabletId, DataFile, Finding]]
 ) -> list[Finding]:
     """Return the findings about files that their tablets still hold unchanged."""
-    held = await _files_of(scope, (tablet for tablet, _, _ in suspects))
-    return [finding for tablet, file, finding in suspects if held[tablet].get(file.path) == file]
+    files_now = await _files_of(scope, (tablet for tablet, _, _ in suspects))
+    return [
+        finding for tablet, file, finding in suspects if files_now[tablet].get(file.path) == file
+    ]
 
 
 async def _files_of(
@@ -712,7 +716,7 @@ async def _check_garbage(scope: TableScope, holders: Mapping[str, TabletId]) -> 
     """Return findings for files that wait for deletion but are in use."""
     entries = await scope.store.garbage(scope.table.id)
     suspects = [entry.path for entry in entries if entry.path in holders]
-    held = await _files_of(scope, (holders[path] for path in suspects))
+    files_now = await _files_of(scope, (holders[path] for path in suspects))
     # A store that failed over in the meantime may have lost the change that queued the deletion.
     still = {*await scope.store.garbage_among(scope.table.id, suspects)} if suspects else set[str]()
     return [
@@ -725,7 +729,7 @@ async def _check_garbage(scope: TableScope, holders: Mapping[str, TabletId]) -> 
             changes=(RescueFile(tablet=holders[path], path=path),),
         )
         for path in suspects
-        if path in held[holders[path]] and path in still
+        if path in files_now[holders[path]] and path in still
     ]
 
 

@@ -212,7 +212,7 @@ async def _existing(scope: TableScope, paths: Sequence[str]) -> Collection[str]:
 
 async def _known_paths(scope: TableScope) -> KnownPaths:
     """Return all paths in the metadata: reserved, held by a tablet, or waiting for deletion."""
-    reserved, held = set[str](), set[str]()
+    reserved, in_tablets = set[str](), set[str]()
     scope.on_progress("reading what runs")
     async for ids in walk_ids(scope.store, scope.table.id):
         for raw in await scope.store.inspect(ids):
@@ -225,9 +225,9 @@ async def _known_paths(scope: TableScope) -> KnownPaths:
     scope.on_progress("reading which files are held")
     async for page in walk_tiles(scope.store, scope.table):
         for tablet in page:
-            held.update(tablet.files)
+            in_tablets.update(tablet.files)
     garbage = {entry.path for entry in await scope.store.garbage(scope.table.id)}
-    return KnownPaths(reserved, held, garbage)
+    return KnownPaths(reserved, in_tablets, garbage)
 
 
 async def _only_copies(
@@ -252,10 +252,10 @@ async def _only_copies(
     history = await scope.store.history(scope.table.id, HISTORY_MAX)
     ended = [(entry.attempt, entry.inputs) for entry in history if entry.end == COMMITTED]
     inputs = {path for _, orphan in orphans if orphan.footer for path in orphan.footer.inputs}
-    held = sorted(path for path in inputs if path in recorded.held)
+    inputs_in_tablets = sorted(path for path in inputs if path in recorded.held)
     # Do not use the listing: it may still name a deleted input, and the output would be deleted.
     judge = OnlyCopies(
-        held=await _existing(scope, held),
+        held=await _existing(scope, inputs_in_tablets),
         garbage=recorded.garbage,
         lost_s=listed_s if behind else lost_s,
     )
@@ -270,10 +270,10 @@ async def _only_copies(
     return await asyncio.to_thread(judge.among, files)
 
 
-def _outputs_of(held: Iterable[str], stored: Collection[str], steps: Steps) -> Sequence[str]:
+def _outputs_of(paths: Iterable[str], stored: Collection[str], steps: Steps) -> Sequence[str]:
     return steps.in_order(
         path
-        for path in steps.over(held)
+        for path in steps.over(paths)
         if path in stored and file_origin(path) is FileOrigin.OUTPUT
     )
 

@@ -124,7 +124,7 @@ async def find_free_site(
     other.refuse_overlap(site)
     others = other.identities
     location = open_location(site.uri)
-    present, above, written = await threads.run(location.uri, _read_site, location)
+    present, above, generation = await threads.run(location.uri, _read_site, location)
     if present is not None and present.store != ours and not take_over:
         raise RefusedError(
             f"location {site.uri} belongs to the store {present.store}, this one is {ours}: "
@@ -143,12 +143,12 @@ async def find_free_site(
                 f"location {site.uri} lies in {folder}, which belongs to the store {owner.store}: "
                 "two tables may not share files"
             )
-    scribbled = written == UNREADABLE_GENERATION
+    scribbled = generation == UNREADABLE_GENERATION
     return FreeSite(
         site=site,
         owner=LocationOwner(ours),
         others=others,
-        generation=written + 1 if written and not scribbled else 0,
+        generation=generation + 1 if generation and not scribbled else 0,
         scribbled=scribbled,
     )
 
@@ -306,13 +306,13 @@ async def check_foreign_marks(scope: TableScope) -> list[Finding]:
 
 async def check_generation(scope: TableScope) -> list[Finding]:
     """Return a finding if the store is older than the location."""
-    written = await scope.run(written_generation, scope.location)
+    stored_generation = await scope.run(written_generation, scope.location)
     stored = await scope.store.generation(scope.table.id)
-    reason = generation_fault(scope.table.name, stored, written)
+    reason = generation_fault(scope.table.name, stored, stored_generation)
     if reason is None:
         return []
-    scribbled = written == UNREADABLE_GENERATION
-    beyond = 1 + (stored if scribbled else written)
+    scribbled = stored_generation == UNREADABLE_GENERATION
+    beyond = 1 + (stored if scribbled else stored_generation)
     accept = AcceptGeneration(table=scope.table.id, generation=beyond, lost=True)
     return [
         Finding(

@@ -21,6 +21,7 @@ from common.parquet.service_files import (
     read_owner,
     written_generation,
 )
+from common.runtime import IdSource
 from common.storage_threads import StorageThreads
 
 P = ParamSpec("P")
@@ -59,7 +60,7 @@ class TableAdmission(Protocol):
     The checks are the same for the input of a user, an archive and a description in a location.
     """
 
-    async def site(self, written: str) -> ResolvedLocation:
+    async def site(self, uri: str) -> ResolvedLocation:
         """Resolve a location, and check that a table is allowed there.
 
         Raises:
@@ -107,8 +108,8 @@ class TableScope:
         Raises:
             UnavailableError: The storage does not answer.
         """
-        written = await self.run(written_generation, self.location)
-        return 0 if written == UNREADABLE_GENERATION else written
+        stored_generation = await self.run(written_generation, self.location)
+        return 0 if stored_generation == UNREADABLE_GENERATION else stored_generation
 
     async def owner(self) -> LocationOwner | None:
         """Return the owner of the location, or None if it has no mark."""
@@ -119,6 +120,29 @@ class TableScope:
 
 
 SORTED_AT_ONCE = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryPorts:
+    """External dependencies of a rebuild or a restore."""
+
+    store: TabletStore
+    threads: StorageThreads
+    ids: IdSource
+    admission: TableAdmission
+    on_progress: ReportProgress = ignore_progress
+    listing_delay_s: float = 0.0
+    """How long listings of the storage may lag behind writes and deletions, in seconds."""
+
+    def scope(self, table: Table) -> TableScope:
+        """Return the scope of a table, for the other tools."""
+        return TableScope(
+            store=self.store,
+            table=table,
+            threads=self.threads,
+            grace_s=0.0,
+            on_progress=self.on_progress,
+        )
 
 
 class CallerLeftError(Exception):

@@ -190,13 +190,13 @@ def _guarded_folders(
     files: Iterable[DataFile], stored: Iterable[str], steps: Steps
 ) -> Collection[str] | None:
     """Return the folders of user files outside the table; None: the table needs no guards."""
-    held = {file.path for file in steps.over(files)}
-    if not any(map(is_service_path, steps.over(held))):
+    paths_in_table = {file.path for file in steps.over(files)}
+    if not any(map(is_service_path, steps.over(paths_in_table))):
         return None
     return folders_of(
         path
         for path in steps.over(stored)
-        if path not in held and file_origin(path) is FileOrigin.USER
+        if path not in paths_in_table and file_origin(path) is FileOrigin.USER
     )
 
 
@@ -249,19 +249,24 @@ async def _late_files(
 
 
 def _others_of_origin(
-    paths: Iterable[str], held: Collection[str], origins: Collection[FileOrigin], steps: Steps
+    paths: Iterable[str],
+    paths_in_table: Collection[str],
+    origins: Collection[FileOrigin],
+    steps: Steps,
 ) -> tuple[str, ...]:
     """Return the unknown paths of the given origins, sorted."""
     others = (
-        path for path in steps.over(paths) if path not in held and file_origin(path) in origins
+        path
+        for path in steps.over(paths)
+        if path not in paths_in_table and file_origin(path) in origins
     )
     return tuple(steps.in_order(others))
 
 
 def unused_files(files: Iterable[DataFile], stored: Iterable[str], steps: Steps) -> tuple[str, ...]:
     """Return the data files in storage that do not belong to a table."""
-    held = {file.path for file in steps.over(files)}
-    return _others_of_origin(stored, held, OF_ROWS, steps)
+    paths_in_table = {file.path for file in steps.over(files)}
+    return _others_of_origin(stored, paths_in_table, OF_ROWS, steps)
 
 
 async def _finish(scope: TableScope, filling: Filling, *, live: bool, incomplete: bool) -> Table:

@@ -425,8 +425,8 @@ class Requests:
         if job.kind is not Kind.USER:
             return False
         first = self._first(tablet)
-        held = None if first is None else first.selection
-        return held is None or not set(job.inputs) <= set(held.files)
+        selection = None if first is None else first.selection
+        return selection is None or not set(job.inputs) <= set(selection.files)
 
     def note_commit(self, tablet: SimulatedTablet, job: Job, outputs: Sequence[str]) -> None:
         """Replace a job's inputs by its outputs in the selection, as the store does."""

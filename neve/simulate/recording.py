@@ -157,8 +157,8 @@ class ArrivalRecorder:
         committed = [
             attempt for attempt in finished if attempt.outputs and attempt.started_s >= self.since_s
         ]
-        written = {path for attempt in committed for path in attempt.outputs}
-        self._before |= written
+        outputs = {path for attempt in committed for path in attempt.outputs}
+        self._before |= outputs
         for attempt in sorted(committed, key=lambda attempt: attempt.started_s):
             if attempt.attempt not in self._jobs:
                 self._jobs.add(attempt.attempt)

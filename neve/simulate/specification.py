@@ -436,9 +436,9 @@ def _arrivals(
     return rule
 
 
-def _content(written: object, read: ReadFile) -> object:
+def _content(content: object, read: ReadFile) -> object:
     """Return the document in a named file, or an inline document."""
-    return read(written) if isinstance(written, str) else written
+    return read(content) if isinstance(content, str) else content
 
 
 def _flushes_s(section: Section, files: int, tablets: int) -> float:

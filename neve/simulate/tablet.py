@@ -319,13 +319,13 @@ class SimulatedTablet:
         # Row counts are rounded and keys have been added; outputs must not exceed the inputs.
         left = sum(output[1] for output in outputs)
         row_bytes = size_bytes / max(1.0, rows, left)
-        written = 0
+        written_bytes = 0
         for content, count, dead in outputs:
             size = max(1, round(count * row_bytes))
-            written += self._put(
+            written_bytes += self._put(
                 self._file(size, count, content, now_s, dead=dead, job=job), content
             )
-        return written
+        return written_bytes
 
     def _purged_share(self, contents: Sequence[Content], now_s: float) -> float:
         """Return the fraction of tombstones to drop: old enough, and no older file is outside.
@@ -357,12 +357,12 @@ class SimulatedTablet:
             min(content.first for content in contents),
             max(content.last for content in contents),
         )
-        written = 0
+        written_bytes = 0
         for from_s, to_s, size, rows in _timed_outputs(alive, job):
             content = Content(rows, first=first, last=last)
             file = self._file(max(1, round(size)), rows, content, now_s, (from_s, to_s), job=job)
-            written += self._put(file, content)
-        return written
+            written_bytes += self._put(file, content)
+        return written_bytes
 
     # --------------------------------------------------------------------------------------- Inside
 
@@ -417,9 +417,9 @@ class SimulatedTablet:
         """Assert the invariants; for tests."""
         assert self.files.keys() == self.contents.keys()
         assert self.stored_bytes == sum(file.size_bytes for file in self.files.values())
-        held = [file.path for job in self.running.values() for file in job.files]
-        assert len(held) == len(set(held)), "a file is an input of two jobs"
-        assert set(held) == self.reserved <= self.files.keys()
+        busy_paths = [file.path for job in self.running.values() for file in job.files]
+        assert len(busy_paths) == len(set(busy_paths)), "a file is an input of two jobs"
+        assert set(busy_paths) == self.reserved <= self.files.keys()
 
     def live_bytes(self, now_s: float) -> float:
         """Return the bytes that would be left if all files were merged into one."""

@@ -492,10 +492,10 @@ class World:
         before = len(tablet.files)
         files_before = set(tablet.files) if tablet in self._requests else None
         stored = tablet.stored_bytes
-        written = tablet.commit(job, self.specification.begin_s + self.now_s)
+        written_bytes = tablet.commit(job, self.specification.begin_s + self.now_s)
         outcome.files += len(tablet.files) - before
         outcome.jobs[str(job.action)] += 1
-        outcome.rewritten_bytes += written
+        outcome.rewritten_bytes += written_bytes
         outcome.read_bytes += job.input_bytes if job.cost_bytes else 0
         outcome.dropped_bytes += stored - tablet.stored_bytes
         if files_before is not None:

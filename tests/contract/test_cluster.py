@@ -13,13 +13,11 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from common.errors import ConfigError
 from common.metadata.keyspace import LinkLostError, get, set_string
-from common.metadata.redis import connect
 from common.metadata.redis.connection import Link, StoreServers, parse_url_of_store
 from common.metadata.redis.keyspace import BLOCKED_MAX, RedisKeyspace
 from common.metadata.redis.nodes import TAGGED_SLOTS, tag_of_slot
 from common.model.tablet import TabletId
 from common.runtime import SystemClock
-from common.settings import StoreSettings
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_cluster import PRIMARIES, RedisCluster
 from tests.support.redis_server import free_port
@@ -70,7 +68,7 @@ def test_tls_is_for_all_nodes() -> None:
 def test_a_malformed_url_is_refused_with_the_form(rest: str, reason: str) -> None:
     form = rf"no URL of a Redis Cluster: {reason}.*; expected redis\+cluster://"
     with pytest.raises(ConfigError, match=form):
-        connect(StoreSettings(url=f"redis+cluster://{rest}"))
+        parse_url_of_store(f"redis+cluster://{rest}")
 
 
 # ------------------------------------------------------------------------------------------ Slots

@@ -75,7 +75,7 @@ def test_sentinels_have_a_login_of_their_own_and_tls_is_for_all() -> None:
 )
 def test_a_malformed_url_is_refused_with_the_form(rest: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=rf"no URL of Sentinels: {reason}.*; expected redis\+"):
-        connect(StoreSettings(url=f"redis+sentinel://{rest}"))
+        parse_url_of_store(f"redis+sentinel://{rest}")
 
 
 def test_a_url_of_one_redis_stays_what_it_was() -> None:

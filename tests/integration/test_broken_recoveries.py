@@ -19,15 +19,15 @@ from common.parquet.manifest import POINTER_PATH
 from common.parquet.service_files import read_description, read_owner
 from common.storage_threads import StorageThreads
 from coordinator.storage.manifests import ManifestPublisher
-from neve.recovery.backup import RestoreOptions, RestorePorts, restore
+from neve.recovery.backup import RestoreOptions, restore
 from neve.recovery.gc import collect_orphans
 from neve.recovery.rebuild.live_files import SERVICE_ROWS
 from neve.recovery.rebuild.table_rebuild import (
     RebuildOptions,
-    RebuildPorts,
     RebuildResult,
     rebuild,
 )
+from neve.recovery.scope import RecoveryPorts
 from neve.recovery.stored_files import FileOrigin, list_location
 from tests.integration.test_rebuild_manifest import age
 from tests.integration.test_recovery_backup import archive_of
@@ -111,7 +111,7 @@ async def drop(ground: Ground, name: str) -> None:
 async def rebuilt(
     ground: Ground, table: Table, store: Any = None, threads: Any = None, **options: Any
 ) -> RebuildResult:
-    ports = RebuildPorts(
+    ports = RecoveryPorts(
         store=store or ground.store,
         threads=threads or ground.threads,
         ids=ground.ids,
@@ -333,7 +333,7 @@ async def test_a_restore_that_was_broken_off_is_repeated(
     await drop(ground, table.name)
 
     async def restored(store: Any) -> Any:
-        ports = RestorePorts(
+        ports = RecoveryPorts(
             store=store,
             threads=ground.threads,
             ids=ground.ids,

@@ -19,12 +19,11 @@ from neve.recovery import table_creation
 from neve.recovery.gc import collect_orphans, find_orphans
 from neve.recovery.rebuild.table_rebuild import (
     RebuildOptions,
-    RebuildPorts,
     RebuildResult,
     rebuild,
 )
 from neve.recovery.repair import RepairOptions, check_and_repair
-from neve.recovery.scope import FindingCode
+from neve.recovery.scope import FindingCode, RecoveryPorts
 from neve.recovery.stored_files import list_location
 from tests.integration.test_rebuild_manifest import SETTINGS, publish
 from tests.integration.test_recovery_gc import emptied
@@ -46,7 +45,7 @@ async def rebuilt(ground: Ground, table: Table, *, delay_s: float = 0.0) -> Rebu
     await ground.harness.read(("FLUSHALL",))
     ground.harness.store = ground.harness.another()
     await ground.store.store_id()
-    rebuilder = RebuildPorts(
+    rebuilder = RecoveryPorts(
         store=ground.store,
         threads=ground.threads,
         ids=ground.ids,

@@ -240,8 +240,9 @@ def test_a_redis_that_is_given_is_used_and_left_alone(home: Path) -> None:
 
 def test_a_part_that_cannot_come_up_is_named_with_its_log(home: Path) -> None:
     environ = {**os.environ, "PYSPARK_SUBMIT_ARGS": "--no-such-option pyspark-shell"}
+    settings = load_settings(environ={}, flags=["compactor.engine=local"])
     with pytest.raises(ConfigError) as refused:
-        LocalStack.start(home=home, name="one", options=StackOptions(compactors=1), environ=environ)
+        begin(home, options=StackOptions(compactors=1, settings=settings), environ=environ)
     said, logs = str(refused.value), StackLogs(home / "one" / "logs")
     assert said.startswith("compactor-default-1 did not start: "), said
     assert str(logs.path("driver-default-1")) in said

@@ -23,10 +23,10 @@ from common.runtime import call_id
 from coordinator.storage.manifests import ManifestPublisher
 from neve.recovery.rebuild.table_rebuild import (
     RebuildOptions,
-    RebuildPorts,
     RebuildResult,
     rebuild,
 )
+from neve.recovery.scope import RecoveryPorts
 from neve.recovery.stored_files import COMMIT_DELAY_MAX_S
 from tests.support.recovery import Ground, key, plant, rows
 from tests.support.store_harness import applied, refused
@@ -44,7 +44,7 @@ async def lost_and_rebuilt(ground: Ground, table: Table, **options: object) -> R
     await ground.harness.read(("FLUSHALL",))
     ground.harness.store = ground.harness.another()
     await ground.store.store_id()
-    rebuilder = RebuildPorts(
+    rebuilder = RecoveryPorts(
         store=ground.store, threads=ground.threads, ids=ground.ids, admission=ground.door
     )
     plain: dict[str, object] = {"name": table.name, "adopt": True}

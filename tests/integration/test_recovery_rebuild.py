@@ -17,11 +17,11 @@ from neve.recovery.rebuild import table_rebuild as rebuilding
 from neve.recovery.rebuild.evidence import facts_of
 from neve.recovery.rebuild.table_rebuild import (
     RebuildOptions,
-    RebuildPorts,
     RebuildResult,
     rebuild,
 )
 from neve.recovery.repair import RepairOptions, check_and_repair
+from neve.recovery.scope import RecoveryPorts
 from tests.support.recovery import Ground, key, rows
 from tests.support.store_harness import applied, release
 
@@ -35,7 +35,7 @@ async def lose_redis(ground: Ground) -> None:
 
 
 async def rebuilt(ground: Ground, table: Table, **options: object) -> RebuildResult:
-    rebuilder = RebuildPorts(
+    rebuilder = RecoveryPorts(
         store=ground.store, threads=ground.threads, ids=ground.ids, admission=ground.door
     )
     plain: dict[str, object] = {"name": table.name, "adopt": True}

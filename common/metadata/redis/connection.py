@@ -14,20 +14,23 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import hiredis
-from redis.asyncio.connection import (
-    AbstractConnection,
-    Connection,
-    SSLConnection,
-    UnixDomainSocketConnection,
-    parse_url,
-)
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import InvalidResponse, RedisError, ResponseError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from common.metadata.keyspace import Command, LinkLostError, Reply
+from common.runtime import not_installed
 from common.setting_rules import SettingError
+
+with not_installed("opentelemetry"):  # redis-py would measure itself.
+    from redis.asyncio.connection import (
+        AbstractConnection,
+        Connection,
+        SSLConnection,
+        UnixDomainSocketConnection,
+        parse_url,
+    )
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+    from redis.exceptions import InvalidResponse, RedisError, ResponseError
+    from redis.exceptions import TimeoutError as RedisTimeoutError
 
 # --------------------------------------------------------------------------------------- Addresses
 

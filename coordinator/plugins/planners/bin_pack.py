@@ -391,8 +391,8 @@ def _overlapping(file: DataFile, parameters: PlanParameters) -> Bin:
     """Return the files that a job needs to drop a file's dead rows, including the file."""
     if not parameters.keyed:
         return [file]
-    every = (other for _, other in sorted(parameters.files.items()))
-    return [other for other in every if may_share_keys(other, file.key_min, file.key_max)]
+    by_path = (other for _, other in sorted(parameters.files.items()))
+    return [other for other in by_path if may_share_keys(other, file.key_min, file.key_max)]
 
 
 def _cannot_purge(files: Bin, taken: set[str], work: _Work) -> str:

@@ -145,7 +145,7 @@ def _mass_between(
 def average_height(sets: Sequence[RowSet]) -> float:
     """Return how many files a reader of one key checks, averaged over the data."""
     covered, end = 0.0, 0.0
-    for set_ in sorted(sets, key=lambda one: (one.start, one.end)):
+    for set_ in sorted(sets, key=lambda row_set: (row_set.start, row_set.end)):
         covered += max(0.0, set_.end - max(end, set_.start))
         end = max(end, set_.end)
     return sum(set_.width for set_ in sets) / covered if covered else 0.0

@@ -310,11 +310,13 @@ def _settle(work: _Work) -> None:
     """Move files that count as level 0, because they overlap others of their level, to level 0."""
     files = [file for file in work.candidates_of(0) if level_of(file)]
     for start in range(0, len(files), work.options.max_files):
-        some = files[start : start + work.options.max_files]
-        levels = " and ".join(sorted({str(level_of(file)) for file in some}))
-        count = format_count(len(some), "file")
+        chunk = files[start : start + work.options.max_files]
+        levels = " and ".join(sorted({str(level_of(file)) for file in chunk}))
+        count = format_count(len(chunk), "file")
         work.move(
-            some, 0, f"{count} of level {levels} to level 0, because other files there overlap them"
+            chunk,
+            0,
+            f"{count} of level {levels} to level 0, because other files there overlap them",
         )
 
 
@@ -461,7 +463,7 @@ def _cut_apart(work: _Work, files: Sequence[DataFile], level: int) -> bool:
     if not cuts:
         return False
     more = format_count(len(work.levels[level + 1].within_reach(span)), "file")
-    what = "1 file" if len(files) == 1 else f"{len(files)} files"
+    what = format_count(len(files), "file")
     work.rewrite(
         files,
         level,

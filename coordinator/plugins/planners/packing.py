@@ -243,8 +243,8 @@ class RunningOutputs:
 
 def running_outputs(parameters: PlanParameters) -> RunningOutputs:
     """Return the outputs of running jobs of the same kind, so that plans can look ahead."""
-    mine = [job for job in parameters.running if job.kind is parameters.kind and job.files]
-    files = tuple(_output_of(number, job.files) for number, job in enumerate(mine))
+    same_kind = [job for job in parameters.running if job.kind is parameters.kind and job.files]
+    files = tuple(_output_of(number, job.files) for number, job in enumerate(same_kind))
     return RunningOutputs(files=files, paths=frozenset(file.path for file in files))
 
 
@@ -253,15 +253,15 @@ def _output_of(number: int, inputs: tuple[DataFile, ...]) -> DataFile:
     key_maxs = [file.key_max for file in inputs if file.key_max is not None]
     starts = [file.time_min_s for file in inputs if file.time_min_s is not None]
     ends = [file.time_max_s for file in inputs if file.time_max_s is not None]
-    every = len(inputs)
+    count = len(inputs)
     return DataFile(
         path=f"\0running-{number}",
         size_bytes=total_bytes(inputs),
         rows=sum(file.rows for file in inputs),
-        key_min=min(key_mins) if len(key_mins) == every else None,
-        key_max=max(key_maxs) if len(key_maxs) == every else None,
-        time_min_s=min(starts) if len(starts) == every else None,
-        time_max_s=max(ends) if len(ends) == every else None,
+        key_min=min(key_mins) if len(key_mins) == count else None,
+        key_max=max(key_maxs) if len(key_maxs) == count else None,
+        time_min_s=min(starts) if len(starts) == count else None,
+        time_max_s=max(ends) if len(ends) == count else None,
     )
 
 

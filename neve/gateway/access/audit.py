@@ -199,11 +199,11 @@ class AuditFile:
 
     def _append(self, whole: bytes) -> None:
         descriptor = self._opened()
-        written = os.write(descriptor, whole)
-        self._size_bytes += written
-        if written < len(whole):
+        count = os.write(descriptor, whole)
+        self._size_bytes += count
+        if count < len(whole):
             os.write(descriptor, b"\n")
-            raise OSError(f"{written} of {len(whole)} bytes were written")
+            raise OSError(f"{count} of {len(whole)} bytes were written")
 
     def close(self) -> None:
         """Close the file; the next line opens it again."""

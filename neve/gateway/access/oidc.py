@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
 import jwt
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
@@ -133,9 +132,9 @@ def _require_safe_url(name: str, url: str) -> None:
         raise ConfigError(f"setting access.{name} is {url!r}, expected https://…")
 
 
-def _parse_texts(written: tuple[str, ...]) -> Mapping[str, tuple[TableGrant, ...]]:
+def _parse_texts(grants_text: tuple[str, ...]) -> Mapping[str, tuple[TableGrant, ...]]:
     grants: dict[str, tuple[TableGrant, ...]] = {}
-    for pair in written:
+    for pair in grants_text:
         text, equals, grant = pair.rpartition("=")
         if not equals or not text.strip():
             raise ConfigError(
@@ -173,6 +172,8 @@ def bounded_fetch(authorities: str) -> Fetch:
         raise ConfigError(
             f"setting access.oidc_authorities names {authorities}, which cannot be read: {error}"
         ) from error
+
+    import httpx  # Here: few services have an issuer.
 
     async def fetch(url: str) -> bytes:
         body = bytearray()

@@ -100,11 +100,11 @@ def parse_tokens(text: bytes, where: str) -> tuple[NamedToken, ...]:
     )
 
 
-def _entry(written: Any, where: str) -> NamedToken:
+def _entry(entry: Any, where: str) -> NamedToken:
     allowed = {"name", "digest", "grants", "created_at_s", "expires_at_s"}
-    if not isinstance(written, dict) or set(written) - allowed:
+    if not isinstance(entry, dict) or set(entry) - allowed:
         raise ConfigError(f"{where} is not understood, expected the fields {', '.join(allowed)}")
-    name, digest, grants = (written.get(key) for key in ("name", "digest", "grants"))
+    name, digest, grants = (entry.get(key) for key in ("name", "digest", "grants"))
     if not isinstance(name, str) or not DNS_LABEL.fullmatch(name):
         raise ConfigError(f"{where}: name {str(name)[:100]!r} is no DNS label such as ci-1")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
@@ -115,7 +115,7 @@ def _entry(written: Any, where: str) -> NamedToken:
         parse_grants(grants)
     except RequestError as error:
         raise ConfigError(f"{where} ({name}): {error}") from error
-    begun_s, ends_s = written.get("created_at_s", 0.0), written.get("expires_at_s")
+    begun_s, ends_s = entry.get("created_at_s", 0.0), entry.get("expires_at_s")
     if not _is_time(begun_s) or not (ends_s is None or _is_time(ends_s)):
         raise ConfigError(f"{where} ({name}): a time is no number of seconds")
     return NamedToken(

@@ -439,8 +439,8 @@ class IngestRoutes:
         types = key_types(stored_table)
         files = [
             file_view(file, tablet.text, types)
-            for tablet, held in zip(ids, await services.store.files(ids), strict=True)
-            for _, file in sorted(held.items())
+            for tablet, tablet_files in zip(ids, await services.store.files(ids), strict=True)
+            for _, file in sorted(tablet_files.items())
         ]
         following = ids[-1].text if len(ids) == count else None
         return api.FilePage(files=tuple(files), next=following)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, TypeVar
 
@@ -36,6 +36,7 @@ from neve import api
 from neve.api import failed_stream
 from neve.gateway.access.callers import READ, current_call, route
 from neve.gateway.access.quotas import ScanSlot
+from neve.gateway.bodies import begun_stream
 from neve.gateway.key_views import key_range
 from neve.gateway.problems import problem_body, short_of_memory
 from neve.gateway.services import Services, check_location_allowed, check_table_owner
@@ -392,13 +393,11 @@ class ScanRoutes:
             include_deleted=include_deleted,
         )
         begun_s = services.clock.now_s()
-        stream = arrow_stream(services, stored_table, options)
-        # An error before the first rows becomes a problem instead of a broken stream.
-        first = await anext(stream)
+        stream = await begun_stream(arrow_stream(services, stored_table, options))
         services.waits.note(
             services, stored_table.id, max(0.0, services.clock.now_s() - begun_s), 1
         )
-        return StreamingResponse(_with_first(first, stream), media_type=api.ARROW_STREAM)
+        return StreamingResponse(stream, media_type=api.ARROW_STREAM)
 
     @route("GET /v1/tables/{table}/count", READ)
     async def count(
@@ -422,10 +421,3 @@ class ScanRoutes:
         )
         with self._services.quotas.scan(current_call().caller.name):
             return {"rows": await count_rows(self._services, stored_table, options)}
-
-
-async def _with_first(first: bytes, stream: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
-    async with aclosing(stream):
-        yield first
-        async for chunk in stream:
-            yield chunk

@@ -32,17 +32,22 @@ NEVER_S = float("-inf")
 
 
 def unadded_tries(
-    added: Collection[str], held: Iterable[str], stored: Mapping[str, StoredFile], steps: Steps
+    added: Collection[str],
+    table_files: Iterable[str],
+    stored: Mapping[str, StoredFile],
+    steps: Steps,
 ) -> dict[str, str]:
     """Return the files of append tries that were not added, path → reason.
 
     Args:
         added: Files in storage, including those that appends have written.
-        held: Files that were in the table at some time, whether or not they still exist.
+        table_files: Files that were in the table at some time, whether or not they still exist.
         stored: All files in the location.
         steps: Ends the work when its caller has left.
     """
-    proven = {append_try: path for path in steps.over(held) if (append_try := append_try_of(path))}
+    proven = {
+        append_try: path for path in steps.over(table_files) if (append_try := append_try_of(path))
+    }
     calls: dict[str, dict[AppendTry, list[str]]] = {}
     for append_try in proven:
         calls.setdefault(append_try.call, {}).setdefault(append_try, [])
@@ -64,10 +69,10 @@ def _files_of_other_tries(
     """Return the files of all tries of one call except the added one, path → reason."""
 
     def rank(append_try: AppendTry) -> tuple[bool, float, str]:
-        written = [stored[path].changed_s or NEVER_S for path in tries[append_try]]
+        times_s = [stored[path].changed_s or NEVER_S for path in tries[append_try]]
         return (
             len(tries[append_try]) == append_try.count,
-            max(written, default=NEVER_S),
+            max(times_s, default=NEVER_S),
             append_try.id,
         )
 
@@ -462,8 +467,8 @@ def lineage_of(evidence: Evidence, steps: Steps) -> Lineage:
     counted = own if published is None else _ids_since(published, own)
     attempts = attempts_of(evidence.footers.values(), counted, steps)
     named = frozenset[str]() if published is None else frozenset(published.files)
-    held = named.union(*(footer.inputs for footer in evidence.footers.values()))
-    tries = unadded_tries(evidence.added, held, evidence.stored, steps)
+    table_files = named.union(*(footer.inputs for footer in evidence.footers.values()))
+    tries = unadded_tries(evidence.added, table_files, evidence.stored, steps)
     added = [path for path in evidence.added if path not in tries]
     if published is None:
         lineage = trace_lineage(added, attempts, steps)

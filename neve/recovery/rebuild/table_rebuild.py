@@ -29,8 +29,7 @@ from common.parquet.location import (
     open_location,
 )
 from common.rows.key_encoding import Partition
-from common.runtime import IdSource, growth_ignored
-from common.storage_threads import StorageThreads
+from common.runtime import growth_ignored
 from common.units import format_count
 from neve import api
 from neve.recovery.archive import TabletDump
@@ -53,12 +52,10 @@ from neve.recovery.rebuild.live_files import (
 )
 from neve.recovery.scope import (
     CALLS_FORGOTTEN,
-    ReportProgress,
+    RecoveryPorts,
     Steps,
-    TableAdmission,
     TableScope,
     gather_bounded,
-    ignore_progress,
     in_thread,
 )
 from neve.recovery.stored_files import OutputFooter, partition_of_file
@@ -102,24 +99,11 @@ class RebuildResult:
     """What operators read. `left` and `lost` are sorted by path, and complete."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RebuildPorts:
-    """External dependencies of a rebuild."""
-
-    store: TabletStore
-    threads: StorageThreads
-    ids: IdSource
-    admission: TableAdmission
-    on_progress: ReportProgress = ignore_progress
-    listing_delay_s: float = 0.0
-    """How long listings of the storage may lag behind writes and deletions, in seconds."""
-
-
-async def rebuild(rebuilder: RebuildPorts, location: str, options: RebuildOptions) -> RebuildResult:
+async def rebuild(ports: RecoveryPorts, location: str, options: RebuildOptions) -> RebuildResult:
     """Rebuild a table from the files in a location.
 
     Args:
-        rebuilder: External dependencies.
+        ports: External dependencies.
         location: Location as the user wrote it.
         options: Options of the rebuild.
 
@@ -129,26 +113,22 @@ async def rebuild(rebuilder: RebuildPorts, location: str, options: RebuildOption
             table is allowed there, or files keep disappearing from it.
     """
     with growth_ignored():
-        return await _rebuild(rebuilder, location, options)
+        return await _rebuild(ports, location, options)
 
 
-async def _rebuild(
-    rebuilder: RebuildPorts, location: str, options: RebuildOptions
-) -> RebuildResult:
-    site = await rebuilder.admission.site(location)
+async def _rebuild(ports: RecoveryPorts, location: str, options: RebuildOptions) -> RebuildResult:
+    site = await ports.admission.site(location)
     opened = open_location(site.uri)
-    threads, on_progress = rebuilder.threads, rebuilder.on_progress
-    store, name = rebuilder.store, options.name
+    threads, on_progress = ports.threads, ports.on_progress
+    store, name = ports.store, options.name
     await end_filling(store, name, site.uri, "rebuild", dry_run=options.dry_run)
     others = await other_tables(store, threads)
     if any(named.name == name for named in others.named):
         raise RefusedError(f"table {options.name!r} exists already: give another name")
     free = await find_free_site(store, threads, site, neighbours=others, take_over=options.adopt)
-    state = await _read_location(rebuilder, opened, options)
+    state = await _read_location(ports, opened, options)
     table = state.table
-    scope = TableScope(
-        store=rebuilder.store, table=table, threads=threads, grace_s=0.0, on_progress=on_progress
-    )
+    scope = ports.scope(table)
     homes = await _partitions_of(scope, state.files)
     on_progress(f"finding the tablets of {format_count(len(state.files), 'file')}")
     tablets, result = await in_thread(partial(planned_table, state, homes))
@@ -185,24 +165,24 @@ class LocationState:
 
 
 async def _read_location(
-    rebuilder: RebuildPorts, location: Location, options: RebuildOptions
+    ports: RecoveryPorts, location: Location, options: RebuildOptions
 ) -> LocationState:
     """Read a location, and read it again if a live file disappeared while it was read.
 
     Compactors of a recently dropped table may still be cleaning up.
     """
-    threads, on_progress, gone = rebuilder.threads, rebuilder.on_progress, ""
+    threads, on_progress, gone = ports.threads, ports.on_progress, ""
     for _ in range(LOOKS_MAX):
-        if delay_s := rebuilder.listing_delay_s:
+        if delay_s := ports.listing_delay_s:
             on_progress(f"waiting {delay_s:g} s, until the storage lists what it has")
             await asyncio.sleep(delay_s)
         evidence = await gather_evidence(
             location, threads, on_progress, user_files=options.user_files
         )
         described = await described_table(evidence, location, threads, options.given)
-        planned = _table_to_make(described, evidence, rebuilder, options)
-        table = rebuilder.admission.checked(
-            replace(planned, calls_since_s=await _calls_since_s(rebuilder.store, evidence))
+        planned = _table_to_make(described, evidence, ports, options)
+        table = ports.admission.checked(
+            replace(planned, calls_since_s=await _calls_since_s(ports.store, evidence))
         )
         on_progress(f"finding which of {len(evidence.stored)} files count")
         lineage, rows = await in_thread(partial(counting_files, evidence))
@@ -228,14 +208,14 @@ async def _calls_since_s(store: TabletStore, evidence: Evidence) -> float:
 
 
 def _table_to_make(
-    table: Table, evidence: Evidence, rebuilder: RebuildPorts, options: RebuildOptions
+    table: Table, evidence: Evidence, ports: RecoveryPorts, options: RebuildOptions
 ) -> Table:
     live = TableState.PAUSED if table.state is TableState.PAUSED else TableState.LIVE
     # Files written under any former id of the rebuilt table belong to the new table.
     former = replace(table, former_ids=(*own_table_ids(evidence), *table.former_ids))
     return replace(
         table,
-        id=rebuilder.ids.next("t"),
+        id=ports.ids.next("t"),
         former_ids=former_ids_of(former),
         name=options.name,
         state=live,
@@ -246,8 +226,7 @@ def counting_files(evidence: Evidence, steps: Steps) -> tuple[Lineage, list[str]
     """Return the lineage, and the live files that hold rows."""
     lineage = lineage_of(evidence, steps)
     footers = evidence.footers
-    rows = [path for path in lineage.files if path not in footers or footers[path].rows]
-    return lineage, rows
+    return lineage, [path for path in lineage.files if path not in footers or footers[path].rows]
 
 
 def planned_table(
@@ -259,8 +238,8 @@ def planned_table(
     if state.table.partition_by:
         tablets = partition_tablets(files, homes, footers, steps)
     else:
-        known = known_ends(evidence, {file.path for file in files}, steps)
-        tablets = range_tablets(files, known, footers, steps)
+        recorded_ends = known_ends(evidence, {file.path for file in files}, steps)
+        tablets = range_tablets(files, recorded_ends, footers, steps)
     left = dict(steps.in_order((dict(state.lineage.left) | evidence.misfits).items()))
     report = api.RebuildReport(
         table=state.table.name,
@@ -305,14 +284,14 @@ def range_tablets(
         steps: Ends the work when its caller has left.
     """
     ends = _tablet_ends(files, recorded_ends, steps)
-    held: list[list[DataFile]] = [[] for _ in ends]
+    tablet_files: list[list[DataFile]] = [[] for _ in ends]
     for file in steps.over(files):
-        held[0 if file.key_min is None else bisect_left(ends, file.key_min)].append(file)
+        tablet_files[0 if file.key_min is None else bisect_left(ends, file.key_min)].append(file)
     purges = _watermarks(ends, footers, steps)
     starts = [None, *ends[:-1]]
     return [
         TabletDump(bounds=Bounds(start, end), purge=purge, files=tuple(files))
-        for start, end, purge, files in zip(starts, ends, purges, held, strict=True)
+        for start, end, purge, files in zip(starts, ends, purges, tablet_files, strict=True)
     ]
 
 
@@ -369,9 +348,9 @@ def partition_tablets(
         footers: Footers of all outputs; they provide the watermarks.
         steps: Ends the work when its caller has left.
     """
-    held: dict[Partition, list[DataFile]] = {}
+    files_by_home: dict[Partition, list[DataFile]] = {}
     for file, home in steps.over(zip(files, homes, strict=True)):
-        held.setdefault(home, []).append(file)
+        files_by_home.setdefault(home, []).append(file)
     purges: dict[bytes, bytes | None] = {}
     for footer in steps.over(footers):
         end = TabletId.parse("", footer.tablet).end
@@ -380,7 +359,7 @@ def partition_tablets(
         TabletDump(
             bounds=Bounds(None, home.end, home.text), purge=purges.get(home.end), files=tuple(files)
         )
-        for home, files in sorted(held.items(), key=lambda pair: pair[0].end)
+        for home, files in sorted(files_by_home.items(), key=lambda pair: pair[0].end)
     ]
 
 
@@ -399,8 +378,8 @@ def _not_recovered(evidence: Evidence, table: Table, unused: int) -> Iterable[st
     if table.partition_by:
         yield "partitions without a file"
     elif table.key:
-        held = "held no file" if published else "no output was made for"
-        yield f"tablets that {held}: their keys belong to the next tablet"
+        reason = "held no file" if published else "no output was made for"
+        yield f"tablets that {reason}: their keys belong to the next tablet"
     if any(not is_service_path(path) for path in evidence.added):
         if published is None:
             yield "whether files of users had been added: those that no job replaced count as added"

@@ -36,7 +36,7 @@ from common.model.outcome import RowCounts
 from common.model.request import KeyRange, Request
 from common.model.table import Table
 from common.parquet.location import open_location
-from common.parquet.service_files import LocationOwner, claim_location
+from common.parquet.service_files import LocationOwner, write_owner
 from common.rows.schema import columns_of
 from common.runtime import Clock
 from common.settings import GatewaySettings, Settings
@@ -141,7 +141,7 @@ def story(folder: Path, tell: Callable[[Stage], Coroutine[Any, Any, None]]) -> N
     )
 
     async def run() -> None:
-        claim_location(open_location(table.location), await store.store_id())
+        write_owner(open_location(table.location), LocationOwner(await store.store_id()))
         splits = tuple(encode_key([number], types) for number in (10, 20))
         assert isinstance(await store.apply(CreateTable(table=table, splits=splits)), Applied)
         stage = Stage(world, process, store, services, table, folder)
