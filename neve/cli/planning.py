@@ -42,6 +42,7 @@ def render_queue(found: Sequence[api.PlannedJob], keys: TabletKeys) -> Renderabl
     """Render a list of queued jobs. `keys` maps tablets to their keys."""
     return grid(
         [
+            ("JOB", WHOLE),
             ("PLACE", RIGHT),
             ("TABLE", ""),
             ("TABLET", ""),
@@ -54,7 +55,8 @@ def render_queue(found: Sequence[api.PlannedJob], keys: TabletKeys) -> Renderabl
         ],
         [
             (
-                job.place,
+                job.id,
+                "paused" if job.paused else job.place,
                 shortened(job.table),
                 shortened(keys(job.table, job.tablet)),
                 shortened(job.group),
@@ -455,12 +457,12 @@ def render_history(points: Sequence[api.BacklogPoint]) -> RenderableType:
 
 
 @verb("trigger", Panel.CONTROL, "neve trigger users")
-def trigger(session: Session, name: Name) -> None:
-    """Ask the planner of a table now and show its decision for each tablet.
+def trigger(session: Session, name: Name, tablet: OptionalTablet = None) -> None:
+    """Ask the planner of a table, or of one tablet, now and show its decision for each tablet.
 
     The planner may find nothing to do and gives its reason. `neve compact` forces a run.
     """
-    found = session.client.trigger(name)
+    found = session.client.trigger(name, tablet)
     session.show(found, lambda: render_trigger(found, KnownTables(session.client.tables)))
 
 
