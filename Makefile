@@ -17,7 +17,7 @@ MUTATION_LOCK := requirements/mutation.txt
 STAMP := $(VENV)/.neve-installed-$(shell pwd | cksum | cut -d ' ' -f 1)
 QUIET := $(if $(MAKE_TERMOUT),,--quiet)
 PIP := $(PY) -m pip install --disable-pip-version-check --no-compile $(QUIET)
-# A stuck run ends here; a healthy one takes half an hour on two cores, twice as long on slow ones.
+# A stuck run ends here; a healthy one takes some 20 minutes on two cores, twice as long on slow ones.
 TEST_BUDGET_S := 4800
 # Concurrent test files; each starts its own Redis, Ray or Spark if it needs one: three such take 12 GB.
 # From three workers on, one begins with the fast tests (tests/conftest.py).
@@ -25,6 +25,8 @@ TEST_WORKERS := $(or $(shell awk '/^MemTotal/ && $$2 > 16000000 {print 4}' /proc
 # Fast tests wait for sockets and child processes: a third worker uses the cores meanwhile.
 FAST_WORKERS := 3
 FAST := not (integration or e2e or slow or tls)
+# Each of their branches has a test.
+DECISIONS := coordinator.core coordinator.plugins common.model common.metadata.changes
 # Whole files to each worker, in the order of tests/conftest.py: long ones first, but for one worker.
 PARALLEL := --dist loadfile --no-loadscope-reorder
 
@@ -112,7 +114,12 @@ check: lint  ## What `make lint` does, and the fast tests
 quick: install  ## Lint by ruff, and the tests of core and protocol: under a minute, for use after each edit
 	@ruff format --check . && ruff check .
 	@$(PY) -m pytest tests/unit/coordinator_core tests/unit/metadata tests/contract -m "$(FAST)" \
-	-k "not redis and not cluster and not sentinel" -q
+	-k "cluster_state or (not redis and not cluster and not sentinel)" -q
+
+.PHONY: coverage
+coverage: install  ## List the branches of the decisions that no test without a stack reaches; fails if there is one
+	@$(PY) -m pytest tests/unit tests/property tests/contract tests/sim -m "not (long or tls)" -n $(FAST_WORKERS) $(PARALLEL) -q \
+	$(DECISIONS:%=--cov=%) --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100
 
 .PHONY: sim
 sim: install  ## Simulate clusters with faults; SIM_SEEDS=17 replays one seed

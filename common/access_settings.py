@@ -60,12 +60,15 @@ class AccessSettings:
         "",
         "OpenID Connect issuer (`https://…`) whose tokens are accepted. It must equal the `iss`"
         " claim of the tokens. Empty: none.",
+        schemes=("https", "http"),
     )
     oidc_audience: str = setting(
         "", "Required audience (`aud`) of a token: the name that the issuer uses for this service."
     )
     oidc_keys_url: str = setting(
-        "", "URL of the issuer's keys (JWKS). Empty: taken from the issuer's discovery document."
+        "",
+        "URL of the issuer's keys (JWKS). Empty: taken from the issuer's discovery document.",
+        schemes=("https", "http"),
     )
     oidc_authorities: str = setting(
         "", "File of certificate authorities (PEM) for HTTPS to the issuer. Empty: the system's."

@@ -35,12 +35,12 @@ class NodeNeed:
         Args:
             offers: Total resources of each node, whether in use or free.
         """
-        having = [each for each in offers if not self.resource or each.get(self.resource)]
-        if not having:
+        suitable = [offer for offer in offers if not self.resource or offer.get(self.resource)]
+        if not suitable:
             return f"no node has the Ray resource {self.resource!r}" if offers else "no node is up"
-        if any(self._fits(each) for each in having):
+        if any(self._fits(offer) for offer in suitable):
             return ""
-        largest = max(having, key=lambda each: (each.get("CPU", 0.0), each.get("memory", 0.0)))
+        largest = max(suitable, key=lambda offer: (offer.get("CPU", 0.0), offer.get("memory", 0.0)))
         which = f"no node with the Ray resource {self.resource!r}" if self.resource else "no node"
         return (
             f"{which} has the {format_count(self.cpus, 'CPU')} and"

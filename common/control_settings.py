@@ -103,7 +103,7 @@ class ControlSettings:
         """
         values: dict[str, object] = {}
         for text in self.options:
-            name, equals, value = (each.strip() for each in text.partition("="))
+            name, equals, value = (part.strip() for part in text.partition("="))
             if not equals or not name or name in values:
                 raise SettingError(
                     f"setting control.options has {text[:80]!r}, expected name=value, each once",

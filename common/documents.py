@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, TypeGuard
+from urllib.parse import parse_qsl, urlsplit
 
 from common.errors import RequestError
 from common.units import (
@@ -35,6 +36,7 @@ TEXTS_CHARS_MAX = 1_000_000
 OFF = (None, "", "none", "off")
 """What a user may write for an optional value."""
 INFINITY = float("inf")
+DATABASE_MAX = (1 << 31) - 1
 _SWITCHES = {
     "true": True, "yes": True, "on": True, "false": False, "no": False, "off": False,
 }  # fmt: skip
@@ -76,7 +78,7 @@ def kind_of(name: str, default: object) -> FieldKind:
     for unit, kind in UNITS.items():
         if name.endswith(unit):
             return kind
-    kinds = (kind for known, kind in _KINDS.items() if isinstance(default, known))
+    kinds = (kind for value_type, kind in _KINDS.items() if isinstance(default, value_type))
     return next(kinds, FieldKind.NUMBER)
 
 
@@ -94,6 +96,8 @@ class FieldRule:
     optional: bool = False
     """Whether there may be no value: null, `none`, `off` or an empty text."""
     choices: tuple[str, ...] = ()
+    schemes: tuple[str, ...] = ()
+    """Schemes of a text that is a URL, or empty; none: the text is not a URL."""
     secret: bool = False
     """Whether the value is never shown."""
 
@@ -150,6 +154,8 @@ class FieldRule:
             is_text = self.kind is FieldKind.TEXT
             text = shown(value) if is_text else value_text(self.kind, value)
             raise self._refusal(where, text, self.expected())
+        if self.schemes and value and (expected := _expected_in_url(value, self.schemes)):
+            raise self._refusal(where, shown(value), expected)
 
     def _allows(self, value: Any, where: str) -> bool:
         if self.choices:
@@ -297,6 +303,50 @@ _EXPECTED = {
 }
 
 
+# --------------------------------------------------------------------------------------------- URLs
+
+
+def _expected_in_url(url: str, schemes: Collection[str]) -> str:
+    """Return what a URL should have instead of its first fault; empty: it has no fault.
+
+    Commas separate several servers. A URL of Redis ends with the number of its database; with
+    Sentinels, the name of the service comes first. redis-py takes database 0 for a faulty number.
+    """
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in schemes:
+        return " or ".join(f"{allowed}://…" for allowed in schemes)
+    rest, _, query = rest.partition("?")
+    servers, _, path = rest.partition("/")
+    for server in () if scheme == "unix" else servers.rpartition("@")[2].split(","):
+        # The host of a single Redis may be left out; it is this machine then.
+        if expected := _expected_of_server(server.strip(), scheme in {"redis", "rediss"}):
+            return expected
+    if scheme.startswith(("redis", "unix")):
+        database = path.partition("/")[2] if scheme.endswith("+sentinel") else path
+        numbers = ["" if scheme == "unix" else database.strip("/")]
+        numbers += [value for name, value in parse_qsl(query) if name == "db"]
+        if not all(map(_is_database, filter(None, numbers))):
+            return f"a number of 0 to {DATABASE_MAX} for the database"
+    return ""
+
+
+def _expected_of_server(server: str, may_be_local: bool) -> str:
+    try:
+        parts = urlsplit(f"//{server}")
+        host, port = parts.hostname or "localhost" * may_be_local, parts.port
+    except ValueError:
+        host, port = "", 0
+    if port == 0:
+        return "a port of 1 to 65535 after the host"
+    if not host or any(letter.isspace() for letter in host):
+        return "the name or address of a host"
+    return ""
+
+
+def _is_database(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) <= DATABASE_MAX
+
+
 # ------------------------------------------------------------------------------ Parts of sentences
 
 
@@ -322,13 +372,13 @@ def value_text(kind: FieldKind, value: Any) -> str:
             return str(value)
 
 
-def read_object(written: object, where: str, known: Collection[str] = ()) -> dict[str, Any]:
+def read_object(written: object, where: str, allowed: Collection[str] = ()) -> dict[str, Any]:
     """Return a table of a document.
 
     Args:
         written: The value, as the user wrote it.
         where: Its path, for the message.
-        known: All names that it may have; empty: any.
+        allowed: All names that it may have; empty: any.
 
     Raises:
         RequestError: The value is no table, or a name is unknown.
@@ -336,9 +386,9 @@ def read_object(written: object, where: str, known: Collection[str] = ()) -> dic
     if not isinstance(written, Mapping):
         text = "missing" if written is None else shown(written)
         raise RequestError(f"{where} is {text}, expected an object")
-    for name in written if known else ():
-        if name not in known:
-            raise unknown(f"{where}: field {shown(name)}", name, known)
+    for name in written if allowed else ():
+        if name not in allowed:
+            raise unknown(f"{where}: field {shown(name)}", name, allowed)
     return dict(written)
 
 
@@ -358,15 +408,15 @@ def read_list(written: object, where: str) -> list[Any]:
     return list(written)
 
 
-def unknown(what: str, name: object, known: Collection[str]) -> RequestError:
+def unknown(what: str, name: object, names: Collection[str]) -> RequestError:
     """Return the error for an unknown name, with a suggestion.
 
     Args:
         what: Subject of the sentence: `files[3]: field 'sise'`.
         name: The name that the user wrote.
-        known: The names that exist.
+        names: The names that exist.
     """
-    close = get_close_matches(str(name)[:CHARS_MAX], known, n=1)
-    listed = ", ".join(sorted(known)) or "none"
+    close = get_close_matches(str(name)[:CHARS_MAX], names, n=1)
+    listed = ", ".join(sorted(names)) or "none"
     hint = f"did you mean {close[0]!r}?" if close else f"known: {listed}"
     return RequestError(f"{what} is unknown; {hint}")

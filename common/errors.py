@@ -58,8 +58,8 @@ def error_line(text: str) -> str:
     """
     lines = [line.strip() for line in COLOURS.sub("", text).splitlines() if line.strip()]
     errors = [line for line in lines if ERROR_LINE.match(line)]
-    found: str = [*(lines or ["it wrote nothing"]), *errors][-1]
-    return found[:ERROR_LINE_CHARACTERS]
+    cause: str = [*(lines or ["it wrote nothing"]), *errors][-1]
+    return cause[:ERROR_LINE_CHARACTERS]
 
 
 def actor_error(error: BaseException) -> str:

@@ -154,4 +154,4 @@ def newest_first(folder: Path) -> list[Path]:
             with suppress(OSError):
                 if path.is_file():
                     files.append((path.stat().st_mtime, path))
-    return [path for _, path in sorted(files, key=lambda each: each[0], reverse=True)]
+    return [path for _, path in sorted(files, key=lambda dated: dated[0], reverse=True)]

@@ -130,5 +130,5 @@ def remove_from_index(index: dict[Index, dict[str, None]], key: Index, member: s
 
 def earliest_s(*times_s: float | None) -> float | None:
     """Return the earliest time; None stands for never."""
-    known = [time_s for time_s in times_s if time_s is not None]
-    return min(known, default=None)
+    given_s = [time_s for time_s in times_s if time_s is not None]
+    return min(given_s, default=None)

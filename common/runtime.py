@@ -9,11 +9,12 @@ import gc
 import os
 import resource
 import secrets
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 
 class Clock(Protocol):
@@ -34,6 +35,22 @@ class SystemClock:
     def now_s(self) -> float:
         """Return the time now, in seconds since the epoch."""
         return self._offset_s + time.monotonic()
+
+
+@contextmanager
+def not_installed(*names: str) -> Iterator[None]:
+    """Import a library in this context as if these optional libraries of it were not installed.
+
+    One that this process has loaded already stays.
+    """
+    modules = cast("dict[str, Any]", sys.modules)
+    absent = [name for name in names if name not in modules]
+    modules.update(dict.fromkeys(absent))
+    try:
+        yield
+    finally:
+        for name in absent:
+            del modules[name]
 
 
 # ---------------------------------------------------------------------------------------------- Ids
@@ -200,7 +217,7 @@ def data_bytes() -> int:
 def available_bytes() -> int | None:
     """Return the memory available for new work on this machine; None: the system has no figure."""
     with suppress(OSError, ValueError, StopIteration), open("/proc/meminfo") as source:
-        line = next(each for each in source if each.startswith("MemAvailable:"))
+        line = next(line for line in source if line.startswith("MemAvailable:"))
         return int(line.split()[1]) * 1024
     return None
 

@@ -46,9 +46,11 @@ def setting(
         kind: The kind, where the default's type does not determine it.
         least: Smallest value.
         live: The verb that changes the setting in the running service, if there is one.
-        more: Other fields of the `FieldRule`: `most`, `zero`, `choices`, `secret`.
+        more: Other fields of the `FieldRule`: `most`, `zero`, `choices`, `schemes`, `secret`.
     """
-    kind = kind or next(kind for known, kind in _KINDS.items() if isinstance(default, known))
+    kind = kind or next(
+        kind for value_type, kind in _KINDS.items() if isinstance(default, value_type)
+    )
     rule = FieldRule(kind=kind, least=least, **more)
     return field(default=default, metadata={"doc": doc, "rule": rule, "live": live})
 

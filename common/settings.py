@@ -30,6 +30,10 @@ TASK_BYTES_MIN = 300 * 1024**2
 """Smallest limit that the libraries of a task fit in."""
 COMPACTORS_MAX, EXECUTORS_MAX = 1000, 64
 DEFAULT_GROUP = "default"
+STORE_SCHEMES = (
+    *("redis", "rediss", "unix"),
+    *("redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"),
+)
 
 
 @readable_across_releases
@@ -43,6 +47,7 @@ class StoreSettings:
         " (`redis+sentinel://host:26379,host:26379/SERVICE/DB`), or of some nodes of a Redis"
         " Cluster (`redis+cluster://host:6379,host:6379`). `neve up` starts its own Redis unless a"
         " URL is given.",
+        schemes=STORE_SCHEMES,
         secret=True,
     )
     connections_max: int = setting(
@@ -456,6 +461,7 @@ class TraceSettings:
         "",
         "URL that accepts traces over OTLP/HTTP, such as `http://collector:4318/v1/traces`. Empty:"
         " no traces. Requires `neve[trace]`.",
+        schemes=("https", "http"),
     )
     sample_ratio: float = setting(
         1.0, "Fraction of attempts that are traced.", kind=FieldKind.NUMBER, most=1
@@ -752,7 +758,7 @@ class Settings:
     def served_groups(self) -> dict[str, int]:
         """Return the largest number of compactors of each group; 0: only a service names it."""
         named = {group.name: 0 for service in self.services.values() for group in service.groups}
-        return named | {name: each.compactors.max for name, each in self.groups.items()}
+        return named | {name: group.compactors.max for name, group in self.groups.items()}
 
     def is_given(self, name: str) -> bool:
         """Return whether any source gives a value for a setting, by its full name."""

@@ -191,10 +191,10 @@ class _Lane:
     """Slots for steps; locations take turns."""
 
     def __init__(
-        self, places: int, slow_s: float, silent: _SilentLocations, pool: "DaemonThreads"
+        self, slots: int, slow_s: float, silent: _SilentLocations, pool: "DaemonThreads"
     ) -> None:
         self.slow_s, self.silent, self.pool = slow_s, silent, pool
-        self._places = places
+        self._slots = slots
         self._taken = 0
         self._locations: OrderedDict[str, _Location] = OrderedDict()
         """Locations in turn order, the next one first."""
@@ -218,14 +218,14 @@ class _Lane:
             self._forget_if_idle(location)
 
     def _begin_some(self) -> None:
-        while self._taken < self._places and (step := self._next()) is not None:
+        while self._taken < self._slots and (step := self._next()) is not None:
             if not step.answer.done():
                 self._begin(step)
             self._forget_if_idle(step.location)
 
     def _next(self) -> _Step | None:
         for location, state in self._locations.items():
-            if state.waiting and state.running < self._places:
+            if state.waiting and state.running < self._slots:
                 self._locations.move_to_end(location)
                 step = state.waiting.popleft()
                 step.stop_timer()

@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import get_type_hints
-
-import structlog
-from structlog.typing import EventDict
+from typing import TYPE_CHECKING, get_type_hints
 
 from common.errors import redacted_tree
 from common.log_events import LogLevel, level_of
+from common.runtime import not_installed
 from neve import api
 from neve.api.messages import Measured
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, FilteringBoundLogger
 
 Log = Callable[..., None]
 """`log("job assigned", job=…, compactor=…)`."""
@@ -325,7 +326,10 @@ def event_log(part: str, least: str = LogLevel.INFO) -> Log:
         part: `coordinator`, `compactor`, `gateway`, …
         least: Events below this level are left out.
     """
-    logger: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
+    with not_installed("rich"):  # It draws on terminals.
+        import structlog
+
+    logger: FilteringBoundLogger = structlog.wrap_logger(
         structlog.PrintLogger(sys.stderr),
         wrapper_class=structlog.make_filtering_bound_logger(least),
         processors=[
@@ -352,11 +356,11 @@ LINE_FIELDS = ("at", "level", "part", "event")
 """Fields at the start of every line; events have no fields of these names."""
 
 
-def _redact(_logger: object, _method: str, line: EventDict) -> EventDict:
+def _redact(_logger: object, _method: str, line: "EventDict") -> "EventDict":
     redacted: EventDict = redacted_tree(line)
     return redacted
 
 
-def _put_heads_first(_logger: object, _method: str, line: EventDict) -> EventDict:
+def _put_heads_first(_logger: object, _method: str, line: "EventDict") -> "EventDict":
     """Put the common fields first, so that a log file is easy to read."""
     return {head: line[head] for head in LINE_FIELDS} | dict(line)

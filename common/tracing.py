@@ -162,7 +162,7 @@ class OtlpSpans:
         if root is None:
             return
         own = root if name == ATTEMPT else root.child(name)
-        began_ns, ended_ns = (int(1e9 * each) for each in times_s)
+        began_ns, ended_ns = (int(1e9 * time_s) for time_s in times_s)
         self._processor.on_end(
             self._sdk.ReadableSpan(
                 name=name,

@@ -373,19 +373,19 @@ class StallWatch:
             _ENGINE_KEY: health.signs
         }
         passed_s = gap_s if health.up and gap_s <= CHECK_GAP_MAX_S else 0.0
-        self._seen = {key: self._aged(key, what, passed_s) for key, what in now_seen.items()}
-        stall = self._found(watched, health) if self._stall_s and health.up else None
+        self._seen = {key: self._aged(key, work, passed_s) for key, work in now_seen.items()}
+        stall = self._stall(watched, health) if self._stall_s and health.up else None
         if stall is not None:
             self._seen = {}
         return stall
 
-    def _aged(self, key: str, what: object, passed_s: float) -> _Observation:
+    def _aged(self, key: str, work: object, passed_s: float) -> _Observation:
         seen = self._seen.get(key)
-        if seen is None or seen.what != what:
-            return _Observation(what)
+        if seen is None or seen.what != work:
+            return _Observation(work)
         return replace(seen, quiet_s=seen.quiet_s + passed_s)
 
-    def _found(self, watched: list[Progress], health: EngineHealth) -> Stall | None:
+    def _stall(self, watched: list[Progress], health: EngineHealth) -> Stall | None:
         if (silent_s := self.quiet_s(_ENGINE_KEY)) >= self._stall_s:
             cause = f"the Spark driver has sent no life sign for {silent_s:.0f} s"
             return Stall(cause=cause, attempts=tuple(progress.attempt for progress in watched))
@@ -399,12 +399,14 @@ class StallWatch:
         cause = f"no progress for {longest_s:.0f} s: {listing}"
         return Stall(cause=cause, attempts=tuple(progress.attempt for progress in stalled))
 
-    def _stands_still(self, each: Progress, watched: list[Progress], health: EngineHealth) -> bool:
-        if self.quiet_s(each.attempt) < self._stall_s:
+    def _stands_still(
+        self, progress: Progress, watched: list[Progress], health: EngineHealth
+    ) -> bool:
+        if self.quiet_s(progress.attempt) < self._stall_s:
             return False
-        if each.state is not AttemptPhase.REWRITING or each.attempt in health.busy:
+        if progress.state is not AttemptPhase.REWRITING or progress.attempt in health.busy:
             return True
-        others = [other.attempt for other in watched if other.attempt != each.attempt]
+        others = [other.attempt for other in watched if other.attempt != progress.attempt]
         return all(self.quiet_s(other) >= self._stall_s for other in others)
 
 

@@ -161,9 +161,11 @@ class AttemptRunner:
         self._phases[attempt.id].setdefault(attempt.progress.state, now_s)
         return actions
 
-    async def cancel(self, attempt: AttemptStateMachine, asked: core.CancelRequested) -> None:
+    async def cancel(
+        self, attempt: AttemptStateMachine, cancellation: core.CancelRequested
+    ) -> None:
         """Cancel an attempt and its rewrite."""
-        for action in attempt.handle(asked, self._clock.now_s()):
+        for action in attempt.handle(cancellation, self._clock.now_s()):
             assert isinstance(action, core.CancelRewrite), action
             await self._engine.cancel(attempt.id)
 
@@ -545,8 +547,8 @@ class CompactorService:
         for name in reply.cancel:
             held = self._attempts.get(name)
             if held is not None:
-                asked = core.CancelRequested(cause="the coordinator took the job back")
-                await self._runner.cancel(held, asked)
+                cancellation = core.CancelRequested(cause="the coordinator took the job back")
+                await self._runner.cancel(held, cancellation)
         for grant in reply.grants:
             held = self._attempts.get(grant.attempt)
             if held is not None:
@@ -579,16 +581,16 @@ class CompactorService:
 
         A job that was already on its way is still returned, and waits for the next driver.
         """
-        asked = asyncio.ensure_future(self._coordinator.take(self._take_request(take)))
+        taking = asyncio.ensure_future(self._coordinator.take(self._take_request(take)))
         down = asyncio.ensure_future(self._engine.wait_down())
         try:
-            await asyncio.wait({asked, down}, return_when=asyncio.FIRST_COMPLETED)
-            if not asked.done():
+            await asyncio.wait({taking, down}, return_when=asyncio.FIRST_COMPLETED)
+            if not taking.done():
                 self._log("take withdrawn", take=take, cause="the engine died")
                 await self._coordinator.withdraw(take)
-            return await asked
+            return await taking
         finally:
-            asked.cancel()
+            taking.cancel()
             down.cancel()
 
     def _take_request(self, take: str) -> TakeRequest:
@@ -689,10 +691,10 @@ class TableStorage:
         now_s = self._clock.now_s()
         if not again and (self._trusted_until_s.get(table.id) or 0.0) > now_s:
             return
-        ours = await self._ours()
+        store_id = await self._ours()
         owner = await self._threads.run(table.location, _owner, table.location)
         try:
-            refuse_other_owner(table.location, owner, ours, table.id)
+            refuse_other_owner(table.location, owner, store_id, table.id)
         except RefusedError as error:
             if owner is None:
                 raise UnavailableError(f"{error}; is it mounted?") from error

@@ -153,9 +153,9 @@ class CoordinatorActor:
 
         Tables being dropped are included: files that wait for deletion there are already replaced.
         """
-        every = self._scanner.tables.values()
+        tables = self._scanner.tables.values()
         may = self._generations.may_change
-        return [table for table in every if table.state is TableState.GOING or may(table.id)]
+        return [table for table in tables if table.state is TableState.GOING or may(table.id)]
 
     async def _leave_when_replaced(self, claimed_s: float) -> None:
         """Exit for good, without a restart, when another coordinator has started."""
@@ -196,9 +196,9 @@ class CoordinatorActor:
     async def beat(self, beat: Heartbeat) -> HeartbeatReply:
         """Receive a heartbeat. The first one also starts the wait for the actor's death notice."""
         await self._ready.wait()
-        known = (beat.compactor, beat.incarnation)
-        if known not in self._watched:
-            self._watched.add(known)
+        process = (beat.compactor, beat.incarnation)
+        if process not in self._watched:
+            self._watched.add(process)
             watch = self._guarded_watch(beat.compactor, beat.incarnation)
             self._loops.append(asyncio.get_running_loop().create_task(watch))
         return await self._service.beat(beat)
@@ -314,9 +314,9 @@ class CoordinatorActor:
 
     async def analyze(self, table: str, tablets: Sequence[str]) -> None:
         """Request a count of live bytes in tablets, in the last group of the table's service."""
-        known = self._scanner.tables.get(table)
+        listed = self._scanner.tables.get(table)
         services = self._settings.services
-        name = None if known is None else known.settings.service
+        name = None if listed is None else listed.settings.service
         service = services.get(name or "") or next(iter(services.values()))
         asked = [TabletId.parse(table, tablet) for tablet in tablets]
         await self._parts.triggers.ask_analyses(table, asked, service.groups[-1].name)

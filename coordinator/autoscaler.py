@@ -120,16 +120,16 @@ class Autoscaler:
             await self._read_scales()
         names = await self._ray.names()
         status = self._state.status(now_s)
-        for found in status.groups:
-            group = self._groups.get(found.group)
+        for group_status in status.groups:
+            group = self._groups.get(group_status.group)
             if group is not None:
-                own = [
+                members = [
                     compactor
                     for compactor in status.compactors
-                    if compactor.group == found.group
-                    and _group_of(compactor.compactor) == found.group
+                    if compactor.group == group_status.group
+                    and _group_of(compactor.compactor) == group_status.group
                 ]
-                await self._scale(group, found, own, names, now_s)
+                await self._scale(group, group_status, members, names, now_s)
 
     async def scale(self, group: str, wanted: int | None) -> None:
         """Set the number of compactors of a group.
@@ -145,9 +145,9 @@ class Autoscaler:
             UnavailableError: The store does not answer; the number may or may not be written.
         """
         if group not in self._groups:
-            known = ", ".join(self._groups)
+            names = ", ".join(self._groups)
             raise UnknownGroupError(
-                f"group {group!r} does not exist or has no compactors, expected one of: {known}"
+                f"group {group!r} does not exist or has no compactors, expected one of: {names}"
             )
         if wanted is not None and not 0 <= wanted <= COMPACTORS_MAX:
             raise RequestError(f"number of compactors is {wanted}, expected 0 to {COMPACTORS_MAX}")
@@ -176,24 +176,24 @@ class Autoscaler:
             group: Name of the group.
             compactors: Compactors of the group that send heartbeats.
         """
-        own = self._groups.get(group)
-        if own is None or self._lever is None:
+        group_state = self._groups.get(group)
+        if group_state is None or self._lever is None:
             return None
         least, most = self._bounds(group)
-        last = own.last
+        last = group_state.last
         return api.GroupScaling(
             least=least,
             most=most,
             set_to=self._scales.get(group),
             desired=least if last is None else last.desired,
-            starting=len(own.starting),
+            starting=len(group_state.starting),
             draining=sum(compactor.draining for compactor in compactors),
             reason="not examined so far" if last is None else last.reason,
             blocked="" if last is None else last.blocked,
-            missing=own.lack.sentence,
-            unobtainable=own.lack.final,
-            starts_failed=own.starts_failed,
-            decisions=tuple(own.decisions),
+            missing=group_state.lack.sentence,
+            unobtainable=group_state.lack.final,
+            starts_failed=group_state.starts_failed,
+            decisions=tuple(group_state.decisions),
         )
 
     @property
@@ -216,19 +216,19 @@ class Autoscaler:
     async def _scale(
         self,
         group: _Group,
-        found: api.Group,
+        group_status: api.Group,
         heard: Sequence[api.Compactor],
         names: frozenset[str],
         now_s: float,
     ) -> None:
         """Examine one group and do what the policy decides."""
-        failed = await self._note_starting(group, found.group, heard, names, now_s)
-        group.lack = await self._lack(group, found.group)
+        failed = await self._note_starting(group, group_status.group, heard, names, now_s)
+        group.lack = await self._lack(group, group_status.group)
         problems = (
             compactor.start_problem for compactor in heard if compactor.compactor in group.starting
         )
         obstacle = group.lack.sentence or next(filter(None, problems), "")
-        load = replace(self._load(group, found, heard, failed, now_s), obstacle=obstacle)
+        load = replace(self._load(group, group_status, heard, failed, now_s), obstacle=obstacle)
         decision, group.memory = decide(load, group.memory, self._rules, now_s)
         decision = replace(decision, drain=decision.drain or self._outdated(load, heard))
         group.last, before = decision, group.last
@@ -248,11 +248,15 @@ class Autoscaler:
 
         A draining compactor no longer counts, so the policy starts another if the work needs it.
         """
-        if load.starting or any(each.draining for each in load.running):
+        if load.starting or any(compactor.draining for compactor in load.running):
             return ()
         edition = self._ray.edition
-        others = [each for each in heard if each.ready and each.edition != edition]
-        least = min(others, key=lambda each: (each.busy, each.compactor), default=None)
+        others = [
+            compactor for compactor in heard if compactor.ready and compactor.edition != edition
+        ]
+        least = min(
+            others, key=lambda compactor: (compactor.busy, compactor.compactor), default=None
+        )
         return () if least is None else (least.compactor,)
 
     async def _note_starting(
@@ -267,47 +271,49 @@ class Autoscaler:
         answers = {compactor.compactor for compactor in heard if compactor.ready}
         group.leaving |= {compactor.compactor for compactor in heard if compactor.draining}
         group.leaving &= names
-        own = {each for each in names if _group_of(each) == name}
-        own |= {compactor.compactor for compactor in heard}
-        starting = own - answers - group.leaving
+        existing = {compactor for compactor in names if _group_of(compactor) == name}
+        existing |= {compactor.compactor for compactor in heard}
+        starting = existing - answers - group.leaving
         failed = [
-            FailedStart(name=each, cause=await self._ray.why_gone(each))
-            for each in group.starting
-            if each not in own and each not in group.leaving
+            FailedStart(name=compactor, cause=await self._ray.why_gone(compactor))
+            for compactor in group.starting
+            if compactor not in existing and compactor not in group.leaving
         ]
         group.starts_failed += len(failed)
-        group.starting = {each: group.starting.get(each, now_s) for each in sorted(starting)}
+        group.starting = {
+            compactor: group.starting.get(compactor, now_s) for compactor in sorted(starting)
+        }
         return tuple(failed)
 
     def slot_rate(self, group: str) -> float | None:
         """Return the input bytes/s that a busy slot of a group rewrites, or None if unknown."""
-        known = self._groups.get(group)
-        return None if known is None else known.rate.bytes_s(1)
+        state = self._groups.get(group)
+        return None if state is None else state.rate.bytes_s(1)
 
     def _load(
         self,
         group: _Group,
-        found: api.Group,
+        group_status: api.Group,
         heard: Sequence[api.Compactor],
         failed: tuple[FailedStart, ...],
         now_s: float,
     ) -> GroupLoad:
-        slots = self._settings.compactor_of(found.group).slots
-        least, most = self._bounds(found.group)
+        slots = self._settings.compactor_of(group_status.group).slots
+        least, most = self._bounds(group_status.group)
         busy = sum(compactor.busy for compactor in heard)
-        group.rate = group.rate.seen(found.committed_bytes, busy, now_s)
+        group.rate = group.rate.seen(group_status.committed_bytes, busy, now_s)
         return GroupLoad(
-            group=found.group,
+            group=group_status.group,
             count_min=least,
             count_max=most,
             slots=slots,
-            queued_jobs=found.queued,
-            queued_bytes=found.queued_input_bytes,
-            running_jobs=found.running,
-            running_bytes=found.running_left_bytes,
-            deferred_tablets=found.deferred,
-            unplanned_tablets=self._scanner.waiting if found.group in self._first else 0,
-            oldest_age_s=found.oldest_age_s,
+            queued_jobs=group_status.queued,
+            queued_bytes=group_status.queued_input_bytes,
+            running_jobs=group_status.running,
+            running_bytes=group_status.running_left_bytes,
+            deferred_tablets=group_status.deferred,
+            unplanned_tablets=self._scanner.waiting if group_status.group in self._first else 0,
+            oldest_age_s=group_status.oldest_age_s,
             rate_bytes_s=group.rate.bytes_s(slots),
             running=tuple(
                 CompactorLoad(
@@ -324,8 +330,8 @@ class Autoscaler:
                 for name, since_s in group.starting.items()
             ),
             failed=failed,
-            paused=found.paused,
-            slots_wanted=self._state.slots_wanted(found.group),
+            paused=group_status.paused,
+            slots_wanted=self._state.slots_wanted(group_status.group),
         )
 
     async def _perform(
@@ -337,7 +343,7 @@ class Autoscaler:
             await self._ray.kill(name)
         for name in decision.drain:
             await self.shut_down(name, None)
-        free = (each for n in count(1) if (each := f"{decision.group}-{n}") not in names)
+        free = (name for n in count(1) if (name := f"{decision.group}-{n}") not in names)
         started = tuple(next(free) for _ in range(decision.start))
         for name in started:
             # Record it now; otherwise the failure would stay invisible.

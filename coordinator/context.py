@@ -130,8 +130,8 @@ class TableFaults:
             retry: Schedules the work again; called when the pause is over. Not needed by callers
                 that run periodically.
         """
-        known = self._faults.get((part, subject))
-        if known is not None and asyncio.get_running_loop().time() < known.retry_at_s:
+        fault = self._faults.get((part, subject))
+        if fault is not None and asyncio.get_running_loop().time() < fault.retry_at_s:
             self._retry_later(part, subject, retry)
             return None
         try:
@@ -161,8 +161,8 @@ class TableFaults:
 
     def note(self, part: str, subject: str, error: Exception) -> str:
         """Record a fault, and return its cause."""
-        known = self._faults.get((part, subject))
-        times = 1 if known is None else known.times + 1
+        previous = self._faults.get((part, subject))
+        times = 1 if previous is None else previous.times + 1
         cause = redacted(f"{type(error).__name__}: {error}"[:CAUSE_CHARS_MAX])
         retry_at_s = asyncio.get_running_loop().time() + self._backoff.wait_s(times)
         self._faults.put((part, subject), Fault(part, cause, times, retry_at_s))
@@ -174,7 +174,7 @@ class TableFaults:
     def sentences(self, *subjects: str) -> tuple[str, ...]:
         """Return one sentence for users on each fault of the given tables and tablets."""
         now_s = asyncio.get_running_loop().time()
-        causes = [(each, cause) for each, cause in self._unreadable if each in subjects]
+        causes = [(subject, cause) for subject, cause in self._unreadable if subject in subjects]
         return (
             *(_quarantined(subject, cause) for subject, cause in causes),
             *(fault.sentence(now_s) for (_, subject), fault in self._faults if subject in subjects),
@@ -200,9 +200,9 @@ class TableFaults:
 
     def all_unreadable(self) -> tuple[str, ...]:
         """Return a sentence for each of the first unreadable tables and tablets, and a count."""
-        every = [_quarantined(subject, cause) for subject, cause in self._unreadable]
-        more = len(every) - SENTENCES_MAX
-        return (*every[:SENTENCES_MAX], *([f"{more} more cannot be read"] if more > 0 else []))
+        sentences = [_quarantined(subject, cause) for subject, cause in self._unreadable]
+        more = len(sentences) - SENTENCES_MAX
+        return (*sentences[:SENTENCES_MAX], *([f"{more} more cannot be read"] if more > 0 else []))
 
     def notice(self, part: str, table: str, sentence: str) -> None:
         """Show that a table needs an operator, until the notice is withdrawn.
@@ -319,7 +319,7 @@ class Generations:
         self._store = store
         self._log = log
         self._reasons: dict[str, str | None] = {}
-        self._known: dict[str, int] = {}
+        self._highest: dict[str, int] = {}
         self._described: dict[str, Table] = {}
 
     def may_change(self, table: str) -> bool:
@@ -328,14 +328,14 @@ class Generations:
 
     def known(self, table: str) -> int:
         """Return the highest known generation of a table."""
-        return self._known.get(table, 0)
+        return self._highest.get(table, 0)
 
     async def refusal(self, table: str) -> str | None:
         """Return why no job of a table may be reserved, or None; check the table if necessary."""
         if table not in self._reasons:
             try:
-                found = await self._store.table(table)
-                return None if found is None else await self.look(found)
+                stored = await self._store.table(table)
+                return None if stored is None else await self.look(stored)
             except Exception as error:  # A table that cannot be checked gets no jobs.
                 if not isinstance(error, _ERRORS):
                     self.faults.note("the look at generations", table, error)
@@ -349,13 +349,13 @@ class Generations:
             MetadataError: The store did not answer as it should.
             UnavailableError: Store or storage do not answer.
         """
-        location, known = open_location(table.location), self.known(table.id)
+        location, known_generation = open_location(table.location), self.known(table.id)
         written = await self.threads.run(table.location, written_generation, location)
         stored = await self._store.generation(table.id)
-        if stored < known and written < known:
+        if stored < known_generation and written < known_generation:
             # The store lost writes before the location was written: record the known generation.
-            await self.threads.run(table.location, _raise_written, location, known)
-            written = known
+            await self.threads.run(table.location, _raise_written, location, known_generation)
+            written = known_generation
         reason = generation_fault(table.name, stored, written)
         owner = await self.threads.run(table.location, read_owner, location)
         if reason is None and owner is not None:
@@ -364,7 +364,7 @@ class Generations:
             self._log("table is read-only", table=table.name, cause=reason)
         self._reasons[table.id] = reason
         if reason is None:
-            self._known[table.id] = stored
+            self._highest[table.id] = stored
         return reason
 
     async def count_up(self, table: Table) -> None:
@@ -377,11 +377,11 @@ class Generations:
         until_s = await self._store.now_s() + LOOK_LASTS_S
         if await self.look(table) is not None:
             return
-        location, known = open_location(table.location), self.known(table.id)
-        change = BumpGeneration(table=table.id, generation=known, until_s=until_s)
+        location, generation = open_location(table.location), self.known(table.id)
+        change = BumpGeneration(table=table.id, generation=generation, until_s=until_s)
         outcome = await self._store.apply(change)
         if isinstance(outcome, Applied) and outcome.generation is not None:
-            self._known[table.id] = outcome.generation
+            self._highest[table.id] = outcome.generation
             await self.threads.run(table.location, _raise_written, location, outcome.generation)
         if self._described.get(table.id) != table:
             await self.threads.run(table.location, _describe, location, table)
@@ -402,9 +402,9 @@ class Generations:
                 await self.faults.run("the look at generations", table.id, work)
 
         while True:
-            everyone = [each for each in tables() if each.state is not TableState.GOING]
+            everyone = [table for table in tables() if table.state is not TableState.GOING]
             whole = rounds % int(self._interval_s / pause_s) == 0
-            due = [each for each in everyone if whole or not self.may_change(each.id)]
+            due = [table for table in everyone if whole or not self.may_change(table.id)]
             await asyncio.gather(*map(count_up, due))
             self._forget_all_but({table.id for table in everyone})
             rounds += 1
@@ -416,10 +416,10 @@ class Generations:
         except _ERRORS as error:
             self._log("generation not counted up", table=table.name, cause=str(error))
 
-    def _forget_all_but(self, known: set[str]) -> None:
-        for table in [reason for reason in self._reasons if reason not in known]:
+    def _forget_all_but(self, tables: set[str]) -> None:
+        for table in [table_id for table_id in self._reasons if table_id not in tables]:
             del self._reasons[table]
-            self._known.pop(table, None)
+            self._highest.pop(table, None)
             self._described.pop(table, None)
 
 

@@ -83,13 +83,13 @@ class Maintenance:
         else:
             ids = [tablet, *await store.tablet_ids(table_id, tablet.end, 1)]
         count = TABLETS_MAX if tablet is None else 1
-        read = await store.readable(ids)
+        tablets = await store.readable(ids)
         garbage = await self._collector.counts(table)
         moment = _Moment(table, await store.now_s(), garbage)
         rows: list[api.MaintenanceOperation] = []
-        for each, right in zip(read[:count], [*read[1:], None], strict=False):
-            if each is not None and not isinstance(each, UnreadableTablet):
-                rows += tablet_operations(await self._facts(each, right, moment))
+        for left, right in zip(tablets[:count], [*tablets[1:], None], strict=False):
+            if left is not None and not isinstance(left, UnreadableTablet):
+                rows += tablet_operations(await self._facts(left, right, moment))
         return api.TableMaintenance(
             table=table.name,
             operations=ranked(rows, table.settings.maintenance_priority),

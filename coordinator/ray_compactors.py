@@ -34,9 +34,9 @@ _PREFIX = compactor_actor_name("")
 
 def compactor_names() -> frozenset[str]:
     """Return the existing compactors: running, starting, or waiting for a node."""
-    found = ray.util.list_named_actors(all_namespaces=True)
-    own = (each["name"] for each in found if each["namespace"] == NAMESPACE)
-    return frozenset(name.removeprefix(_PREFIX) for name in own if name.startswith(_PREFIX))
+    actors = ray.util.list_named_actors(all_namespaces=True)
+    names = (actor["name"] for actor in actors if actor["namespace"] == NAMESPACE)
+    return frozenset(name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX))
 
 
 def shut_down_all() -> list[Any]:
@@ -55,7 +55,7 @@ def shut_down_all() -> list[Any]:
     answered: list[Any] = []
     if asked:
         answered, _ = ray.wait(asked, num_returns=len(asked), timeout=SHUT_DOWN_ANSWER_MAX_S)
-    waits_s = [_longest_s(each) for each in answered]
+    waits_s = [_longest_s(answer) for answer in answered]
     waited = [call for call, question in zip(calls, asked, strict=True) if question in answered]
     if waited:
         ray.wait(waited, num_returns=len(waited), timeout=max(waits_s))
@@ -103,8 +103,8 @@ def known_nodes() -> KnownNodes:
     config = ray._private.state.state.get_cluster_config()  # noqa: SLF001 - Ray has no public API for it
     types = None
     if config is not None:
-        every = config.node_group_configs
-        types = tuple(dict(each.resources) for each in every if each.max_count)
+        node_types = config.node_group_configs
+        types = tuple(dict(node_type.resources) for node_type in node_types if node_type.max_count)
     return KnownNodes(
         nodes=nodes,
         types=types,
@@ -115,22 +115,22 @@ def known_nodes() -> KnownNodes:
     )
 
 
-def lack_of(missing: str, needs: Sequence[NodeNeed], known: KnownNodes) -> Lack:
+def lack_of(missing: str, needs: Sequence[NodeNeed], nodes: KnownNodes) -> Lack:
     """Return the missing resources, and whether a node with them may be added. Pure.
 
     Args:
         missing: Description of the missing resources, from `NodeNeed.lack`.
         needs: Resources that nodes must have for the group.
-        known: Ray's knowledge of nodes.
+        nodes: Ray's knowledge of nodes.
     """
-    own = {need.resource for need in needs if need.resource}
-    if any(not own.isdisjoint(each) for each in known.infeasible):
+    own_resources = {need.resource for need in needs if need.resource}
+    if any(not own_resources.isdisjoint(request) for request in nodes.infeasible):
         return Lack(f"{missing}; Ray's autoscaler reports that no node type has it", final=True)
-    if known.types is not None:
-        if any(need.lack(known.types) for need in needs):
+    if nodes.types is not None:
+        if any(need.lack(nodes.types) for need in needs):
             return Lack(f"{missing}; no node type of Ray's autoscaler has it", final=True)
         return Lack(f"{missing}; Ray's autoscaler adds a node when compactors are needed")
-    if known.autoscaled:
+    if nodes.autoscaled:
         return Lack(f"{missing}; Ray's autoscaler may add a node when compactors are needed")
     return Lack(f"{missing}; no autoscaler adds such a node, so start one", final=True)
 

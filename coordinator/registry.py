@@ -78,10 +78,10 @@ class InstalledPlanners(Mapping[str, Planner]):
                 raise KeyError(name) from error
             except PluginError as error:
                 self._loaded[name] = error
-        found = self._loaded[name]
-        if isinstance(found, PluginError):
-            raise found
-        return found
+        plugin = self._loaded[name]
+        if isinstance(plugin, PluginError):
+            raise plugin
+        return plugin
 
     def __iter__(self) -> Iterator[str]:
         """Return the names of all installed planners."""
@@ -98,9 +98,9 @@ def unread_settings(planners: Mapping[str, Planner]) -> dict[str, str]:
     Args:
         planners: All planners that the table may use, by name.
     """
-    read = [settings_read_by(planner) for planner in planners.values()]
-    declared = [each for each in read if each is not None]
-    if len(declared) < len(read):
+    setting_names = [settings_read_by(planner) for planner in planners.values()]
+    declared = [names for names in setting_names if names is not None]
+    if len(declared) < len(setting_names):
         return {}  # A planner without a declaration may read any setting.
     names = ", ".join(sorted(planners))
     why = f"has no effect yet: no planner that the table uses reads it ({names})"
@@ -154,37 +154,37 @@ def control_loop(settings: Settings) -> ControlLoop:
     Raises:
         SettingError: As for `load_controller`.
     """
-    own = settings.control
+    control = settings.control
     rules = ControlRules(
-        period_s=own.period_s,
+        period_s=control.period_s,
         base_shares={
-            ShareClass.SYSTEM: own.system_shares,
-            ShareClass.USER: own.user_shares,
-            ShareClass.URGENT: own.urgent_shares,
-            ShareClass.STATISTICS: own.statistics_shares,
+            ShareClass.SYSTEM: control.system_shares,
+            ShareClass.USER: control.user_shares,
+            ShareClass.URGENT: control.urgent_shares,
+            ShareClass.STATISTICS: control.statistics_shares,
         },
         guard=GuardRules(
-            slew_shares_s=own.slew_shares_s,
-            hysteresis=own.hysteresis,
-            bytes_s_min=own.bytes_s_min,
+            slew_shares_s=control.slew_shares_s,
+            hysteresis=control.hysteresis,
+            bytes_s_min=control.bytes_s_min,
         ),
-        bytes_s_max=own.bytes_s_max or None,
-        foreground_limit_s=own.foreground_limit_s or None,
-        memory_bytes=own.memory_bytes or executors_memory_bytes(settings),
+        bytes_s_max=control.bytes_s_max or None,
+        foreground_limit_s=control.foreground_limit_s or None,
+        memory_bytes=control.memory_bytes or executors_memory_bytes(settings),
         group_slots={
-            name: each.compactors.max * settings.compactor_of(name).slots
-            for name, each in settings.groups.items()
+            name: group.compactors.max * settings.compactor_of(name).slots
+            for name, group in settings.groups.items()
         },
     )
-    return ControlLoop(load_controller(own), rules)
+    return ControlLoop(load_controller(control), rules)
 
 
 def executors_memory_bytes(settings: Settings) -> int:
     """Return the total heap size of all executors that may run at the same time."""
     return sum(
-        own.executors * parse_size_bytes(own.executor_memory)
+        compactor.executors * parse_size_bytes(compactor.executor_memory)
         for group in settings.compactors_max()
-        for own in [settings.compactor_of(group)]
+        for compactor in [settings.compactor_of(group)]
     )
 
 
@@ -207,13 +207,13 @@ class _BrokenTrackers:
 
 def load_trackers() -> dict[str, TrackerPlugin]:
     """Return all backlog trackers by name; one that does not load affects only its own backlogs."""
-    found: dict[str, TrackerPlugin] = {}
+    trackers: dict[str, TrackerPlugin] = {}
     for name in TRACKERS.names():
         try:
-            found[name] = load_tracker(name)
+            trackers[name] = load_tracker(name)
         except PluginError as problem:
-            found[name] = _BrokenTrackers(problem)
-    return found
+            trackers[name] = _BrokenTrackers(problem)
+    return trackers
 
 
 def unknown_surroundings(_tablet: Tablet, _table: Table) -> Surroundings:
@@ -252,7 +252,7 @@ def planner_for(
         *,
         only: Kind | None = None,
     ) -> TabletPlan:
-        found = plan_tablet(
+        tablet_plan = plan_tablet(
             tablet,
             table,
             settings.services,
@@ -265,7 +265,7 @@ def planner_for(
             around=around(tablet, table),
         )
         return with_backlog(
-            with_pressure(found, tablet),
+            with_pressure(tablet_plan, tablet),
             tablet,
             table,
             trackers,

@@ -477,7 +477,7 @@ def _common_span(requests: Sequence[Request]) -> tuple[bytes | None, bytes | Non
     """Return the common bounds of all ranges."""
     starts = [request.range.start for request in requests]
     ends = [request.range.until for request in requests]
-    start = None if None in starts else min(each for each in starts if each is not None)
+    start = None if None in starts else min(bound for bound in starts if bound is not None)
     until = None if None in ends else max(end for end in ends if end is not None)
     return start, until
 
@@ -538,7 +538,10 @@ class RequestDriver:
     def open_requests(self) -> list[Request]:
         """Return the open requests of all tables."""
         return [
-            request for some in self._open.values() for request in some if not request.state.ended
+            request
+            for requests in self._open.values()
+            for request in requests
+            if not request.state.ended
         ]
 
     @property
@@ -581,38 +584,38 @@ class RequestDriver:
             await asyncio.sleep(RETRY_S)
             self.table_changed(table)
 
-    async def _look(self, table: str, news: _TableNews) -> None:
+    async def _look(self, table_id: str, news: _TableNews) -> None:
         if news.whole:
-            await self._look_at_all(table)
+            await self._look_at_all(table_id)
             return
-        found = await self._context.store.table(table)
-        requests = self._open.get(table, ())
-        if found is None or not requests:
+        table = await self._context.store.table(table_id)
+        requests = self._open.get(table_id, ())
+        if table is None or not requests:
             return
         now_s = await self._context.store.now_s()
         tablets = await self._context.store.tablets([*news.tablets])
-        read = [tablet for tablet in tablets if tablet is not None]
-        unsettled = await self._step_in(requests, found, read, now_s)
-        if len(read) < len(tablets) or _any_settled(requests, read, unsettled):
-            self._count_soon(table)
+        existing = [tablet for tablet in tablets if tablet is not None]
+        unsettled = await self._step_in(requests, table, existing, now_s)
+        if len(existing) < len(tablets) or _any_settled(requests, existing, unsettled):
+            self._count_soon(table_id)
 
-    async def _look_at_all(self, table: str) -> None:
+    async def _look_at_all(self, table_id: str) -> None:
         store = self._context.store
-        requests = tuple(await store.open_requests(table))
+        requests = tuple(await store.open_requests(table_id))
         if not requests:
-            self._open.pop(table, None)
-            self._rests_until_s.pop(table, None)
-            self._waiting.pop(table, None)
+            self._open.pop(table_id, None)
+            self._rests_until_s.pop(table_id, None)
+            self._waiting.pop(table_id, None)
             return
-        self._open[table] = requests
-        found, now_s = await store.table(table), await store.now_s()
-        early = [why_cancel(request, found, now_s) for request in requests]
+        self._open[table_id] = requests
+        table, now_s = await store.table(table_id), await store.now_s()
+        early = [why_cancel(request, table, now_s) for request in requests]
         if moves := [change for change in early if change is not None]:
             outcomes = [await self._context.apply_or_unknown(change) for change in moves]
             if any(isinstance(outcome, Applied) for outcome in outcomes):
-                self.table_changed(table)
-        elif found is not None:
-            await self._step_everywhere(requests, found, now_s)
+                self.table_changed(table_id)
+        elif table is not None:
+            await self._step_everywhere(requests, table, now_s)
 
     async def _step_everywhere(
         self, requests: Sequence[Request], table: Table, now_s: float
@@ -620,11 +623,11 @@ class RequestDriver:
         """Take a step in every tablet; end the requests that have no work left in any."""
         left = dict.fromkeys((request.id for request in requests), 0)
         count = 0
-        async for read in tablet_pages(self._context.store, table, requests):
-            count += len(read)
-            for _, request in await self._step_in(requests, table, read, now_s):
+        async for page in tablet_pages(self._context.store, table, requests):
+            count += len(page)
+            for _, request in await self._step_in(requests, table, page, now_s):
                 left[request] += 1
-        await self._move_on([each for each in requests if not left[each.id]], table, now_s)
+        await self._move_on([request for request in requests if not left[request.id]], table, now_s)
         rest_s = min(count * REST_PER_TABLET_S, REST_MAX_S)
         self._rests_until_s[table.id] = asyncio.get_running_loop().time() + rest_s
 
@@ -687,9 +690,9 @@ class RequestDriver:
             return
         store = self._context.store
         history = await store.history(table.id, HISTORY_MAX)
-        own = [each for each in history if each.request == request.id]
-        deleted = sum(max(each.rows_deleted, each.transform_dropped) for each in own)
-        changed = sum(each.rows_changed for each in own)
+        records = [record for record in history if record.request == request.id]
+        deleted = sum(max(record.rows_deleted, record.transform_dropped) for record in records)
+        changed = sum(record.rows_changed for record in records)
         entry = {
             "id": f"end-{request.id}",
             "at_s": round(now_s, 3),

@@ -378,12 +378,15 @@ class JobTraces:
         now_s = self._now_s()
         # A restarted coordinator knows only the report of the compactor.
         began_s = handed.began_s if handed else now_s - (report.elapsed_s if report else 0.0)
-        known: dict[str, str | int] = {"neve.attempt": attempt, "neve.end": end.value}
+        attributes: dict[str, str | int] = {"neve.attempt": attempt, "neve.end": end.value}
         if report is not None:
-            known |= {"neve.compactor": report.compactor, "neve.moved_bytes": report.moved_bytes}
+            attributes |= {
+                "neve.compactor": report.compactor,
+                "neve.moved_bytes": report.moved_bytes,
+            }
         if handed is not None:
-            known |= _attributes(handed.assignment)
-        self._spans.emit(context, ATTEMPT, (began_s, now_s), known)
+            attributes |= _attributes(handed.assignment)
+        self._spans.emit(context, ATTEMPT, (began_s, now_s), attributes)
 
 
 def _attributes(assignment: Assignment) -> dict[str, str | int]:

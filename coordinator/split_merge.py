@@ -205,7 +205,7 @@ class OperationSteps:
             operation = tablets[0].operation
             assert operation is not None, tablet
             change = await self._next_change(tablets, table)
-            ids = tuple(each.id for each in tablets)
+            ids = tuple(member.id for member in tablets)
             if isinstance(change, WaitForTablets):
                 return LookResult(OperationStatus(table, operation, ids, change.reason))
             outcome = await self._take(change, operation, ids)
@@ -244,11 +244,11 @@ class OperationSteps:
 
     async def merge(self, left: TabletId, right: TabletId, table: Table) -> bool:
         """Begin the merge of two small neighbours; return whether it began."""
-        one, other = await self._context.store.tablets([left, right])
+        left_tablet, right_tablet = await self._context.store.tablets([left, right])
         now_s = await self._context.store.now_s()
-        if one is None or other is None:
+        if left_tablet is None or right_tablet is None:
             return False
-        why = why_merge(one, other, table, now_s, self.rules.lasts_max_s)
+        why = why_merge(left_tablet, right_tablet, table, now_s, self.rules.lasts_max_s)
         if why is None:
             return False
         return await self._begin(OperationKind.MERGE, (left, right), why)
@@ -262,8 +262,8 @@ class OperationSteps:
         ids = operation_tablets(read)
         if ids is None:  # The left tablet of a merge; its right neighbour refers to both.
             ids = (tablet, *await store.tablet_ids(tablet.table, after=tablet.end, count=1))
-        found = [each for each in await store.tablets(ids) if each is not None]
-        own = [each for each in found if _is_of(each, read.operation)]
+        members = [member for member in await store.tablets(ids) if member is not None]
+        own = [member for member in members if _is_of(member, read.operation)]
         return own or None
 
     async def _next_change(self, tablets: list[Tablet], table: Table) -> OperationChange:
@@ -484,13 +484,13 @@ class OperationDriver:
         while True:
             await self._to_walk.wait()
             now_s = loop.time()
-            due = [each for each in self._walk if self._walked_s.get(each, 0.0) <= now_s]
+            due = [table for table in self._walk if self._walked_s.get(table, 0.0) <= now_s]
             if not due:
                 self._to_walk.clear()
                 if timer is not None:
                     timer.cancel()
                 if self._walk:
-                    first_s = min(self._walked_s[each] for each in self._walk)
+                    first_s = min(self._walked_s[table] for table in self._walk)
                     timer = loop.call_at(first_s, self._to_walk.set)
                 continue
             del self._walk[due[0]]
@@ -506,29 +506,29 @@ class OperationDriver:
         except (MetadataError, UnavailableError) as error:
             self._context.log("sizes not looked at", table=table, cause=str(error))
 
-    async def _walk_over(self, table: str) -> None:
-        found = await self._context.store.table(table)
-        if found is None:
-            self._walked_s.pop(table, None)
-            for tablet in [status for status in self._statuses if status.table == table]:
+    async def _walk_over(self, table_id: str) -> None:
+        table = await self._context.store.table(table_id)
+        if table is None:
+            self._walked_s.pop(table_id, None)
+            for tablet in [status for status in self._statuses if status.table == table_id]:
                 del self._statuses[tablet]
             return
-        self._walked_s[table] = asyncio.get_running_loop().time() + WALK_REST_S
-        if not has_ranges(found) or found.state is not TableState.LIVE:
+        self._walked_s[table_id] = asyncio.get_running_loop().time() + WALK_REST_S
+        if not has_ranges(table) or table.state is not TableState.LIVE:
             return
-        store, limit = self._context.store, found.settings.split_bytes
-        if not limit and not merge_bytes(found):
+        store, limit = self._context.store, table.settings.split_bytes
+        if not limit and not merge_bytes(table):
             return
         before: list[tuple[TabletId, Record]] = []
         after: bytes | None = None
-        while ids := await store.tablet_ids(table, after=after, count=PAGE_TABLETS):
+        while ids := await store.tablet_ids(table_id, after=after, count=PAGE_TABLETS):
             records = await store.records(ids)
             page = [(id_, record or Record()) for id_, record in zip(ids, records, strict=True)]
             for id_, record in page:
                 if limit and record.size_bytes > limit and not record.operation:
                     self._large.put(id_, None)
                     self._awake.set()
-            await self._merge([*before, *page], found)
+            await self._merge([*before, *page], table)
             before, after = page[-1:], ids[-1].end
 
     async def _merge(self, page: list[tuple[TabletId, Record]], table: Table) -> None:

@@ -83,8 +83,8 @@ async def _claim(store: TabletStore, coordinator: str) -> float:
     if not isinstance(outcome, Applied):
         raise UnavailableError(f"the lead is not claimed: {outcome.reason}")
     claim = await store.claim()
-    mine = claim is not None and claim.coordinator == coordinator
-    return claim.since_s if claim is not None and mine else outcome.now_s
+    is_ours = claim is not None and claim.coordinator == coordinator
+    return claim.since_s if claim is not None and is_ours else outcome.now_s
 
 
 # ---------------------------------------------------------------- Rate limits of groups and volumes

@@ -134,11 +134,11 @@ class TriggerDriver:
             MetadataError: The store did not answer as it should.
         """
         for first in range(0, len(tablets), ANALYSES_AT_ONCE):
-            some = tablets[first : first + ANALYSES_AT_ONCE]
-            notes = tuple(_wish(tablet, group) for tablet in some)
+            batch = tablets[first : first + ANALYSES_AT_ONCE]
+            notes = tuple(_wish(tablet, group) for tablet in batch)
             outcome = await self._context.apply(WriteAnalyses(table=table_id, notes=notes))
             _require_applied(outcome, f"analyses of table {table_id}")
-            for tablet in some:
+            for tablet in batch:
                 self._scanner.ask(tablet)
 
     def _table(self, table_id: str) -> Table:

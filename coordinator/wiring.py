@@ -59,7 +59,7 @@ def request_figures(
     states = Counter({RequestState.ACTIVE: 0, RequestState.CANCELLING: 0})
     states.update(request.state for request in requests)
     ended = {state: driver.ended[state] for state in RequestState if state.ended}
-    oldest_s = max((now_s - each.submitted_at_s for each in requests), default=0.0)
+    oldest_s = max((now_s - request.submitted_at_s for request in requests), default=0.0)
     return [
         *(MetricValue("neve_requests", count, (state,)) for state, count in states.items()),
         *(MetricValue("neve_requests_ended_total", count, (how,)) for how, count in ended.items()),
@@ -275,8 +275,8 @@ class CoordinatorParts:
         )
 
     def _scaling(self, group: str, status: CoordinatorStatus) -> api.GroupScaling | None:
-        own = [compactor for compactor in status.compactors if compactor.group == group]
-        return self.autoscaler.scaling(group, own)
+        members = [compactor for compactor in status.compactors if compactor.group == group]
+        return self.autoscaler.scaling(group, members)
 
     async def _tick_forever(self, interval_s: float) -> None:
         while True:
@@ -338,13 +338,13 @@ def _collecting(
 ) -> tuple[ManifestPublisher, GarbageCollector]:
     """Return the manifest publisher, and the collector that respects its manifests."""
     own, store = settings.coordinator, context.store
-    known = context.generations.known if context.generations else lambda _table: 0
+    known_generation = context.generations.known if context.generations else lambda _table: 0
     manifests = ManifestPublisher(
         store,
         context.ids,
         own.garbage_grace_s,
         context.log,
-        known_generation=known,
+        known_generation=known_generation,
         faults=context.faults,
         threads=context.threads,
     )
@@ -362,7 +362,7 @@ def _collecting(
         manifests,
         clock=context.clock,
         faults=context.faults,
-        known_generation=known,
+        known_generation=known_generation,
     )
     return manifests, collector
 

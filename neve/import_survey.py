@@ -134,26 +134,26 @@ def list_directory(location: Location) -> Listing:
         RefusedError: A folder in it belongs to another table, or to another table format.
         UnavailableError: The storage does not answer.
     """
-    found = Listing(published=published_marks(location))
+    listing = Listing(published=published_marks(location))
     try:
         for path, size_bytes, why in (
-            _list_local(location, found) if location.is_local else _list_remote(location, found)
+            _list_local(location, listing) if location.is_local else _list_remote(location, listing)
         ):
             if why is None:
                 why = _why_unusable(location, path)
             if why is not None:
-                found.misfits[_path_text(path)] = why
+                listing.misfits[path.encode("utf-8", "backslashreplace").decode()] = why
                 continue
-            found.files.append(FoundFile(path, size_bytes))
-            if len(found.files) > FILES_MAX:
+            listing.files.append(FoundFile(path, size_bytes))
+            if len(listing.files) > FILES_MAX:
                 raise RequestError(
                     f"location {location.uri} holds more than {FILES_MAX:,} files; "
                     "import its folders as tables of their own"
                 )
     except OSError as error:
         raise UnavailableError(f"location {location.uri} cannot be listed: {error}") from error
-    found.files.sort(key=lambda file: file.path)
-    return found
+    listing.files.sort(key=lambda file: file.path)
+    return listing
 
 
 def list_former(location: Location) -> dict[str, str]:
@@ -170,18 +170,18 @@ def list_former(location: Location) -> dict[str, str]:
     return {path: why for path, file in stored.items() if file.whose in FORMER}
 
 
-def _list_local(location: Location, found: Listing) -> Iterator[tuple[str, int, str | None]]:
+def _list_local(location: Location, listing: Listing) -> Iterator[tuple[str, int, str | None]]:
     folders = [""]
     while folders:
         folder = folders.pop()
         with os.scandir(f"{location.root}/{folder}") as entries:
             for entry in entries:
                 path = folder + entry.name
-                _refuse_other_format(location, path, found)
+                _refuse_other_format(location, path, listing)
                 if entry.name == SERVICE_FOLDER and os.path.exists(f"{entry.path}/store"):
                     _refuse_nested(location, folder)
                 elif is_hidden(entry.name):
-                    found.ignored += 1
+                    listing.ignored += 1
                 elif entry.is_symlink():
                     yield path, 0, "it is a link, and links are not followed"
                 elif entry.is_dir(follow_symlinks=False):
@@ -192,20 +192,20 @@ def _list_local(location: Location, found: Listing) -> Iterator[tuple[str, int, 
                     yield path, 0, "it is neither a file nor a folder"
 
 
-def _list_remote(location: Location, found: Listing) -> Iterator[tuple[str, int, str | None]]:
+def _list_remote(location: Location, listing: Listing) -> Iterator[tuple[str, int, str | None]]:
     prefix = location.root + "/"
     selector = fs.FileSelector(location.root, recursive=True)
-    for each in location.filesystem.get_file_info(selector):
-        if each.type != fs.FileType.File:
+    for entry in location.filesystem.get_file_info(selector):
+        if entry.type != fs.FileType.File:
             continue
-        path = each.path.removeprefix(prefix)
-        _refuse_other_format(location, path, found)
+        path = entry.path.removeprefix(prefix)
+        _refuse_other_format(location, path, listing)
         if f"/{path}".endswith(f"/{OWNER_PATH}"):
             _refuse_nested(location, path.removesuffix(OWNER_PATH))
         elif any(map(is_hidden, path.split("/"))):
-            found.ignored += 1
+            listing.ignored += 1
         else:
-            yield path, int(each.size), None
+            yield path, int(entry.size), None
 
 
 def _refuse_nested(location: Location, folder: str) -> None:
@@ -217,10 +217,10 @@ def _refuse_nested(location: Location, folder: str) -> None:
         )
 
 
-def _refuse_other_format(location: Location, path: str, found: Listing) -> None:
+def _refuse_other_format(location: Location, path: str, listing: Listing) -> None:
     """Reject a location with a subfolder that is a table of another format."""
     mark = mark_in_path(path)
-    if mark is not None and mark[0] not in found.published:
+    if mark is not None and mark[0] not in listing.published:
         where = f"{location.root}/{mark[0]}"
         raise RefusedError(ForeignMark(mark[1], where).refusal(location.uri))
 
@@ -234,10 +234,6 @@ def _why_unusable(location: Location, path: str) -> str | None:
     except RequestError:
         return "its name has empty parts, '..', a backslash or a zero byte; rename it"
     return None
-
-
-def _path_text(path: str) -> str:
-    return path.encode("utf-8", "backslashreplace").decode()
 
 
 # ------------------------------------------------------------------------------------------ Footers
@@ -304,11 +300,11 @@ def _read_footer(location: Location, file: FoundFile, names: Sequence[str]) -> F
 def _column_statistics(
     metadata: pq.FileMetaData, schema: pa.Schema, names: Sequence[str]
 ) -> dict[str, ColumnStatistics]:
-    wanted = [name for name in names if name in schema.names]
-    if not wanted:
+    present = [name for name in names if name in schema.names]
+    if not present:
         return {}
     at = {metadata.schema.column(n).path: n for n in range(metadata.num_columns)}
-    return {name: _statistics_of_column(metadata, at[name]) for name in wanted if name in at}
+    return {name: _statistics_of_column(metadata, at[name]) for name in present if name in at}
 
 
 def _statistics_of_column(metadata: pq.FileMetaData, at: int) -> ColumnStatistics:
@@ -400,7 +396,7 @@ class ImportedDirectory:
     """State of the import of one directory."""
 
     body: NewImport
-    place: Location
+    location: Location
     table: Table | None
     """The table of an earlier run; None: the table is new."""
     listing: Listing = field(default_factory=Listing)
@@ -426,14 +422,14 @@ def type_of_values(texts: Iterable[str | None]) -> str:
     Args:
         texts: Values from folder names; None is null.
     """
-    known = {text for text in texts if text is not None}
-    if known and all(_WHOLE.fullmatch(text) for text in known):
-        numbers = [int(text) for text in known]
+    values = {text for text in texts if text is not None}
+    if values and all(_WHOLE.fullmatch(text) for text in values):
+        numbers = [int(text) for text in values]
         if all(-(2**31) <= number < 2**31 for number in numbers):
             return "int32"
         if all(-(2**63) <= number < 2**63 for number in numbers):
             return "int64"
-    if known and all(map(_is_day, known)):
+    if values and all(map(_is_day, values)):
         return "date"
     return "string"
 
@@ -504,30 +500,30 @@ def _unite_in_order(
     for schema in order:
         sources = [] if united is None else [("the other files", united)]
         try:
-            made = unite_schemas([*sources, (f"file {paths[schema][0]}", schema)])
-            columns_of(made)  # Raises for types that tables do not support.
+            joined = unite_schemas([*sources, (f"file {paths[schema][0]}", schema)])
+            columns_of(joined)  # Raises for types that tables do not support.
         except RequestError as error:
             misfits |= dict.fromkeys(paths[schema], str(error))
         else:
-            united = made
+            united = joined
     return SchemaUnion(united if united is not None else pa.schema([]), misfits)
 
 
 def _unite_known(
-    paths: Mapping[pa.Schema, Sequence[str]], order: Sequence[pa.Schema], known: pa.Schema
+    paths: Mapping[pa.Schema, Sequence[str]], order: Sequence[pa.Schema], expected: pa.Schema
 ) -> SchemaUnion:
     misfits: dict[str, str] = {}
     for schema in order:
         try:
-            _require_known(f"file {paths[schema][0]}", schema, known)
+            _require_known(f"file {paths[schema][0]}", schema, expected)
         except RequestError as error:
             misfits |= dict.fromkeys(paths[schema], str(error))
-    return SchemaUnion(known, misfits)
+    return SchemaUnion(expected, misfits)
 
 
-def _require_known(source: str, schema: pa.Schema, known: pa.Schema) -> None:
-    require_readable(source, schema, known)
-    if unknown := sorted(set(schema.names) - set(known.names)):
+def _require_known(source: str, schema: pa.Schema, expected: pa.Schema) -> None:
+    require_readable(source, schema, expected)
+    if unknown := sorted(set(schema.names) - set(expected.names)):
         raise RequestError(
             f"{source} has the columns {', '.join(unknown)}, which the table does not have"
         )
@@ -547,64 +543,66 @@ class _ReadFile:
     folder_values: dict[str, str | None]
 
 
-def survey(looked: Sequence[tuple[FoundFile, FooterFacts | str]], wanted: ImportOptions) -> Survey:
+def survey(
+    footers: Sequence[tuple[FoundFile, FooterFacts | str]], options: ImportOptions
+) -> Survey:
     """Survey files, and return the table that they make together.
 
     Args:
-        looked: Files with the facts of their footers, or why a footer cannot be used.
-        wanted: Options from the user.
+        footers: Files with the facts of their footers, or why a footer cannot be used.
+        options: Options from the user.
 
     Raises:
         RequestError: The user's types or columns contradict the files.
     """
-    found = Survey()
-    files = _files_in_folders(looked, wanted, found)
-    files = _files_with_columns(files, wanted, found)
-    schema, files = _unite_files(files, wanted, found)
-    found.columns = _columns(schema, files, wanted, found)
+    result = Survey()
+    files = _files_in_folders(footers, options, result)
+    files = _files_with_columns(files, options, result)
+    schema, files = _unite_files(files, options, result)
+    result.columns = _columns(schema, files, options, result)
     if files:
-        _count_files(files, wanted, found)
-    return found
+        _count_files(files, result)
+    return result
 
 
 def _files_in_folders(
-    looked: Sequence[tuple[FoundFile, FooterFacts | str]], wanted: ImportOptions, found: Survey
+    footers: Sequence[tuple[FoundFile, FooterFacts | str]], options: ImportOptions, survey: Survey
 ) -> list[_ReadFile]:
     files = []
-    for file, footer in sorted(looked, key=lambda read: read[0].path):
+    for file, footer in sorted(footers, key=lambda read: read[0].path):
         if isinstance(footer, str):
-            found.misfits[file.path] = footer
+            survey.misfits[file.path] = footer
             continue
         try:
-            facts = _footer(file, footer, wanted, found)
+            facts = _footer(file, footer, options, survey)
             files.append(_ReadFile(file, facts, folders_of(file.path)))
         except RequestError as error:
-            found.misfits[file.path] = str(error)
-    if wanted.partition_by is None:
-        found.partition_by = usual_columns(list(file.folder_values) for file in files)
+            survey.misfits[file.path] = str(error)
+    if options.partition_by is None:
+        survey.partition_by = usual_columns(list(file.folder_values) for file in files)
     else:
-        found.partition_by = wanted.partition_by
+        survey.partition_by = options.partition_by
     kept = []
     for read_file in files:
-        if set(read_file.folder_values) == set(found.partition_by):
+        if set(read_file.folder_values) == set(survey.partition_by):
             kept.append(read_file)
         else:
-            there, there_should = (
+            actual, should_be = (
                 _folder_text(read_file.folder_values),
-                _folder_text(found.partition_by),
+                _folder_text(survey.partition_by),
             )
-            found.misfits[read_file.file.path] = f"it lies in {there}, expected {there_should}"
+            survey.misfits[read_file.file.path] = f"it lies in {actual}, expected {should_be}"
     return kept
 
 
 def _footer(
-    file: FoundFile, footer: FooterFacts, wanted: ImportOptions, found: Survey
+    file: FoundFile, footer: FooterFacts, options: ImportOptions, survey: Survey
 ) -> FooterFacts:
     """Return the facts of a file, or those of its future copy in microseconds."""
     if not any(map(has_nanoseconds, footer.schema.types)):
         return footer
-    found.nanosecond_files.add(file.path)
-    return replace(footer, schema=in_microseconds(footer.schema)) if wanted.narrow else footer
+    survey.nanosecond_files.add(file.path)
+    return replace(footer, schema=in_microseconds(footer.schema)) if options.narrow else footer
 
 
 def _folder_text(columns: Sequence[str] | Mapping[str, object]) -> str:
@@ -612,24 +610,24 @@ def _folder_text(columns: Sequence[str] | Mapping[str, object]) -> str:
 
 
 def _files_with_columns(
-    files: list[_ReadFile], wanted: ImportOptions, found: Survey
+    files: list[_ReadFile], options: ImportOptions, survey: Survey
 ) -> list[_ReadFile]:
-    needed = {*wanted.key, *filter(None, [wanted.version_column])} - {*found.partition_by}
-    required = [column.name for column in wanted.columns or () if not column.nullable]
+    needed = {*options.key, *filter(None, [options.version_column])} - {*survey.partition_by}
+    required = [column.name for column in options.columns or () if not column.nullable]
     kept = []
     for file in files:
         missing = sorted(needed.difference(file.footer.schema.names))
         null = next((name for name in required if _null_count(file, name)), None)
         if missing:
-            found.misfits[file.file.path] = (
+            survey.misfits[file.file.path] = (
                 f"it lacks the columns {', '.join(missing)} of the key or version"
             )
         elif null is not None:
-            found.misfits[file.file.path] = f"its column {null} holds nulls, but must not be null"
+            survey.misfits[file.file.path] = f"its column {null} holds nulls, but must not be null"
         else:
-            nulls = _null_count(file, wanted.version_column)
-            found.unknown_nulls += nulls is None
-            found.unversioned_rows += nulls or 0
+            nulls = _null_count(file, options.version_column)
+            survey.unknown_nulls += nulls is None
+            survey.unversioned_rows += nulls or 0
             kept.append(file)
     return kept
 
@@ -642,32 +640,36 @@ def _null_count(file: _ReadFile, name: str | None) -> int | None:
 
 
 def _unite_files(
-    files: list[_ReadFile], wanted: ImportOptions, found: Survey
+    files: list[_ReadFile], options: ImportOptions, survey: Survey
 ) -> tuple[pa.Schema, list[_ReadFile]]:
     paths: dict[pa.Schema, list[str]] = {}
     for file in files:
         paths.setdefault(file.footer.schema, []).append(file.file.path)
-    union = best_union(paths, wanted.columns)
-    found.misfits |= union.misfits
+    union = best_union(paths, options.columns)
+    survey.misfits |= union.misfits
     return union.schema, [file for file in files if file.file.path not in union.misfits]
 
 
 def _columns(
-    schema: pa.Schema, files: list[_ReadFile], wanted: ImportOptions, found: Survey
+    schema: pa.Schema, files: list[_ReadFile], options: ImportOptions, survey: Survey
 ) -> tuple[Column, ...]:
     """Return the table's columns: those of files, and those that occur only in folder names."""
-    if wanted.columns is not None:
-        return wanted.columns
-    written = [_nullable_if_partition(column, wanted, found) for column in schema]
-    for name in found.partition_by:
+    if options.columns is not None:
+        return options.columns
+    # A partition column is nullable, because later files may lack it.
+    fields = [
+        column.with_nullable(True) if column.name in survey.partition_by else column
+        for column in schema
+    ]
+    for name in survey.partition_by:
         if name not in schema.names:
-            given = wanted.partition_types.get(name)
+            given = options.partition_types.get(name)
             text = given or type_of_values(file.folder_values[name] for file in files)
-            written.append(pa.field(name, type_from_text(text)))
-    columns = columns_of(pa.schema(written))
-    if unknown := sorted(set(wanted.partition_types) - set(found.partition_by)):
+            fields.append(pa.field(name, type_from_text(text)))
+    columns = columns_of(pa.schema(fields))
+    if unknown := sorted(set(options.partition_types) - set(survey.partition_by)):
         raise RequestError(f"partition type of {unknown[0]!r}: no folder names such a column")
-    if inside := sorted(set(wanted.partition_types).intersection(schema.names)):
+    if inside := sorted(set(options.partition_types).intersection(schema.names)):
         raise RequestError(
             f"partition type of {inside[0]!r} cannot be chosen: files have the column, "
             "and so its type"
@@ -675,36 +677,31 @@ def _columns(
     return columns
 
 
-def _nullable_if_partition(field_: pa.Field, wanted: ImportOptions, found: Survey) -> pa.Field:
-    """Return a column, nullable if it is a partition column, since later files may lack it."""
-    return field_.with_nullable(True) if field_.name in found.partition_by else field_
-
-
-def _count_files(files: list[_ReadFile], wanted: ImportOptions, found: Survey) -> None:
+def _count_files(files: list[_ReadFile], survey: Survey) -> None:
     """Count the files whose folder values fit the column types and the column statistics."""
-    if any(name not in {column.name for column in found.columns} for name in found.partition_by):
-        raise RequestError(f"partition columns {list(found.partition_by)} are not the table's")
+    if any(name not in {column.name for column in survey.columns} for name in survey.partition_by):
+        raise RequestError(f"partition columns {list(survey.partition_by)} are not the table's")
     table = Table(
         id="",
         name="",
         location="",
-        schema=found.columns,
-        partition_by=found.partition_by,
+        schema=survey.columns,
+        partition_by=survey.partition_by,
     )
-    types = {column.name: column.type for column in found.columns}
-    kinds = {name: key_type_of(types[name]) for name in found.partition_by}
+    types = {column.name: column.type for column in survey.columns}
+    kinds = {name: key_type_of(types[name]) for name in survey.partition_by}
     for file in files:
         try:
             plain = {name: value_of_folder(file.folder_values[name], kinds[name]) for name in kinds}
             _check_statistics(file, plain, kinds)
             text = partition_of(table, list(plain.values())).text
         except RequestError as error:
-            found.misfits[file.file.path] = str(error)
+            survey.misfits[file.file.path] = str(error)
             continue
-        found.files.append(file.file)
-        found.total.add(file.file, file.footer)
+        survey.files.append(file.file)
+        survey.total.add(file.file, file.footer)
         if kinds:
-            found.partitions.setdefault(text, FileTotals()).add(file.file, file.footer)
+            survey.partitions.setdefault(text, FileTotals()).add(file.file, file.footer)
 
 
 def _check_statistics(

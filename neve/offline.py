@@ -143,18 +143,18 @@ def read_document(document: object, tablet: str | None = None) -> TabletDocument
     )
 
 
-def _heat(written: object) -> Heat:
+def _heat(heat: object) -> Heat:
     """Return rates per second; missing rates are 0."""
-    body = read_object(written or {}, "heat", {"scans", "rows"})
+    body = read_object(heat or {}, "heat", {"scans", "rows"})
     rates = {name: _RATE.read(value, f"heat.{name}") for name, value in body.items()}
     return Heat(scans_s=rates.get("scans", 0.0), rows_s=rates.get("rows", 0.0))
 
 
-def _statistics(written: object, files: Mapping[str, DataFile]) -> TabletStatistics | None:
+def _statistics(entries: object, files: Mapping[str, DataFile]) -> TabletStatistics | None:
     """Return the results of an analysis in the document; None if there was no analysis."""
-    if written is None:
+    if entries is None:
         return None
-    body = read_object(written, "statistics", {"updated_rows", "changed", "merged", "compared"})
+    body = read_object(entries, "statistics", {"updated_rows", "changed", "merged", "compared"})
     changed = read_object(body.get("changed") or {}, "statistics.changed")
     shares = {
         name: _SHARE.read(value, f"statistics.changed.{name}") for name, value in changed.items()
@@ -215,14 +215,14 @@ def _of_one_tablet(entries: list[Any], tablet: str | None) -> list[tuple[int, An
     }
     if tablet is None and len(named) < 2:
         return numbered
-    known = ", ".join(sorted(named)[:10]) or "none"
+    names = ", ".join(sorted(named)[:10]) or "none"
     if tablet is None:
         raise RequestError(
             f"files are of {len(named)} tablets, and a plan is of one: name it (--tablet); "
-            f"there are: {known}"
+            f"there are: {names}"
         )
     if tablet not in named:
-        raise RequestError(f"no file is of tablet {tablet!r}; there are: {known}")
+        raise RequestError(f"no file is of tablet {tablet!r}; there are: {names}")
     return [
         (number, entry)
         for number, entry in numbered
@@ -363,7 +363,7 @@ def plan_offline(
     wanted = TabletPlan(jobs=checked_jobs(name, plan, parameters), left=plan.left)
     wanted = within_space(wanted, parameters.settings, parameters.free_bytes, parameters.now_s)
     jobs = wanted.jobs
-    places = {job.id: place for place, job in enumerate(jobs)}
+    numbers = {job.id: number for number, job in enumerate(jobs)}
     planned = {path for job in jobs for path in job.inputs}
     left = {path: why for path, why in _left_files(described).items() if path not in planned}
     left.update(wanted.left)
@@ -375,7 +375,7 @@ def plan_offline(
                 "priority": job.priority,
                 "kind": job.kind.value,
                 "reason": job.reason,
-                **_beyond_a_merge(job, places),
+                **_beyond_a_merge(job, numbers),
             }
             for job in jobs
         ],
@@ -394,12 +394,12 @@ def _interval(interval: PlannedInterval) -> dict[str, Any]:
     return {name: fields[name] for name in fields if name not in {"table", "tablet"}}
 
 
-def _beyond_a_merge(job: Job, places: Mapping[str, int]) -> dict[str, Any]:
+def _beyond_a_merge(job: Job, numbers: Mapping[str, int]) -> dict[str, Any]:
     """Return the fields of a job beyond a plain merge into one file.
 
     Args:
         job: A job of the plan.
-        places: Job id → index of the job in the plan.
+        numbers: Job id → index of the job in the plan.
     """
     row: dict[str, Any] = {}
     if job.action != JobAction.REWRITE:
@@ -415,7 +415,7 @@ def _beyond_a_merge(job: Job, places: Mapping[str, int]) -> dict[str, Any]:
     if job.output_tags:
         row["tags"] = dict(job.output_tags)
     if job.depends_on:
-        row["after"] = [places[depend] for depend in job.depends_on]
+        row["after"] = [numbers[depend] for depend in job.depends_on]
     return row
 
 
@@ -507,17 +507,17 @@ def backlog_offline(
     body = document if isinstance(document, Mapping) else {}
     with request_errors(f"strategy {name!r} is unknown: "):
         plugin = load_tracker(name)
-    known = plugin.option_names
+    option_names = plugin.option_names
     given = dict(overrides or {})
     if mode is not None:
-        if "mode" not in known:
+        if "mode" not in option_names:
             raise RequestError(f"strategy {name!r} has no modes; leave --mode out")
         given["mode"] = mode
     now_s = _now_s(described, given)
-    if now_s is not None and "now_s" in known:
+    if now_s is not None and "now_s" in option_names:
         given["now_s"] = now_s
-    written = _of_strategy(described.settings, known)
-    settings, options = read_settings(written, known, given)
+    written = _of_strategy(described.settings, option_names)
+    settings, options = read_settings(written, option_names, given)
     try:
         tracker = plugin.tracker(settings, options)
     except ConfigError as error:
@@ -528,21 +528,21 @@ def backlog_offline(
     return {"backlog": tracker.backlog_bytes(_work(described, body, now_s or 0.0))}
 
 
-def _of_strategy(written: Mapping[str, object], known: frozenset[str]) -> dict[str, object]:
+def _of_strategy(settings: Mapping[str, object], option_names: frozenset[str]) -> dict[str, object]:
     """Drop the options of other strategies, so that one document works for all strategies."""
-    others = frozenset[str]().union(*(load_tracker(each).option_names for each in TRACKERS.names()))
+    others = frozenset[str]().union(*(load_tracker(name).option_names for name in TRACKERS.names()))
     return {
         name: value
-        for name, value in written.items()
-        if name not in _NOW and (name in known or name not in others)
+        for name, value in settings.items()
+        if name not in _NOW and (name in option_names or name not in others)
     }
 
 
 def _now_s(described: TabletDocument, given: dict[str, object]) -> float | None:
     """Remove the time from the options; fall back to the settings, then to the document."""
-    written = [given.pop(name) for name in _NOW if name in given]
-    written += [described.settings[name] for name in _NOW if name in described.settings]
-    return read_time(written[0], "now") if written else described.now_s
+    times = [given.pop(name) for name in _NOW if name in given]
+    times += [described.settings[name] for name in _NOW if name in described.settings]
+    return read_time(times[0], "now") if times else described.now_s
 
 
 def _work(described: TabletDocument, body: Mapping[Any, Any], now_s: float) -> WorkUnderWay:
@@ -565,9 +565,9 @@ def _work(described: TabletDocument, body: Mapping[Any, Any], now_s: float) -> W
 
 
 def _partial(entry: object, where: str) -> PartialOutput:
-    written = read_object(entry, where, _PARTIAL_FIELDS)
+    body = read_object(entry, where, _PARTIAL_FIELDS)
     return PartialOutput(
-        size_bytes=SIZE.read(written.get("bytes"), f"{where}.bytes"),
-        time_max_s=read_time(written.get("time_max") or 0, f"{where}.time_max"),
-        level=COUNT.read(written.get("level") or 0, f"{where}.level"),
+        size_bytes=SIZE.read(body.get("bytes"), f"{where}.bytes"),
+        time_max_s=read_time(body.get("time_max") or 0, f"{where}.time_max"),
+        level=COUNT.read(body.get("level") or 0, f"{where}.level"),
     )

@@ -29,14 +29,14 @@ from neve.client import Client
 from neve.client.connect import connect
 from neve.client.errors import NeveError, NotFoundError
 
-TableOrPlace = str | os.PathLike[str]
+TableOrLocation = str | os.PathLike[str]
 GLOB_LETTERS = "\\*?[]{},"
 """Characters that Spark does not treat literally in a file path."""
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
 def arrow(
-    table: TableOrPlace, *, client: Client | None = None, columns: Sequence[str] | None = None
+    table: TableOrLocation, *, client: Client | None = None, columns: Sequence[str] | None = None
 ) -> pa.Table:
     """Return the rows of a table as an Arrow table.
 
@@ -45,8 +45,8 @@ def arrow(
         client: Client of the service; None: use `neve.connect()`.
         columns: Columns to return; None: all.
     """
-    if (place := _place_of(table)) is not None:
-        return _published_rows(place, columns)
+    if (uri := _location_of(table)) is not None:
+        return _published_rows(uri, columns)
     if client is not None:
         return client.scan(str(table), columns)
     with connect() as own:
@@ -54,7 +54,7 @@ def arrow(
 
 
 def pandas(
-    table: TableOrPlace, *, client: Client | None = None, columns: Sequence[str] | None = None
+    table: TableOrLocation, *, client: Client | None = None, columns: Sequence[str] | None = None
 ) -> Any:
     """Return the rows of a table as a pandas data frame; arguments as for `arrow`."""
     _load("pandas")
@@ -62,14 +62,14 @@ def pandas(
 
 
 def polars(
-    table: TableOrPlace, *, client: Client | None = None, columns: Sequence[str] | None = None
+    table: TableOrLocation, *, client: Client | None = None, columns: Sequence[str] | None = None
 ) -> Any:
     """Return the rows of a table as a Polars data frame; arguments as for `arrow`."""
     return _load("polars").from_arrow(arrow(table, client=client, columns=columns))
 
 
 def duckdb(
-    table: TableOrPlace,
+    table: TableOrLocation,
     *,
     client: Client | None = None,
     columns: Sequence[str] | None = None,
@@ -88,7 +88,7 @@ def duckdb(
 
 
 def spark(
-    table: TableOrPlace,
+    table: TableOrLocation,
     session: Any,
     *,
     client: Client | None = None,
@@ -119,12 +119,12 @@ def spark(
     frame = reader.parquet(*files) if files else session.createDataFrame([], schema)
     # `Session.sql` would interpret single braces as placeholders.
     text = _spark_select(manifest, schema, "\0").replace("{", "{{").replace("}", "}}")
-    found = session.sql(text.replace("\0", "{neve_files}"), neve_files=frame)
-    return found if columns is None else found.select(*map(_spark_quoted, columns))
+    selected = session.sql(text.replace("\0", "{neve_files}"), neve_files=frame)
+    return selected if columns is None else selected.select(*map(_spark_quoted, columns))
 
 
 def spark_view(
-    table: TableOrPlace, *, client: Client | None = None, name: str | None = None
+    table: TableOrLocation, *, client: Client | None = None, name: str | None = None
 ) -> list[str]:
     """Return statements that create a Spark view of a table over its current files.
 
@@ -140,7 +140,7 @@ def spark_view(
     """
     manifest = _manifest(table, client)
     schema, view = _spark_schema(_arrow_schema(manifest)), name or str(manifest["table"])
-    typed = [(_spark_quoted(each.name), each.dataType.simpleString()) for each in schema]
+    typed = [(_spark_quoted(field.name), field.dataType.simpleString()) for field in schema]
     create = "CREATE OR REPLACE TEMPORARY VIEW"
     if not (files := _files(manifest)):
         nulls = ", ".join(f"CAST(NULL AS {kind}) AS {column}" for column, kind in typed)
@@ -152,7 +152,7 @@ def spark_view(
         )
     first = manifest["files"][0]
     root = first["file"].removesuffix(first["path"])
-    inside = ",".join(each["path"] for each in manifest["files"])
+    inside = ",".join(file["path"] for file in manifest["files"])
     columns = ", ".join(f"{column} {kind}" for column, kind in typed)
     source = _spark_quoted(f"{view}_files")
     return [
@@ -163,7 +163,7 @@ def spark_view(
 
 
 def duckdb_view(
-    table: TableOrPlace, *, client: Client | None = None, name: str | None = None
+    table: TableOrLocation, *, client: Client | None = None, name: str | None = None
 ) -> str:
     """Return a statement that creates a DuckDB view of a table over its current files.
 
@@ -183,7 +183,7 @@ def duckdb_view(
 # ---------------------------------------------------------------------------- Manifests and schemas
 
 
-def _place_of(table: TableOrPlace) -> str | None:
+def _location_of(table: TableOrLocation) -> str | None:
     """Return the URI of a location, or None for the name of a table."""
     text = os.fspath(table)
     if isinstance(table, str) and "/" not in text:
@@ -192,16 +192,16 @@ def _place_of(table: TableOrPlace) -> str | None:
     return uri.rstrip("/").removesuffix("/_neve/manifest/latest.json").rstrip("/")
 
 
-def _manifest(table: TableOrPlace, client: Client | None) -> Mapping[str, Any]:
-    if (place := _place_of(table)) is not None:
-        return _published_manifest(place)
+def _manifest(table: TableOrLocation, client: Client | None) -> Mapping[str, Any]:
+    if (uri := _location_of(table)) is not None:
+        return _published_manifest(uri)
     if client is not None:
         return client.manifest(str(table))
     with connect() as own:
         return own.manifest(str(table))
 
 
-def _published_manifest(place: str) -> Mapping[str, Any]:
+def _published_manifest(uri: str) -> Mapping[str, Any]:
     """Return the newest manifest of a location, in the form of the service's answer.
 
     Raises:
@@ -213,13 +213,13 @@ def _published_manifest(place: str) -> Mapping[str, Any]:
     from common.parquet.manifest import FORMAT, FORMAT_VERSION, POINTER_PATH, absolute_name
 
     try:
-        location = open_location(place)
+        location = open_location(uri)
         with location.open_stream(POINTER_PATH) as stream:
             pointer = json.loads(stream.read())
         if (pointer["format"], pointer["version"]) != (FORMAT, FORMAT_VERSION):
-            raise NeveError(f"location {place}: its manifest has another format; upgrade neve")
+            raise NeveError(f"location {uri}: its manifest has another format; upgrade neve")
         if not pointer.get("complete", True):
-            raise NeveError(f"location {place}: its manifest is of a table that lacks files")
+            raise NeveError(f"location {uri}: its manifest is of a table that lacks files")
         files = list[dict[str, Any]]()
         for part in pointer["parts"]:
             path = location.full(part["path"])
@@ -227,20 +227,20 @@ def _published_manifest(place: str) -> Mapping[str, Any]:
                 path, columns=["path"], filesystem=location.filesystem, partitioning=None
             )
             files += [
-                {"path": each, "file": absolute_name(location, each)}
-                for each in names["path"].to_pylist()
+                {"path": path, "file": absolute_name(location, path)}
+                for path in names["path"].to_pylist()
             ]
     except FileNotFoundError as error:
         raise NotFoundError(
-            f"location {place} has no manifest ({POINTER_PATH}): it is no table of Névé, or its "
+            f"location {uri} has no manifest ({POINTER_PATH}): it is no table of Névé, or its "
             "setting manifest_interval_s is off"
         ) from error
     except (CompactionError, OSError, ValueError, KeyError) as error:
-        raise NeveError(f"location {place}: its manifest cannot be read: {error}") from error
+        raise NeveError(f"location {uri}: its manifest cannot be read: {error}") from error
     return {**pointer, "files": files}
 
 
-def _published_rows(place: str, columns: Sequence[str] | None) -> pa.Table:
+def _published_rows(uri: str, columns: Sequence[str] | None) -> pa.Table:
     """Return the rows of a scan at the time of a location's newest manifest."""
     from common.errors import CompactionError
     from common.model.table import Column
@@ -250,12 +250,13 @@ def _published_rows(place: str, columns: Sequence[str] | None) -> pa.Table:
     # These modules have more dependencies than the client.
     inspection, merge = _load("common.parquet.file_inspection"), _load("common.rows.merge")
     rules = _load("common.rows.rules").RowRules
-    manifest = _published_manifest(place)
+    manifest = _published_manifest(uri)
     try:
-        location = open_location(place)
-        wanted = rules(
+        location = open_location(uri)
+        row_rules = rules(
             schema=tuple(
-                Column(each["name"], each["type"], each["nullable"]) for each in manifest["schema"]
+                Column(column["name"], column["type"], column["nullable"])
+                for column in manifest["schema"]
             ),
             key=tuple(manifest["key"]),
             partition_by=tuple(manifest["partition_by"]),
@@ -264,21 +265,27 @@ def _published_rows(place: str, columns: Sequence[str] | None) -> pa.Table:
                 for name in ("version_column", "tombstone_column", "time_column", "ttl_s")
             },
         )
-        rows = [inspection.read_rows(location, each["path"], wanted) for each in manifest["files"]]
-        found: pa.Table = merge.scan_tables(rows, wanted, SystemClock().now_s(), columns=columns)
+        rows = [
+            inspection.read_rows(location, file["path"], row_rules) for file in manifest["files"]
+        ]
+        scanned: pa.Table = merge.scan_tables(
+            rows, row_rules, SystemClock().now_s(), columns=columns
+        )
     except CompactionError as error:
-        raise NeveError(f"location {place}: {error}") from error
-    return found
+        raise NeveError(f"location {uri}: {error}") from error
+    return scanned
 
 
 def _files(manifest: Mapping[str, Any]) -> list[str]:
-    return [each["file"] for each in manifest["files"]]
+    return [file["file"] for file in manifest["files"]]
 
 
 def _arrow_schema(manifest: Mapping[str, Any]) -> pa.Schema:
     from common.rows.schema import type_from_text
 
-    return pa.schema([(each["name"], type_from_text(each["type"])) for each in manifest["schema"]])
+    return pa.schema(
+        [(column["name"], type_from_text(column["type"])) for column in manifest["schema"]]
+    )
 
 
 # -------------------------------------------------------------------------------------- Spark's SQL
@@ -291,7 +298,7 @@ def _spark_schema(schema: pa.Schema) -> Any:
 
 def _spark_select(manifest: Mapping[str, Any], schema: Any, source: str) -> str:
     """Return the query that merges the rows of files by version, tombstones and TTL."""
-    types = {each.name: each.dataType.simpleString() for each in schema}
+    types = {field.name: field.dataType.simpleString() for field in schema}
     columns = [
         _spark_partition(name, kind) if name in manifest["partition_by"] else _spark_quoted(name)
         for name, kind in types.items()
@@ -315,8 +322,8 @@ def _spark_partition(name: str, kind: str) -> str:
     text = f"substring_index(substring_index(input_file_name(), {folder}, -1), '/', 1)"
     for _ in range(2):  # Both the folder and the file's URI are percent-encoded.
         text = f"url_decode(replace({text}, '+', '%2B'))"
-    there = f"IF(contains(input_file_name(), {folder}), {text}, NULL)"
-    return f"coalesce({column}, CAST(nullif({there}, '{NO_VALUE}') AS {kind})) AS {column}"
+    value = f"IF(contains(input_file_name(), {folder}), {text}, NULL)"
+    return f"coalesce({column}, CAST(nullif({value}, '{NO_VALUE}') AS {kind})) AS {column}"
 
 
 def _spark_alive(name: str, types: Mapping[str, str], ttl_s: float) -> str:
@@ -343,7 +350,7 @@ def _spark_text(text: str) -> str:
 
 
 def _select(manifest: Mapping[str, Any]) -> str:
-    columns = [each["name"] for each in manifest["schema"]]
+    columns = [column["name"] for column in manifest["schema"]]
     chosen = ", ".join(map(_quoted, columns))
     files = ", ".join("'" + file.replace("'", "''") + "'" for file in _files(manifest))
     if not files:
@@ -375,7 +382,7 @@ def _where(manifest: Mapping[str, Any]) -> str:
     if manifest["tombstone_column"]:
         tests.append(f"{_quoted(manifest['tombstone_column'])} IS NOT TRUE")
     if manifest["ttl_s"] is not None:
-        kinds = {each["name"]: each["type"] for each in manifest["schema"]}
+        kinds = {column["name"]: column["type"] for column in manifest["schema"]}
         time = _quoted(manifest["time_column"])
         if kinds[manifest["time_column"]].startswith(("timestamp", "date")):
             time = f"epoch({time})"

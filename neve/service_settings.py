@@ -128,23 +128,23 @@ def shown_settings(settings: Settings) -> list[ShownSetting]:
 
 
 def setting_differences(
-    running: Sequence[ShownSetting], wanted: Sequence[ShownSetting]
+    running: Sequence[ShownSetting], settings: Sequence[ShownSetting]
 ) -> list[str]:
     """Return the settings in which two services differ, one phrase each.
 
     Args:
         running: Settings of the running service.
-        wanted: Settings of the requested service.
+        settings: Settings of the requested service.
     """
     own = {setting.name: setting for setting in running}
     lines = [
         f"{setting.name} = {setting.text} ({setting.source}), running with {own[setting.name].text}"
         if setting.name in own
         else f"{setting.name} = {setting.text} ({setting.source})"
-        for setting in wanted
+        for setting in settings
         if setting.name not in own or own[setting.name].value != setting.value
     ]
-    names = {setting.name for setting in wanted}
+    names = {setting.name for setting in settings}
     return lines + [f"{name} is not asked for" for name in own if name not in names]
 
 
@@ -155,7 +155,7 @@ def settings_to_document(shown: Sequence[ShownSetting]) -> list[dict[str, Any]]:
 
 def settings_from_document(document: Sequence[Mapping[str, Any]]) -> list[ShownSetting]:
     """Return shown settings from their JSON form."""
-    return [ShownSetting(**each) for each in document]
+    return [ShownSetting(**setting) for setting in document]
 
 
 def _values(settings: Settings) -> Iterator[tuple[str, Any, str, str]]:

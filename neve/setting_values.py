@@ -38,9 +38,9 @@ def rule_of(name: str) -> FieldRule:
     )
 
 
-def known_name(written: str) -> str | None:
+def known_name(text: str) -> str | None:
     """Return the full name of a setting; None if the setting is unknown."""
-    name = written.replace("-", "_")
+    name = text.replace("-", "_")
     name = _ALIASES.get(name, name)
     return name if name in NAMES else None
 
@@ -73,17 +73,17 @@ def settings_by_name(
     return settings, options
 
 
-def setting_value(name: str, written: Any) -> Any:
+def setting_value(name: str, value: Any) -> Any:
     """Parse the value of a setting to the type and unit of its default.
 
     Args:
         name: Full name of the setting.
-        written: The user's value: a number, a text, or a mapping for options.
+        value: The user's value: a number, a text, or a mapping for options.
 
     Raises:
         RequestError: The value has another type, or is negative.
     """
-    return rule_of(name).read(written, f"setting {name}")
+    return rule_of(name).read(value, f"setting {name}")
 
 
 def setting_text(name: str, value: Any) -> str:

@@ -23,14 +23,14 @@ def main(arguments: Sequence[str]) -> int:
     """Write, list, read and delete a small file; return the exit code."""
     (uri,) = arguments
     try:
-        place = open_location(uri)
+        location = open_location(uri)
         path = f"{SERVICE_FOLDER}/doctor-{secrets.token_hex(6)}"
-        took_s = try_location(place, path, SystemClock().now_s)
+        took_s = try_location(location, path, SystemClock().now_s)
     except CompactionError as error:
         sys.stderr.write(str(error))
         return REFUSED
     steps = ", ".join(f"{step} {seconds * 1000:.0f} ms" for step, seconds in took_s.items())
-    sys.stdout.write(f"{place.uri} can be written, listed, read and deleted ({steps})")
+    sys.stdout.write(f"{location.uri} can be written, listed, read and deleted ({steps})")
     return 0
 
 

@@ -11,6 +11,7 @@ is pure, and every refusal is a `RequestError` that points at the position.
     operators          literals and operators as typed SQL
     clauses            the functions; predicates, assignments and transforms, checked
     file_pruning       whether a predicate can be true for a row of a file
+    native             expressions that Polars evaluates exactly as Spark does
 
 From text to SQL:
 

@@ -446,7 +446,7 @@ def parse_predicate(
         if only is not None and column not in only:
             expected = f"expected only {', '.join(sorted(only))}"
             raise source.refusal(span, f"column {source.of(span)} may not be read here", expected)
-    return Expression(f"coalesce({result.sql}, FALSE)", tuple(sorted(checker.read)), text)
+    return Expression(f"coalesce({result.sql}, FALSE)", tuple(sorted(checker.read)), text, node)
 
 
 def parse_assignments(
@@ -479,7 +479,7 @@ def parse_assignments(
             raise source.refusal(parser.here.span, fact, "expected fewer")
     parser.end("expected an operator, a comma and another assignment, or the end")
     _require_once(source, parsed)
-    return tuple(_assignment(source, schema, one, forbidden) for one in parsed)
+    return tuple(_assignment(source, schema, assignment, forbidden) for assignment in parsed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -491,11 +491,11 @@ class _Parsed:
 
 def _require_once(source: SourceText, parsed: Sequence[_Parsed]) -> None:
     seen: set[str] = set()
-    for one in parsed:
-        if one.column in seen:
-            fact = f"column {source.of(one.span)} is set twice"
-            raise source.refusal(one.span, fact, "expected each column once")
-        seen.add(one.column)
+    for assignment in parsed:
+        if assignment.column in seen:
+            fact = f"column {source.of(assignment.span)} is set twice"
+            raise source.refusal(assignment.span, fact, "expected each column once")
+        seen.add(assignment.column)
 
 
 def _assignment(
@@ -515,7 +515,8 @@ def _assignment(
     value = _fitting(source, checker.check(parsed.node), column)
     sql = _as_column(f"CAST({value.sql} AS {target})", column, target)
     written = source.text[parsed.node.span.start : parsed.node.span.end]
-    return ColumnAssignment(column.name, Expression(sql, tuple(sorted(checker.read)), written))
+    read = tuple(sorted(checker.read))
+    return ColumnAssignment(column.name, Expression(sql, read, written, parsed.node))
 
 
 def _fitting(source: SourceText, value: TypedSql, column: Column) -> TypedSql:
@@ -571,12 +572,12 @@ class Transform:
         """The predicate, or the assignments' expressions in order."""
         if self.predicate is not None:
             return (self.predicate,)
-        return tuple(one.expression for one in self.assignments)
+        return tuple(assignment.expression for assignment in self.assignments)
 
     @property
     def columns(self) -> frozenset[str]:
         """The columns that the expressions read."""
-        return frozenset(name for one in self.expressions for name in one.columns)
+        return frozenset(name for expression in self.expressions for name in expression.columns)
 
 
 def parse_transform(

@@ -8,9 +8,10 @@ texts by their bytes, moments by their microsecond.
 
 import math
 import struct
+from calendar import monthrange
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import date, timedelta
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 
@@ -20,6 +21,8 @@ from common.errors import RequestError
 from common.expressions.grammar import (
     Apply,
     ColumnName,
+    FunctionCall,
+    Interval,
     Literal,
     LiteralKind,
     Node,
@@ -31,8 +34,8 @@ from common.model.key_values import EPOCH, KeyType, key_type_of
 from common.model.keys import encode_value
 from common.rows.schema import type_from_text
 
-_NULL = b"\x00"
-_LEAST, _ABOVE = b"\x01", b"\x03"
+NULL = b"\x00"
+_LEAST, ABOVE_ALL = b"\x01", b"\x03"
 """At or before every value, and after every value."""
 _BEHIND = b"\xff"
 """After every key that begins with a value: the byte after a value is at most 02."""
@@ -93,17 +96,68 @@ class _Possible:
 _ANYTHING = _Possible(true=True, false=True)
 
 
-def may_be_true(text: str, bounds: Mapping[str, ColumnBounds]) -> bool:
+def may_be_true(text: str, bounds: Mapping[str, ColumnBounds], now_us: int | None = None) -> bool:
     """Return whether a predicate can be true for a row within the bounds.
 
     Args:
         text: The user's text, which was checked against the table.
         bounds: Bounds by column; other columns have none.
+        now_us: The value of `now()`, in microseconds since the epoch; None: not known.
     """
     try:
-        return _possible(_parsed(text), bounds).true
+        return _possible(folded(_parsed(text), now_us), bounds).true
     except RequestError:
         return True
+
+
+def folded(node: Node, now_us: int | None) -> Node:
+    """Return a tree in which `now()` and times moved by an interval are literals.
+
+    Args:
+        node: The tree.
+        now_us: The value of `now()`, in microseconds since the epoch; None: not known.
+    """
+    if isinstance(node, FunctionCall) and node.name == "now" and now_us is not None:
+        return _moment_literal(EPOCH + now_us * _MICRO, node)
+    if not isinstance(node, Apply):
+        return node
+    args = tuple(folded(arg, now_us) for arg in node.args)
+    if any(one is not other for one, other in zip(args, node.args, strict=True)):
+        node = replace(node, args=args)
+    if node.op not in {"+", "-"}:
+        return node
+    left, right = args
+    if node.op == "+" and isinstance(left, Interval):
+        left, right = right, left
+    if not isinstance(left, Literal) or not isinstance(right, Interval):
+        return node
+    try:
+        return _moved(left, right, 1 if node.op == "+" else -1)
+    except (ValueError, OverflowError):
+        return node
+
+
+def _moved(moment: Literal, interval: Interval, sign: int) -> Node:
+    """Return a day or a moment, moved by an interval as Spark moves it in UTC."""
+    if moment.kind not in {LiteralKind.DATE, LiteralKind.TIMESTAMP}:
+        raise ValueError(moment.kind)
+    begin, count = moment_of(moment.value), sign * interval.count
+    if interval.unit in {"month", "year"}:
+        months = begin.year * 12 + begin.month - 1 + count * (12 if interval.unit == "year" else 1)
+        year, month = divmod(months, 12)
+        last = monthrange(year, month + 1)[1]
+        end = begin.replace(year=year, month=month + 1, day=min(begin.day, last))
+    else:
+        end = begin + count * timedelta(**{f"{interval.unit}s": 1})
+    days = interval.unit in {"day", "week", "month", "year"}
+    if days and moment.kind is LiteralKind.DATE:
+        return Literal(LiteralKind.DATE, end.date().isoformat(), moment.span)
+    return _moment_literal(end, moment)
+
+
+def _moment_literal(moment: datetime, node: Node) -> Literal:
+    text = moment.replace(tzinfo=None).isoformat(" ")
+    return Literal(LiteralKind.TIMESTAMP, text, node.span)
 
 
 @lru_cache(maxsize=64)
@@ -113,7 +167,7 @@ def _parsed(text: str) -> Node:
 
 def _possible(node: Node, bounds: Mapping[str, ColumnBounds]) -> _Possible:
     if isinstance(node, ColumnName):
-        column = _known(node, bounds)
+        column = _column_bounds(node, bounds)
         if column is None or column.kind is not KeyType.BOOL:
             return _ANYTHING
         return _compared("=", _TRUE, column)
@@ -123,8 +177,12 @@ def _possible(node: Node, bounds: Mapping[str, ColumnBounds]) -> _Possible:
     if op in {"AND", "OR"}:
         possible = [_possible(arg, bounds) for arg in args]
         if op == "AND":
-            return _Possible(all(one.true for one in possible), any(one.false for one in possible))
-        return _Possible(any(one.true for one in possible), all(one.false for one in possible))
+            return _Possible(
+                all(result.true for result in possible), any(result.false for result in possible)
+            )
+        return _Possible(
+            any(result.true for result in possible), all(result.false for result in possible)
+        )
     if op == "NOT":
         return _not(_possible(args[0], bounds))
     if op.startswith("NOT "):
@@ -132,7 +190,7 @@ def _possible(node: Node, bounds: Mapping[str, ColumnBounds]) -> _Possible:
     return _leaf(op, args, bounds)
 
 
-def _known(node: Node, bounds: Mapping[str, ColumnBounds]) -> ColumnBounds | None:
+def _column_bounds(node: Node, bounds: Mapping[str, ColumnBounds]) -> ColumnBounds | None:
     """Return the bounds of a node that is a column; None: it has none."""
     if isinstance(node, ColumnName) and len(node.parts) == 1:
         return bounds.get(node.parts[0])
@@ -143,14 +201,14 @@ def _leaf(op: str, args: tuple[Node, ...], bounds: Mapping[str, ColumnBounds]) -
     """Return the possible results of a comparison of a column with literals."""
     if len(args) == 2 and op in _FLIPPED and isinstance(args[0], Literal):
         op, args = _FLIPPED[op], (args[1], args[0])
-    column = _known(args[0], bounds)
+    column = _column_bounds(args[0], bounds)
     if column is None:
         return _ANYTHING
     if op in {"IS NULL", "IS NOT NULL"}:
-        some = column.nulls or column.least[:1] <= _NULL
-        null = _Possible(true=some, false=column.greatest[:1] != _NULL)
+        may_be_null = column.nulls or column.least[:1] <= NULL
+        null = _Possible(true=may_be_null, false=column.greatest[:1] != NULL)
         return null if op == "IS NULL" else _not(null)
-    ranges = _places(args[1:], column)
+    ranges = _literal_ranges(args[1:], column)
     if not ranges:
         return _ANYTHING
     if op == "BETWEEN":
@@ -158,12 +216,14 @@ def _leaf(op: str, args: tuple[Node, ...], bounds: Mapping[str, ColumnBounds]) -
         return _Possible(low.true and high.true, low.false or high.false)
     if op == "IN":
         possible = [_compared("=", literal_range, column) for literal_range in ranges]
-        return _Possible(any(one.true for one in possible), all(one.false for one in possible))
+        return _Possible(
+            any(result.true for result in possible), all(result.false for result in possible)
+        )
     return _compared(op, ranges[0], column)
 
 
 def _compared(op: str, literal_range: _Between, column: ColumnBounds) -> _Possible:
-    if column.greatest[:1] == _NULL:
+    if column.greatest[:1] == NULL:
         return _Possible(true=False, false=False)
     below = column.least < (literal_range.low if literal_range.exact else literal_range.high)
     above = column.greatest >= (literal_range.high if literal_range.exact else literal_range.low)
@@ -190,10 +250,10 @@ def _not(possible: _Possible) -> _Possible:
     return _Possible(possible.false, possible.true)
 
 
-def _places(nodes: Sequence[Node], column: ColumnBounds) -> list[_Between] | None:
+def _literal_ranges(nodes: Sequence[Node], column: ColumnBounds) -> list[_Between] | None:
     """Return the ranges of values that equal literals; None if they are uncertain."""
     literals = [node for node in nodes if isinstance(node, Literal)]
-    locate = _PLACES.get(column.kind)
+    locate = _LOCATORS.get(column.kind)
     if locate is None or len(literals) < len(nodes):
         return None
     try:
@@ -230,7 +290,7 @@ def _whole_place(number: Decimal) -> _Between:
     if ceiling < -(2**63):
         return _Between(_LEAST, _LEAST)
     if ceiling >= 2**64:
-        return _Between(_ABOVE, _ABOVE)
+        return _Between(ABOVE_ALL, ABOVE_ALL)
     if number == ceiling:
         return _Between.of(ceiling, KeyType.INT)
     above = encode_value(ceiling, KeyType.INT)
@@ -308,7 +368,7 @@ def _moment_place(text: str) -> _Between:
 
 
 _TRUE = _Between.of(bool(1), KeyType.BOOL)
-_PLACES: Mapping[KeyType, Callable[[Sequence[Literal], pa.DataType], list[_Between] | None]] = {
+_LOCATORS: Mapping[KeyType, Callable[[Sequence[Literal], pa.DataType], list[_Between] | None]] = {
     KeyType.INT: _numbers,
     KeyType.DECIMAL: _numbers,
     KeyType.FLOAT: _floats,

@@ -17,7 +17,6 @@ from common.expressions.lexer import (
     TokenKind,
     tokens_of,
 )
-from common.expressions.types import CAST_KINDS
 
 # ----------------------------------------------------------------------------------------- The tree
 
@@ -141,6 +140,15 @@ RESERVED = frozenset(
     for word in line.split()
 )
 _VALUE = "expected a column, a literal or a listed function"
+CAST_TYPES = frozenset(
+    word
+    for line in (
+        "BOOLEAN TINYINT SMALLINT INT BIGINT DECIMAL FLOAT DOUBLE",
+        "STRING DATE TIMESTAMP",
+    )
+    for word in line.split()
+)
+"""Names of the types that a cast may have."""
 _UNITS = ("second", "minute", "hour", "day", "week", "month", "year")
 _CONSTANTS = {
     "true": LiteralKind.BOOLEAN, "false": LiteralKind.BOOLEAN, "null": LiteralKind.NULL,
@@ -465,8 +473,8 @@ class Parser:
     def _cast_type(self) -> str:
         token = self.here
         name = {"INTEGER": "INT"}.get(token.value.upper(), token.value.upper())
-        if token.kind is not TokenKind.NAME or name not in CAST_KINDS:
-            types = ", ".join(sorted(CAST_KINDS)).lower()
+        if token.kind is not TokenKind.NAME or name not in CAST_TYPES:
+            types = ", ".join(sorted(CAST_TYPES)).lower()
             raise self.unexpected(f"expected one of the types {types}")
         self.take()
         if name != "DECIMAL":

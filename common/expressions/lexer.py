@@ -150,19 +150,19 @@ def read_string(source: SourceText, at: int) -> tuple[str, int]:
             raise _open(source, at)
         return raw[1], raw.end()
     parts: list[str] = []
-    here = at + 1
-    while here < len(text):
-        if text.startswith("''", here):
+    index = at + 1
+    while index < len(text):
+        if text.startswith("''", index):
             parts.append("'")
-            here += 2
-        elif text[here] == "'":
-            return "".join(parts), here + 1
-        elif text[here] == "\\":
-            part, here = _escape(source, here)
+            index += 2
+        elif text[index] == "'":
+            return "".join(parts), index + 1
+        elif text[index] == "\\":
+            part, index = _escape(source, index)
             parts.append(part)
-        elif plain := _PLAIN.match(text, here):
+        elif plain := _PLAIN.match(text, index):
             parts.append(plain.group())
-            here = plain.end()
+            index = plain.end()
     raise _open(source, at)
 
 

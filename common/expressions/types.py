@@ -5,13 +5,14 @@ An `Expression` is SQL that is safe to run, with the session settings that it re
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
 import pyarrow as pa
 from pyarrow import types as is_type
 
+from common.expressions.grammar import CAST_TYPES, Node
 from common.rows.schema import type_from_text, type_to_text
 
 # -------------------------------------------------------------------------------------------- Types
@@ -54,6 +55,7 @@ CAST_KINDS = {
     "DATE": ValueKind.DATE,
     "TIMESTAMP": ValueKind.TIMESTAMP,
 }
+assert CAST_KINDS.keys() == CAST_TYPES, "every type that can be named has a kind"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +180,13 @@ class Expression:
         sql: Spark SQL, generated from the checked tree; a predicate's is never null.
         columns: The top-level columns it reads, sorted by name.
         text: The user's text, for messages; never run.
+        node: The checked tree.
     """
 
     sql: str
     columns: tuple[str, ...]
     text: str
+    node: Node = field(repr=False, compare=False)
 
     def at(self, now_us: int) -> str:
         """Return the SQL with a fixed value of `now()`.

@@ -166,10 +166,10 @@ async def _whole(
     """Read every key of some tablets."""
     result: list[Tablet | UnreadableTablet | None] = []
     for first in range(0, len(numbers), TABLETS_PER_TRIP):
-        some = [tablets[number] for number in numbers[first : first + TABLETS_PER_TRIP]]
-        needs = [whole_tablet(TabletKeys.of(tablet), ()) for tablet in some]
+        batch = [tablets[number] for number in numbers[first : first + TABLETS_PER_TRIP]]
+        needs = [whole_tablet(TabletKeys.of(tablet), ()) for tablet in batch]
         replies = await fetch([[*need.reads.values()] for need in needs])
-        for tablet, need, reply in zip(some, needs, replies, strict=True):
+        for tablet, need, reply in zip(batch, needs, replies, strict=True):
             seen = Seen(dict(zip(need.reads, reply, strict=True)), 0.0)
             result.append(
                 _readable(tablet, partial(tablet_seen, tablet, TabletKeys.of(tablet), seen))
@@ -377,10 +377,10 @@ async def read_raw_tablets(fetch: Fetch, tablets: Sequence[TabletId]) -> list[Ra
     """Return the raw values under the keys of tablets, each read at one moment."""
     result: list[RawTablet] = []
     for first in range(0, len(tablets), RAW_TABLETS_PER_TRIP):
-        some = tablets[first : first + RAW_TABLETS_PER_TRIP]
-        needs = [whole_tablet(TabletKeys.of(tablet), ()) for tablet in some]
+        batch = tablets[first : first + RAW_TABLETS_PER_TRIP]
+        needs = [whole_tablet(TabletKeys.of(tablet), ()) for tablet in batch]
         replies = await fetch([[*need.reads.values()] for need in needs])
-        for tablet, need, reply in zip(some, needs, replies, strict=True):
+        for tablet, need, reply in zip(batch, needs, replies, strict=True):
             seen = Seen(dict(zip(need.reads, reply, strict=True)), 0.0)
             result.append(await _inspected(fetch, tablet, seen))
     return result
@@ -422,6 +422,10 @@ async def _behind(fetch: Fetch, tablet: Tablet) -> tuple[frozenset[str], frozens
     ]
     ends, states = replies[: len(attempts)], replies[len(attempts) :]
     return (
-        frozenset(a for a, end in zip(attempts, ends, strict=True) if end is not None),
-        frozenset(r for r, state in zip(names, states, strict=True) if request_has_ended(state)),
+        frozenset(attempt for attempt, end in zip(attempts, ends, strict=True) if end is not None),
+        frozenset(
+            request
+            for request, state in zip(names, states, strict=True)
+            if request_has_ended(state)
+        ),
     )

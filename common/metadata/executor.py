@@ -36,17 +36,17 @@ from common.model.outcome import Refusal
 from common.primitives import Backoff
 
 NO_ROOM = "it was full, and changes that let it grow wait until there is room"
-TURN_AFTER_CONFLICTS = 3
-"""Conflicts after which a change takes the turn."""
-TURN_LIFE_S = 3.0
-"""A turn expires after this time if its holder has died."""
-TURN_PAUSE_S, TURN_WAITS_MAX = 0.02, 150
-"""How others wait for the end of a turn. Then they continue, because `WATCH` guarantees safety."""
+LOCK_AFTER_CONFLICTS = 3
+"""Conflicts after which a change takes the lock."""
+LOCK_LIFE_S = 3.0
+"""The lock expires after this time if its holder has died."""
+LOCK_PAUSE_S, LOCK_WAITS_MAX = 0.02, 150
+"""How others wait for the lock. Then they continue, because `WATCH` guarantees safety."""
 LOOKS_MAX = 4
 """How often one decision may ask for further reads."""
 
-TURN = "turn"
-"""The name of the read of the turn."""
+LOCK = "turn"
+"""The name of the read of the lock."""
 
 Settled = Write | NoWrite | Refusal | Unresolved
 
@@ -86,9 +86,9 @@ class ChangeTries:
     now_s: float = 0.0
     grows: bool = False
     waits: int = 0
-    """How often it has waited for another change's turn."""
-    has_turn: bool = False
-    others_turn: bool = False
+    """How often it has waited for the lock of another change."""
+    has_lock: bool = False
+    others_lock: bool = False
     full: bool = False
     """Whether the store was short of memory at the last read."""
     confirm: Confirm | None = None
@@ -150,31 +150,31 @@ class Executor:
         return replace(outcome, tries=tally.tries, conflicts=tally.conflicts, now_s=tally.now_s)
 
     async def _settled(self, transaction: Transaction, tally: ChangeTries) -> Settled:
-        """Settle one transaction, and release its turn."""
+        """Settle one transaction, and release the lock that it took."""
         try:
             return await self._settle(transaction, tally)
         finally:
-            if tally.has_turn:
-                tally.has_turn = False
+            if tally.has_lock:
+                tally.has_lock = False
                 with suppress(LinkLostError):
                     async with self._keyspace.session() as session:
-                        await session.execute((delete(transaction.turn),))
+                        await session.execute((delete(transaction.lock),))
 
-    async def _take_turn(self, transaction: Transaction, tally: ChangeTries) -> None:
-        """Make others wait for a transaction, unless another one has the turn."""
+    async def _take_lock(self, transaction: Transaction, tally: ChangeTries) -> None:
+        """Make others wait for a transaction, unless another one has the lock."""
         with suppress(LinkLostError):
             async with self._keyspace.session() as session:
-                (present,) = await session.look((transaction.turn,), (get(transaction.turn),))
+                (present,) = await session.look((transaction.lock,), (get(transaction.lock),))
                 if present is None:
-                    take = set_string(transaction.turn, 1, TURN_LIFE_S)
-                    tally.has_turn = await session.execute((take,))
+                    take = set_string(transaction.lock, 1, LOCK_LIFE_S)
+                    tally.has_lock = await session.execute((take,))
 
-    async def _wait_for_turn(self, tally: ChangeTries) -> bool:
-        """Wait briefly if another change has the turn; return whether to read again."""
-        if not tally.others_turn or tally.waits >= TURN_WAITS_MAX:
+    async def _wait_for_lock(self, tally: ChangeTries) -> bool:
+        """Wait briefly if another change has the lock; return whether to read again."""
+        if not tally.others_lock or tally.waits >= LOCK_WAITS_MAX:
             return False
         tally.waits += 1
-        await self._sleep(TURN_PAUSE_S)
+        await self._sleep(LOCK_PAUSE_S)
         return True
 
     async def _settle(self, transaction: Transaction, tally: ChangeTries) -> Settled:
@@ -184,7 +184,7 @@ class Executor:
             if number:
                 await self._pause(number, lost=bool(reason))
             try:
-                settled = await self._try_in_turn(transaction, tally)
+                settled = await self._try_with_lock(transaction, tally)
             except LinkLostError as error:
                 self.counts.lost += 1
                 tally.sent |= error.sent
@@ -206,15 +206,15 @@ class Executor:
             return UnavailableError(f"the metadata store does not answer: {reason}")
         return ConflictError(f"conflicting changes won all {self._patience.tries_max} tries")
 
-    async def _try_in_turn(self, transaction: Transaction, tally: ChangeTries) -> Settled | None:
-        """Make one try if no other change has the turn; after conflicts, take the turn first."""
-        lost_races = tally.conflicts >= TURN_AFTER_CONFLICTS
-        if transaction.takes_turn and lost_races and not tally.has_turn:
-            await self._take_turn(transaction, tally)
+    async def _try_with_lock(self, transaction: Transaction, tally: ChangeTries) -> Settled | None:
+        """Make one try if no other change has the lock; after conflicts, take the lock first."""
+        lost_races = tally.conflicts >= LOCK_AFTER_CONFLICTS
+        if transaction.takes_lock and lost_races and not tally.has_lock:
+            await self._take_lock(transaction, tally)
         tally.tries += 1
         self.counts.tries += 1
         settled = await self._try(transaction, tally)
-        while settled is None and await self._wait_for_turn(tally):
+        while settled is None and await self._wait_for_lock(tally):
             settled = await self._try(transaction, tally)
         return settled
 
@@ -226,9 +226,9 @@ class Executor:
                 return decision
             if tally.grows and tally.full:
                 raise StoreBusyError(NO_ROOM)
-            if tally.others_turn and tally.waits < TURN_WAITS_MAX:
+            if tally.others_lock and tally.waits < LOCK_WAITS_MAX:
                 return None
-            tally.others_turn = False
+            tally.others_lock = False
             if tally.confirm is not None and (refusal := await tally.confirm()) is not None:
                 return refusal
             applied = await session.execute(decision.effects, durable=decision.durable)
@@ -238,12 +238,12 @@ class Executor:
         self, session: KeyspaceSession, transaction: Transaction, tally: ChangeTries
     ) -> Settled:
         """Read, decide, and read further if the decision asks for it."""
-        # Only the first read, which every decision has, includes the turn.
+        # Only the first read, which every decision has, includes the lock.
         needs = transaction.needs
-        if transaction.turn and not tally.has_turn:
-            needs |= Needs((), {TURN: get(transaction.turn)})
+        if transaction.lock and not tally.has_lock:
+            needs |= Needs((), {LOCK: get(transaction.lock)})
         replies = await _look(session, needs, tally)
-        tally.others_turn = replies.pop(TURN, None) is not None
+        tally.others_lock = replies.pop(LOCK, None) is not None
         decision: Decision = transaction.decide(Seen(replies, tally.now_s, tally.sent))
         for _ in range(LOOKS_MAX):
             if not isinstance(decision, More):

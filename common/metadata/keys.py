@@ -202,7 +202,7 @@ class TableKeys:
         return self._key("garbage")
 
     @property
-    def turn(self) -> str:
+    def lock(self) -> str:
         """String, which expires: a large add has had conflicts, and other changes wait for it."""
         return self._key("turn")
 

@@ -1,4 +1,4 @@
-"""The interface to Redis: commands, reads at one moment, and WATCH … MULTI … EXEC.
+"""The interface to Redis: commands, the rights to them, reads at one moment, and transactions.
 
 Two adapters implement it: Redis itself, and a dictionary with the same semantics.
 Everything above it (`executor`, `store`) is shared by both.
@@ -6,6 +6,7 @@ Everything above it (`executor`, `store`) is shared by both.
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from enum import StrEnum
 from typing import Any, Protocol
 
 from common.errors import CompactionError
@@ -163,6 +164,63 @@ def xadd(key: str, entries_max: int, fields: Mapping[str, Word]) -> Command:
 def pexpire(key: str, life_s: float) -> Command:
     """Let a key expire after `life_s`."""
     return ("PEXPIRE", key, int(life_s * 1000))
+
+
+# ------------------------------------------------------------------------------------------- Rights
+# What users of a Redis may do, each command by name, in words of Redis that 6.2 and every Valkey
+# know: `redis.io/docs/latest/operate/oss_and_stack/management/security/acl`. `hello`, `auth` and
+# `reset` need no right.
+
+STORE_KEYS = "neve:*"
+"""Which keys the store has; `common.metadata.keys` makes them."""
+PROBE = "neve:rights"
+"""A key that is never written: questions name it."""
+
+
+class RedisUser(StrEnum):
+    """The purpose of a user of Redis."""
+
+    STORE = "store"
+    """Coordinator, gateway and compactors: the user of `store.url`."""
+    SENTINEL = "sentinel"
+    """The same on Sentinels: may ask where the primary is, and change nothing."""
+    MONITOR = "monitor"
+    """Who watches the server: figures of it, and no key."""
+
+
+TRANSACTION_QUESTIONS: Mapping[str, Command] = {
+    "watch": ("WATCH", PROBE),
+    "unwatch": ("UNWATCH",),
+    "exec": ("EXEC",),  # Refused without a transaction, and so not done.
+    "multi": ("MULTI",),
+}
+"""Right → a question that shows whether it is given. `multi` stands last: it begins what the
+`RIGHT_QUESTIONS` are put into, and no process ends it."""
+_QUESTIONS = """
+get KEY, mget KEY, exists KEY, strlen KEY, hget KEY f, hmget KEY f, hgetall KEY, hlen KEY
+hscan KEY 0, smembers KEY, zcard KEY, zrange KEY 0 0, zrangebylex KEY - +, zrevrangebylex KEY + -
+xread STREAMS KEY 0, xrevrange KEY + -, set KEY v, setrange KEY 0 v, incr KEY, hset KEY f v
+hdel KEY f, hincrby KEY f 1, sadd KEY m, srem KEY m, zadd KEY 0 m, zrem KEY m, xadd KEY * f v
+xtrim KEY MAXLEN 0, pexpire KEY 1, del KEY, scan 0, time, info, wait 0 1, cluster|slots
+"""
+RIGHT_QUESTIONS: Mapping[str, Command] = {
+    words[0]: (*words[0].upper().split("|"), *(PROBE if at == "KEY" else at for at in words[1:]))
+    for words in map(str.split, _QUESTIONS.strip().replace("\n", ",").split(","))
+}
+"""Right → a question that shows whether it is given, if it stands in a transaction."""
+RIGHTS: Mapping[RedisUser, Sequence[str]] = {
+    # The first two need no question: who is connected has them, or has no use for them.
+    RedisUser.STORE: ("ping", "select", *TRANSACTION_QUESTIONS, *RIGHT_QUESTIONS),
+    RedisUser.SENTINEL: ("ping", "sentinel|get-master-addr-by-name", "sentinel|masters"),
+    RedisUser.MONITOR: ("ping", "info", "dbsize", "slowlog|get", "slowlog|len", "latency|latest"),
+}
+
+
+def acl_rules(role: RedisUser) -> str:
+    """Return what a user of a role is given: keys, no channels, commands one by one."""
+    keys = f"~{STORE_KEYS} " if role is RedisUser.STORE else ""
+    allowed = " ".join(f"+{right}" for right in RIGHTS[role])
+    return f"{keys}resetchannels -@all {allowed}"
 
 
 # ----------------------------------------------------------------------------------------- Keyspace

@@ -228,12 +228,12 @@ class TabletStore:
         """
         index = TableKeys(table).index
         indexes = range(count - 1, await self._read(zcard(index)) - 1, count)
-        found = await bulk_reads.read_each(
+        members = await bulk_reads.read_each(
             self._fetch,
             [member_at(index, index_in_table) for index_in_table in indexes],
             lambda _number, ends: ends,
         )
-        return [end for ends in found for end in ends]
+        return [end for ends in members for end in ends]
 
     async def locate(self, table: str, key: bytes) -> TabletId | None:
         """Return the tablet of a range-partitioned table that holds `key`, or None."""
@@ -269,16 +269,16 @@ class TabletStore:
         )
 
     async def held_among(
-        self, asked: Mapping[TabletId, Sequence[str]]
+        self, paths_of: Mapping[TabletId, Sequence[str]]
     ) -> Sequence[Collection[str]]:
         """Return which of some paths are files of their tablet, for each tablet.
 
         The cost depends on the number of paths, not on the number of files in the tablets.
 
         Args:
-            asked: Tablet → paths.
+            paths_of: Tablet → paths.
         """
-        wanted = [(tablet, list(paths)) for tablet, paths in asked.items() if paths]
+        wanted = [(tablet, list(paths)) for tablet, paths in paths_of.items() if paths]
         entries = await bulk_reads.read_each(
             self._fetch,
             [hmget(TabletKeys.of(tablet).files, paths) for tablet, paths in wanted],
@@ -289,7 +289,7 @@ class TabletStore:
             },
         )
         held = dict(zip((tablet for tablet, _ in wanted), entries, strict=True))
-        return [held.get(tablet, set()) for tablet in asked]
+        return [held.get(tablet, set()) for tablet in paths_of]
 
     async def inspect(self, tablets: Sequence[TabletId]) -> Sequence[RawTablet]:
         """Return all values under the keys of tablets, for `neve fsck`."""
@@ -365,12 +365,12 @@ class TabletStore:
         keys = [TableKeys(table) for table in ids.values()]
         replies = await self._hashes([key.table for key in keys])
         tables: list[Table] = []
-        for name, each, stored in zip(ids, keys, replies, strict=True):
+        for name, table_keys, stored in zip(ids, keys, replies, strict=True):
             try:
                 if isinstance(stored, BrokenValueError):
                     raise stored
                 if stored:
-                    tables.append(codec_table.unpack_table(each.table, ids[name], stored))
+                    tables.append(codec_table.unpack_table(table_keys.table, ids[name], stored))
             except BrokenValueError as error:
                 broken[name] = str(error)
         broken_ids = frozenset(ids[name] for name in broken if name in ids)
@@ -406,8 +406,8 @@ class TabletStore:
         replies = await self._fetch([[hgetall(key.table)] for key in keys])
         hashes = zip(keys, replies, strict=True)
         return [
-            codec_table.unpack_table(each.table, each.id, stored)
-            for each, (stored,) in hashes
+            codec_table.unpack_table(table_keys.table, table_keys.id, stored)
+            for table_keys, (stored,) in hashes
             if stored
         ]
 

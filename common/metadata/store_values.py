@@ -175,16 +175,19 @@ class Manifest(StoredValue):
             now_s: The store's time.
             grace_s: How long a reader may use what it has listed.
         """
-        every = ((self.begun_s, self.published_s), *((each[2], each[3]) for each in self.earlier))
+        every = (
+            (self.begun_s, self.published_s),
+            *((manifest[2], manifest[3]) for manifest in self.earlier),
+        )
         begins = [begun_s for begun_s, out_s in every if out_s and now_s - out_s >= grace_s]
         return max(begins, default=None)
 
     def outdated(self, now_s: float, grace_s: float) -> tuple[str, ...]:
         """Return the paths of manifests that no reader uses any more: replaced a grace ago."""
-        published = [self.published_s, *(each[3] for each in self.earlier)]
+        published = [self.published_s, *(manifest[3] for manifest in self.earlier)]
         return tuple(
-            each[1]
-            for each, replaced_s in zip(self.earlier, published, strict=False)
+            manifest[1]
+            for manifest, replaced_s in zip(self.earlier, published, strict=False)
             if now_s - replaced_s >= grace_s
         )
 
@@ -289,6 +292,26 @@ class StoreHealth:
     """For a Redis Cluster: largest difference between the clocks of its nodes."""
     lacks: tuple[str, ...] = ()
     """Rights that the user of `store.url` needs and lacks, as ACL rules name them."""
+
+    @classmethod
+    def of_info(cls, info: bytes, *, full: bool, replicas_wanted: int) -> "StoreHealth":
+        """Return what a Redis reports of itself as answer to `INFO`."""
+        fields = dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
+        states = {
+            "append-only file": fields.get("aof_last_write_status", "ok"),
+            "snapshot": fields.get("rdb_last_bgsave_status", "ok"),
+        }
+        failures = [f"cannot write its {name}" for name, state in states.items() if state != "ok"]
+        return cls(
+            policy=fields.get("maxmemory_policy", NO_EVICTION),
+            memory_bytes=int(fields.get("used_memory", 0)),
+            memory_max_bytes=int(fields.get("maxmemory", 0)),
+            full=full,
+            append_only=fields.get("aof_enabled", "1") == "1",
+            write_failure=", ".join(failures),
+            replicas=int(fields.get("connected_slaves", 0)),
+            replicas_wanted=replicas_wanted,
+        )
 
     @classmethod
     def of_nodes(cls, nodes: Mapping[str, "StoreHealth"], clocks_apart_s: float) -> "StoreHealth":

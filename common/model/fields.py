@@ -27,15 +27,15 @@ class StoredValue:
 
 def known_fields(value: Any) -> tuple[Field[Any], ...]:
     """Return the fields of a dataclass or its instance that this release defines."""
-    return tuple(each for each in fields(value) if each.name != UNKNOWN)
+    return tuple(entry for entry in fields(value) if entry.name != UNKNOWN)
 
 
 def as_plain(value: Any) -> dict[str, Any]:
     """Return a dataclass and its nested dataclasses as mappings, without unknown fields."""
-    return asdict(value, dict_factory=_known)
+    return asdict(value, dict_factory=_without_unknown)
 
 
-def _known(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def _without_unknown(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return {name: value for name, value in pairs if name != UNKNOWN}
 
 

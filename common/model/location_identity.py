@@ -38,8 +38,8 @@ class LocationIdentity:
 
     def path_below(self, other: "LocationIdentity") -> str | None:
         """Return the path from another location to this one; None: it is not below the other."""
-        mine = (*self.names, *self.above)
-        pairs = ((name, root) for name in mine for root in other.names)
+        own_names = (*self.names, *self.above)
+        pairs = ((name, root) for name in own_names for root in other.names)
         inside = (name[len(root) :] for name, root in pairs if f"{name}/".startswith(f"{root}/"))
         return next(inside, None)
 
@@ -52,14 +52,14 @@ class LocationIdentity:
         return overlap_test(self)(other)
 
 
-def overlap_test(mine: LocationIdentity) -> Callable[[LocationIdentity], bool]:
+def overlap_test(own: LocationIdentity) -> Callable[[LocationIdentity], bool]:
     """Return a predicate that checks other locations for overlap with this one."""
     mine_above = {
         "/".join(parts[:count])
-        for parts in (name.split("/") for name in (*mine.names, *mine.above))
+        for parts in (name.split("/") for name in (*own.names, *own.above))
         for count in range(1, len(parts) + 1)
     }
-    below = tuple(f"{name}/" for name in mine.names)
+    below = tuple(f"{name}/" for name in own.names)
 
     def overlaps(other: LocationIdentity) -> bool:
         if not mine_above.isdisjoint(other.names):

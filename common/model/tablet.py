@@ -66,10 +66,6 @@ class Bounds(StoredValue):
         """Return whether all keys from `key_min` to `key_max` are in these bounds."""
         return (self.start is None or key_min > self.start) and key_max <= self.end
 
-    def overlaps(self, key_min: bytes, key_max: bytes) -> bool:
-        """Return whether any key from `key_min` to `key_max` may be in these bounds."""
-        return (self.start is None or key_max > self.start) and key_min <= self.end
-
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -125,7 +125,7 @@ def chunk_fault(metadata: pq.FileMetaData, size_bytes: int) -> str | None:
     numbers = range(metadata.num_row_groups)
     data_end = size_bytes - metadata.serialized_size - FOOTER_FRAME_BYTES
     return _order_of_columns(metadata) or layout_fault(
-        [_places(metadata.row_group(number)) for number in numbers], data_end
+        [_layout_of(metadata.row_group(number)) for number in numbers], data_end
     )
 
 
@@ -184,14 +184,14 @@ def _order_of_columns(metadata: pq.FileMetaData) -> str | None:
     return None
 
 
-def _places(group: pq.RowGroupMetaData) -> RowGroupPlaces:
+def _layout_of(group: pq.RowGroupMetaData) -> RowGroupPlaces:
     return RowGroupPlaces(
         rows=group.num_rows,
-        chunks=tuple(_place(group.column(at)) for at in range(group.num_columns)),
+        chunks=tuple(_extent(group.column(at)) for at in range(group.num_columns)),
     )
 
 
-def _place(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+def _extent(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
     """Return the start and the size of a column chunk.
 
     Some writers store an offset of 0 for a missing dictionary.
@@ -246,7 +246,7 @@ def open_table_file(
         location: Location of the table.
         path: Path relative to it.
         metadata: Its footer, if known: single row groups will be read, each by as few
-            requests as possible.
+            reads as possible.
 
     Raises:
         RequestError: There is no such file, it is not Parquet, or it is damaged.
@@ -307,12 +307,12 @@ def inspect_file(
         require_readable(source, schema, arrow_schema(rules.schema))
         tally = RowTally(rules)
         fill = fill_of_path(rules.partition_by, arrow_schema(rules.schema), path)
-        mine = {name: value for name, value in fill.items() if name in tally.columns}
+        filled_columns = {name: value for name, value in fill.items() if name in tally.columns}
         tally.require([*schema.names, *fill], source)
         if is_new:
             _require_values(whole, arrow_schema(rules.schema), fill, source)
         for rows in _batches(whole, [name for name in tally.columns if name in schema.names]):
-            tally.see(filled(rows, mine), source)
+            tally.see(filled(rows, filled_columns), source)
         return FileFacts(
             path=path,
             size_bytes=size_bytes,
@@ -440,11 +440,11 @@ def stream_rows(
     free = pa.schema([field.with_nullable(True) for field in schema])
     path = location.relative(path)
     fill = fill_of_path(rules.partition_by, full, path)
-    mine = {name: value for name, value in fill.items() if name in schema.names}
+    filled_columns = {name: value for name, value in fill.items() if name in schema.names}
     with open_table_file(location, path) as file:
         present = [name for name in schema.names if name in file.schema_arrow.names]
         for rows in _batches(OpenFile(location, path, file), present):
-            table = conform(filled(rows.select(present), mine), free, f"file {path}")
+            table = conform(filled(rows.select(present), filled_columns), free, f"file {path}")
             yield pa.Table.from_arrays(table.columns, schema=schema)
 
 
@@ -543,8 +543,8 @@ def read_summaries(
     """
     summaries: dict[str, dict[str, str]] = {}
     for first in range(0, len(paths), AT_ONCE):
-        some = tuple(paths[first : first + AT_ONCE])
-        summaries.update(zip(some, _summaries(location, some, tuple(names)), strict=True))
+        batch = tuple(paths[first : first + AT_ONCE])
+        summaries.update(zip(batch, _summaries(location, batch, tuple(names)), strict=True))
     return summaries
 
 
@@ -594,7 +594,7 @@ class ProbedFiles:
     def __init__(self, known_max: int = KNOWN_MAX) -> None:
         """Create an empty set."""
         self._lock = threading.Lock()
-        self._known: BoundedMap[tuple[str, str], None] = BoundedMap(known_max)
+        self._opened: BoundedMap[tuple[str, str], None] = BoundedMap(known_max)
 
     def take(self, location: Location, files: Sequence[DataFile]) -> None:
         """Let a reader open files that no job wrote and no reader has opened. Blocks.
@@ -610,16 +610,16 @@ class ProbedFiles:
         """
         paths = [file.path for file in files if file.job is None]
         with self._lock:
-            fresh = [path for path in paths if (location.uri, path) not in self._known]
+            fresh = [path for path in paths if (location.uri, path) not in self._opened]
         for first in range(0, len(fresh), AT_ONCE):
-            some = fresh[first : first + AT_ONCE]
-            _look(location, some)
-            self._note(location, some)
+            batch = fresh[first : first + AT_ONCE]
+            _look(location, batch)
+            self._note(location, batch)
 
     def _note(self, location: Location, paths: Sequence[str]) -> None:
         with self._lock:
             for path in paths:
-                self._known.put((location.uri, path), None)
+                self._opened.put((location.uri, path), None)
 
 
 def _look(location: Location, paths: Sequence[str]) -> None:

@@ -88,7 +88,7 @@ def files_to_merge(table: Table, files: Sequence[DataFile]) -> frozenset[str]:
     merged = {file.path for file in files if file.rows and not file.clean}
     before: DataFile | None = None
     bounded = [file for file in files if file.key_min is not None and file.key_max is not None]
-    for file in sorted(bounded, key=lambda each: (each.key_min or b"", each.path)):
+    for file in sorted(bounded, key=lambda listed: (listed.key_min or b"", listed.path)):
         if before is not None and (file.key_min or b"") <= (before.key_max or b""):
             merged |= {before.path, file.path}
         if before is None or (file.key_max or b"") > (before.key_max or b""):
@@ -261,7 +261,7 @@ def manifest_folders(location: Location) -> list[str]:
         infos = location.filesystem.get_file_info(fs.FileSelector(base, allow_not_found=True))
     except OSError as error:
         raise UnavailableError(f"{location.uri} cannot be listed: {error}") from error
-    names = [posixpath.basename(each.path) for each in infos]
+    names = [posixpath.basename(info.path) for info in infos]
     return sorted(f"{MANIFEST_FOLDER}/{name}" for name in names if begun_of(name) is not None)
 
 

@@ -25,7 +25,7 @@ from common.rows.conform import BATCH_ROWS, Int64s
 
 LARGE_BYTES = 192 * 1024**2
 """Uncompressed size of a large row group. In smaller ones, which most writers produce, each column
-is read by one request."""
+is read at once."""
 BUFFERS_BYTES = 32 * 1024**2
 """Approximate size of the read buffers of all columns of a large row group."""
 BUFFER_BYTES_MIN, BUFFER_BYTES_MAX = 64 * 1024, 4 * 1024**2
@@ -39,7 +39,7 @@ def open_parquet_file(
     Args:
         source: A file opened by Arrow; the caller closes it.
         metadata: Its footer, if known: single row groups will be read whole, each by as few
-            requests as possible. Otherwise rows are read in the file's order, and only some
+            reads as possible. Otherwise rows are read in the file's order, and only some
             pages per column of a large row group are in memory.
         packed: Text columns that are read as dictionaries, each text once; then rows are read
             in the file's order, even if the footer is known.
@@ -286,7 +286,7 @@ _BATCH_ROWS = 1 << 13
 
 
 def rows_at(
-    parquet: pq.ParquetFile, group: int, names: Sequence[str], places: Sequence[int]
+    parquet: pq.ParquetFile, group: int, names: Sequence[str], row_numbers: Sequence[int]
 ) -> pa.Table:
     """Return some rows of a row group, decoding only few at a time.
 
@@ -294,7 +294,7 @@ def rows_at(
         parquet: The open file.
         group: The row group's number.
         names: Columns of the file.
-        places: Row numbers in the row group, ascending.
+        row_numbers: Row numbers in the row group, ascending.
     """
     schema = pa.schema([parquet.schema_arrow.field(name) for name in names])
     tables, before, at = [schema.empty_table()], 0, 0
@@ -303,14 +303,14 @@ def rows_at(
     )
     for batch in batches:
         end = at
-        while end < len(places) and places[end] < before + batch.num_rows:
+        while end < len(row_numbers) and row_numbers[end] < before + batch.num_rows:
             end += 1
         if end > at:
-            here = [place - before for place in places[at:end]]
-            picked = batch.select(list(names)).take(pa.array(here, pa.int64()))
+            in_batch = [index - before for index in row_numbers[at:end]]
+            picked = batch.select(list(names)).take(pa.array(in_batch, pa.int64()))
             tables.append(pa.Table.from_batches([picked]))
         before, at = before + batch.num_rows, end
-        if at == len(places):
+        if at == len(row_numbers):
             break
     return pa.concat_tables(tables)
 

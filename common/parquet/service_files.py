@@ -120,30 +120,6 @@ def read_owner(location: Location) -> LocationOwner | None:
     return LocationOwner(*words[:2]) if words else None
 
 
-def claim_location(
-    location: Location, store: str, table: str = "", *, tables: Collection[str] = ()
-) -> None:
-    """Write the mark into a location that has none.
-
-    Args:
-        location: Created if it does not exist.
-        store: Id of this service's store.
-        table: Id of the table that is created there.
-        tables: Ids of the store's tables, whose locations are not available.
-
-    Raises:
-        RefusedError: It belongs to another store, or to another table of this one.
-        RequestError: The bucket does not exist, or the credentials do not allow the access.
-        UnavailableError: The storage does not answer, or forbids it.
-    """
-    owner = read_owner(location)
-    if owner is not None:
-        refuse_other_owner(location.uri, owner, store, table if owner.table in tables else "")
-        if owner.table == table:
-            return
-    write_owner(location, LocationOwner(store, table))
-
-
 def write_owner(location: Location, owner: LocationOwner) -> None:
     """Write the mark of a location, whatever its present content.
 
@@ -161,33 +137,33 @@ def write_owner(location: Location, owner: LocationOwner) -> None:
 
 
 def refuse_other_owner(
-    location: str, found: LocationOwner | None, store: str, table: str = ""
+    location: str, owner: LocationOwner | None, store: str, table: str = ""
 ) -> None:
     """Refuse a location that belongs to another store or table, or has lost its mark.
 
     Args:
         location: Its URI.
-        found: Its owner, from `read_owner`.
+        owner: Its owner, from `read_owner`.
         store: Id of this service's store.
         table: Id of the expected owner; empty: any table.
 
     Raises:
         RefusedError: The location is refused.
     """
-    if found is None:
+    if owner is None:
         raise RefusedError(
             f"location {location} has lost its mark {OWNER_PATH}, which names its owner; "
             f"was the folder emptied? It should contain {store}"
         )
-    if found.store != store:
+    if owner.store != store:
         raise RefusedError(
-            f"location {location} belongs to the store {found.store}, this one is {store}: "
+            f"location {location} belongs to the store {owner.store}, this one is {store}: "
             "two services may not share a location (`neve fsck --adopt` takes it over)"
         )
-    if table and found.is_another(table):
+    if table and owner.is_another(table):
         raise RefusedError(
             f"location {location} belongs to another table of this service, by its mark "
-            f"{OWNER_PATH}: its id is {found.table}, this one's {table}; two tables may not share "
+            f"{OWNER_PATH}: its id is {owner.table}, this one's {table}; two tables may not share "
             "files (`neve fsck --adopt` takes it over)"
         )
 
@@ -345,10 +321,10 @@ def write_copied(location: Location, table: str, files: Mapping[str, int]) -> No
     """
     left = iter(sorted(files.items()))
     for number in count():
-        some = dict(islice(left, _COPIED_AT_ONCE))
-        if not some:
+        batch = dict(islice(left, _COPIED_AT_ONCE))
+        if not batch:
             return
-        write_small(location, _copied_path(table, number), json.dumps(some).encode())
+        write_small(location, _copied_path(table, number), json.dumps(batch).encode())
 
 
 def read_copied(location: Location, tables: Iterable[str]) -> dict[str, int]:
@@ -362,7 +338,7 @@ def read_copied(location: Location, tables: Iterable[str]) -> dict[str, int]:
         RequestError: A list makes no sense.
         UnavailableError: The storage does not answer.
     """
-    found: dict[str, int] = {}
+    sizes_bytes: dict[str, int] = {}
     for table in tables:
         for number in count():
             path = _copied_path(table, number)
@@ -370,10 +346,10 @@ def read_copied(location: Location, tables: Iterable[str]) -> dict[str, int]:
             if content is None:
                 break
             try:
-                found.update(json.loads(content))
+                sizes_bytes.update(json.loads(content))
             except ValueError as error:
                 raise RequestError(f"{path} of {location.uri} is no JSON: {error}") from error
-    return found
+    return sizes_bytes
 
 
 def _copied_path(table: str, number: int) -> str:
@@ -494,14 +470,14 @@ def foreign_mark_below(location: Location) -> ForeignMark | None:
     for _ in range(FOLDERS_MAX):
         if not folders:
             break
-        for each in _listed(location, folders.popleft()):
-            path = each.path.removeprefix(prefix)
+        for info in _listed(location, folders.popleft()):
+            path = info.path.removeprefix(prefix)
             mark = mark_in_path(path)
             if mark is not None and not own.intersection({path, path.partition("/")[0]}):
-                return ForeignMark(mark[1], each.path)
-            is_folder = each.type == fs.FileType.Directory
-            if is_folder and "=" not in each.base_name and path != SERVICE_FOLDER and not mark:
-                folders.append(each.path)
+                return ForeignMark(mark[1], info.path)
+            is_folder = info.type == fs.FileType.Directory
+            if is_folder and "=" not in info.base_name and path != SERVICE_FOLDER and not mark:
+                folders.append(info.path)
     return None
 
 
@@ -534,9 +510,9 @@ def _mark_in_folder(
             continue
         if name in FORMATS:
             return ForeignMark(FORMATS[name], info.path)
-        for each in _listed(location, info.path):
-            if _ICEBERG_FILE.fullmatch(each.base_name):
-                return ForeignMark(ICEBERG, each.path)
+        for entry in _listed(location, info.path):
+            if _ICEBERG_FILE.fullmatch(entry.base_name):
+                return ForeignMark(ICEBERG, entry.path)
     return None
 
 

@@ -181,7 +181,7 @@ def _narrowed(rows: pa.Table, schema: pa.Schema, source: str, *, truncate: bool)
             continue
         try:
             plain = [storage_values(chunk) for chunk in column.chunks]
-            narrow = [each.cast(field.type, safe=not truncate) for each in plain]
+            narrow = [chunk.cast(field.type, safe=not truncate) for chunk in plain]
         except pa.ArrowInvalid as error:
             raise RequestError(
                 f"file {source}: column {field.name} cannot be kept in microseconds: {error}; "

@@ -7,7 +7,7 @@ and time. An attack then ends such a process instead of the service.
     gateway, coordinator: a thread calls a function that is marked `@in_reader`
         └─ order over a socket pair ──► reader: executes it, answers
         │                                  ▲ fork, a few ms
-        └─ control link ──► fork server: has imported all that readers need
+        └─ orders ──► fork server: has imported all that readers need
 
     messages     limits, frames, orders and answers: values of known kinds, never code
     fork_server  the process that forks readers, and the work of a reader

@@ -2,8 +2,8 @@
 
     python -m common.readers.fork_server FD [MODULE…]
 
-`FD` is its end of the control link. The modules contain the work of readers; they are imported once
-here instead of in each reader. An order is one byte:
+`FD` is its end of the link to the service. The modules contain the work of readers; they are
+imported once here instead of in each reader. An order is one byte:
 
 * `f`, with a descriptor: fork a reader that serves this link; the answer is its process id.
 * `e`, then eight bytes: end the reader with this id if it still runs, and return its status from
@@ -56,29 +56,29 @@ _EXECUTE_AND_WRITE = 0x1FF3
 
 
 def main() -> None:
-    """Serve the control link until it closes."""
-    control = socket.socket(fileno=int(sys.argv[1]))
+    """Serve the link to the service until it closes."""
+    service_link = socket.socket(fileno=int(sys.argv[1]))
     for module in sys.argv[2:]:
         importlib.import_module(module)
     # Signals from the service's terminal are for the service, not for this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     readers: set[int] = set()
-    while order := control.recv(1):
+    while order := service_link.recv(1):
         if order == FORK:
-            message, descriptors, _, _ = socket.recv_fds(control, LIMITS.size, 1)
+            message, descriptors, _, _ = socket.recv_fds(service_link, LIMITS.size, 1)
             memory_bytes, wait_s, network = LIMITS.unpack(message)
             reader = os.fork()
             if reader == 0:
-                control.close()
+                service_link.close()
                 limits = ReaderLimits(memory_bytes=memory_bytes, wait_s=wait_s)
                 _read(descriptors[0], limits, network=network)
             for descriptor in descriptors:
                 os.close(descriptor)
             readers.add(reader)
-            control.sendall(ID.pack(reader))
+            service_link.sendall(ID.pack(reader))
         elif order == END:
-            (reader,) = ID.unpack(control.recv(ID.size, socket.MSG_WAITALL))
-            control.sendall(ID.pack(_ended(reader, readers)))
+            (reader,) = ID.unpack(service_link.recv(ID.size, socket.MSG_WAITALL))
+            service_link.sendall(ID.pack(_ended(reader, readers)))
 
 
 def _ended(reader: int, readers: set[int]) -> int:

@@ -86,7 +86,7 @@ class ForkServer:
         self._limits, self._modules = limits, modules
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
+        self._server_link: socket.socket | None = None
 
     def fork(self, *, network: bool = False) -> ReaderProcess:
         """Return a new reader.
@@ -97,30 +97,30 @@ class ForkServer:
         Raises:
             UnavailableError: The machine cannot start a process now.
         """
-        ours, theirs = socket.socketpair()
-        with theirs:
+        own_end, other_end = socket.socketpair()
+        with other_end:
             try:
                 with self._lock:
-                    reader = self._forked(theirs, network=network)
+                    reader = self._forked(other_end, network=network)
             except (OSError, EOFError) as error:
-                ours.close()
+                own_end.close()
                 self.close()
                 message = f"no process can be started to read files: {error}"
                 raise UnavailableError(message) from error
         # A reader ends itself in time, unless another process has stopped it.
-        ours.settimeout(self._limits.wait_s + self._limits.patience_s)
-        return ReaderProcess(reader, ours, network)
+        own_end.settimeout(self._limits.wait_s + self._limits.patience_s)
+        return ReaderProcess(reader, own_end, network)
 
     def end(self, reader: ReaderProcess) -> ReaderEnd:
         """End a reader if it still runs; return how it ended."""
         reader.link.close()
         try:
             with self._lock:
-                control = self._control
-                if control is None:
+                link = self._server_link
+                if link is None:
                     return ReaderEnd("ended with the process that started it", by_others=True)
-                control.sendall(END + ID.pack(reader.id))
-                return _end_of(_number(control), self._limits.wait_s)
+                link.sendall(END + ID.pack(reader.id))
+                return _end_of(_number(link), self._limits.wait_s)
         except (OSError, EOFError):
             self.close()
             return ReaderEnd("ended with the process that started it", by_others=True)
@@ -130,34 +130,34 @@ class ForkServer:
         with self._lock:
             self._close()
 
-    def _forked(self, theirs: socket.socket, *, network: bool) -> int:
+    def _forked(self, other_end: socket.socket, *, network: bool) -> int:
         if self._process is not None and self._process.poll() is not None:
             self._close()
-        control = self._control or self._start()
+        link = self._server_link or self._start()
         order = LIMITS.pack(self._limits.memory_bytes, self._limits.wait_s, network)
-        control.sendall(FORK)
-        socket.send_fds(control, [order], [theirs.fileno()])
-        return _number(control)
+        link.sendall(FORK)
+        socket.send_fds(link, [order], [other_end.fileno()])
+        return _number(link)
 
     def _start(self) -> socket.socket:
-        ours, theirs = socket.socketpair()
-        ours.settimeout(START_WAIT_S)
-        with theirs:
+        own_end, other_end = socket.socketpair()
+        own_end.settimeout(START_WAIT_S)
+        with other_end:
             self._process = subprocess.Popen(
-                [*COMMAND, str(theirs.fileno()), *sorted(self._modules)],
-                pass_fds=[theirs.fileno()],
+                [*COMMAND, str(other_end.fileno()), *sorted(self._modules)],
+                pass_fds=[other_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 env=_environment(),
                 start_new_session=True,
             )
-        self._control = ours
-        return ours
+        self._server_link = own_end
+        return own_end
 
     def _close(self) -> None:
-        control, process = self._control, self._process
-        self._control = self._process = None
-        if control is not None:
-            control.close()
+        link, process = self._server_link, self._process
+        self._server_link = self._process = None
+        if link is not None:
+            link.close()
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -175,10 +175,10 @@ def _environment() -> dict[str, str]:
     return {**kept, "PYTHONPATH": paths, "ARROW_DEFAULT_MEMORY_POOL": "system"}
 
 
-def _number(control: socket.socket) -> int:
+def _number(link: socket.socket) -> int:
     content = b""
     while len(content) < ID.size:
-        piece = control.recv(ID.size - len(content))
+        piece = link.recv(ID.size - len(content))
         if not piece:
             raise EOFError("it ended at once")
         content += piece
@@ -219,7 +219,7 @@ class Readers:
         """Set the limits of readers, the log of their deaths, and the modules of their work."""
         self._limits, self._log = limits, log
         self._nursery = ForkServer(limits, modules)
-        self._places = threading.BoundedSemaphore(limits.readers)
+        self._slots = threading.BoundedSemaphore(limits.readers)
         self._spare = threading.BoundedSemaphore(limits.readers)
         self._lock = threading.Lock()
         self._idle: dict[bool, list[ReaderProcess]] = {False: [], True: []}
@@ -239,7 +239,7 @@ class Readers:
 
     def warm(self) -> None:
         """Start the first reader now, so that the first call does not wait for it."""
-        with self._places:
+        with self._slots:
             self._done_with(self._nursery.fork())
 
     def ask(
@@ -265,27 +265,27 @@ class Readers:
         crashes = others = 0
         while True:
             try:
-                result = self._asked(order, network=network, fresh=bool(crashes or others))
-                return self._meant(about, result)
+                result = self._executed(order, network=network, fresh=bool(crashes or others))
+                return self._value_of(about, result)
             except _DeathError as death:
-                how, too_late = str(death), death.too_late
+                end, too_late = str(death), death.too_late
                 crashes, others = crashes + (not death.by_others), others + death.by_others
-            self._log("reader died", about=about, how=how)
+            self._log("reader died", about=about, how=end)
             if others and (too_late or others == TRIES_OF_OTHERS):
                 raise UnavailableError(
-                    f"{about} cannot be read now: the process that read it {how}, and not"
+                    f"{about} cannot be read now: the process that read it {end}, and not"
                     " because of what it read; does the machine have too little memory?"
                 )
             if too_late or crashes == TRIES:
                 break
             self._closed.wait(OTHERS_BACKOFF.wait_s(others) if others else 0.0)
-        self._require_sound(about, how, network=network)
+        self._require_sound(about, end, network=network)
         raise ReaderDeathError(
-            f"{about} cannot be read: the process that read it {how}; "
+            f"{about} cannot be read: the process that read it {end}; "
             "the file is damaged, or was built to cause this"
         )
 
-    def _require_sound(self, about: str, how: str, *, network: bool) -> None:
+    def _require_sound(self, about: str, end: str, *, network: bool) -> None:
         """Check that readers work on this machine before a file is blamed for a reader's end.
 
         Raises:
@@ -298,12 +298,12 @@ class Readers:
             cause = f"only {format_bytes(free_bytes)} of memory are free"
         else:
             try:
-                self._asked(nothing, network=network, fresh=True)
+                self._executed(nothing, network=network, fresh=True)
             except _DeathError as death:
                 cause = f"a process that read nothing {death}"
         if cause:
             raise UnavailableError(
-                f"{about} cannot be read now: the process that read it {how}, but {cause}"
+                f"{about} cannot be read now: the process that read it {end}, but {cause}"
             )
 
     def close(self) -> None:
@@ -316,20 +316,20 @@ class Readers:
         self._nursery.close()
 
     @contextmanager
-    def _place(self) -> Iterator[None]:
+    def _slot(self) -> Iterator[None]:
         """Take a slot, or a spare one after a while: a dead storage may block all regular slots."""
-        places = self._places
-        while not places.acquire(timeout=self._limits.patience_s):
+        slots = self._slots
+        while not slots.acquire(timeout=self._limits.patience_s):
             if self._spare.acquire(blocking=False):
-                places = self._spare
+                slots = self._spare
                 break
         try:
             yield
         finally:
-            places.release()
+            slots.release()
 
-    def _asked(self, order: bytes, *, network: bool, fresh: bool) -> messages.Result:
-        with self._place():
+    def _executed(self, order: bytes, *, network: bool, fresh: bool) -> messages.Result:
+        with self._slot():
             reader = self._nursery.fork(network=network) if fresh else self._taken(network)
             begun = False
             try:
@@ -370,7 +370,7 @@ class Readers:
                 return
         self._nursery.end(reader)
 
-    def _meant(self, about: str, result: messages.Result) -> Any:
+    def _value_of(self, about: str, result: messages.Result) -> Any:
         match result:
             case messages.ReaderResult(value):
                 return value
@@ -388,8 +388,8 @@ class Readers:
 class _DeathError(Exception):
     """The death of a reader, with a description."""
 
-    def __init__(self, how: str, *, too_late: bool = False, by_others: bool = False) -> None:
-        super().__init__(how)
+    def __init__(self, end: str, *, too_late: bool = False, by_others: bool = False) -> None:
+        super().__init__(end)
         self.too_late = too_late
         self.by_others = by_others
 

@@ -264,7 +264,9 @@ def partition_of(table: Table, values: Sequence[object]) -> Partition:
         NULL if value is None else quote(_text(value_to_json(value, kind)), safe=" ")
         for value, kind in zip(values, types, strict=True)
     ]
-    text = "/".join(f"{name}={each}" for name, each in zip(table.partition_by, texts, strict=True))
+    text = "/".join(
+        f"{name}={written}" for name, written in zip(table.partition_by, texts, strict=True)
+    )
     return Partition(encode_key(values, types), text)
 
 
@@ -370,11 +372,11 @@ def filled(rows: pa.Table, fill: Fill) -> pa.Table:
         if not value.is_valid or not column.null_count:
             continue
         if pa.types.is_null(column.type):
-            known = _constant(value, rows.num_rows)
+            complete = _constant(value, rows.num_rows)
         else:
             field = pa.field(name, value.type)
-            known = pc.fill_null(widen(column, field, "the file"), value)
-        rows = rows.set_column(at, name, known)
+            complete = pc.fill_null(widen(column, field, "the file"), value)
+        rows = rows.set_column(at, name, complete)
     return rows
 
 

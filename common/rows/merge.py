@@ -5,9 +5,9 @@ Rows are ordered by key, with the winning row first: the higher version, then to
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -29,6 +29,9 @@ from common.rows.row_facts import row_hash
 from common.rows.rules import DropRule, RowRules, dead_rows, droppable_rows
 from common.rows.schema import arrow_schema
 
+if TYPE_CHECKING:
+    import polars as pl
+
 # -------------------------------------------------------------------------------- The order of rows
 
 
@@ -47,6 +50,8 @@ class SortedRows:
 def sorted_rows(table: pa.Table, rules: RowRules) -> SortedRows:
     """Return the order of the rows of a keyed table with the rules' types."""
     assert rules.key, "rows of a table without a key have no order"
+    import polars as pl  # Here, and below: only processes that sort rows load it.
+
     assert rules.version_column is not None
     key_names = [f"key{at}" for at in range(len(rules.key))]
     columns = {
@@ -69,7 +74,7 @@ def sorted_rows(table: pa.Table, rules: RowRules) -> SortedRows:
     )
 
 
-def sortable_series(column: pa.ChunkedArray, key_type: KeyType) -> pl.Series:
+def sortable_series(column: pa.ChunkedArray, key_type: KeyType) -> "pl.Series":
     """Return a column as a series that sorts like its encoded values, nulls first."""
     match key_type:
         case KeyType.FLOAT:
@@ -92,20 +97,26 @@ def sortable_series(column: pa.ChunkedArray, key_type: KeyType) -> pl.Series:
             return _series(column)
 
 
-def _series(column: pa.ChunkedArray) -> pl.Series:
+def _series(column: pa.ChunkedArray) -> "pl.Series":
+    import polars as pl
+
     series = pl.from_arrow(column)
     assert isinstance(series, pl.Series)
     return series
 
 
-def _tombstones(table: pa.Table, rules: RowRules) -> pl.Series:
+def _tombstones(table: pa.Table, rules: RowRules) -> "pl.Series":
+    import polars as pl
+
     if rules.tombstone_column is None:
         return pl.repeat(value=False, n=table.num_rows, dtype=pl.Boolean, eager=True)
     return _series(table.column(rules.tombstone_column)).fill_null(value=False)
 
 
-def _begins(frame: pl.DataFrame, columns: list[str]) -> Flags:
+def _begins(frame: "pl.DataFrame", columns: list[str]) -> Flags:
     """Return which rows differ from the row before in any of the columns."""
+    import polars as pl
+
     if frame.height == 0:
         return np.zeros(0, np.bool_)
     changed = frame.select(
@@ -176,8 +187,8 @@ def merge_tables(
 def concat_rows(tables: Sequence[pa.Table], rules: RowRules) -> pa.Table:
     """Return all rows as one table with the rules' schema, in the given order."""
     schema = arrow_schema(rules.schema)
-    known = [conform(table, schema) for table in tables]
-    return pa.concat_tables(known) if known else schema.empty_table()
+    conformed = [conform(table, schema) for table in tables]
+    return pa.concat_tables(conformed) if conformed else schema.empty_table()
 
 
 def _merge_bag(rows: pa.Table, rules: RowRules, now_s: float) -> MergeResult:
@@ -201,8 +212,8 @@ def _winners(rows: pa.Table, ordered: SortedRows) -> Int64s:
     # Only rows that tie with the first row of their key in version and tombstone are hashed.
     member = np.zeros(len(sizes), np.bool_)
     member[runs[firsts[tied_firsts]]] = True
-    places = np.flatnonzero(member[runs])
-    winners[tied_firsts] = _greatest_hashes(rows, ordered.row[places], runs[places])
+    tied = np.flatnonzero(member[runs])
+    winners[tied_firsts] = _greatest_hashes(rows, ordered.row[tied], runs[tied])
     return winners
 
 
@@ -258,9 +269,9 @@ def scan_tables(
     Raises:
         RequestError: A column is unknown, or a table does not fit the rules' schema.
     """
-    known = [column.name for column in rules.schema]
-    if unknown := [name for name in columns or () if name not in known]:
-        message = f"columns {', '.join(unknown)} are unknown, expected some of {', '.join(known)}"
+    names = [column.name for column in rules.schema]
+    if unknown := [name for name in columns or () if name not in names]:
+        message = f"columns {', '.join(unknown)} are unknown, expected some of {', '.join(names)}"
         raise RequestError(message)
     rows = concat_rows([in_range(table, rules, start, end) for table in tables], rules)
     seen = visible_rows(merge_tables([rows], rules, now_s).table, rules, now_s)
@@ -292,10 +303,10 @@ def count_visible(tables: Sequence[pa.Table], rules: RowRules, now_s: float) -> 
     tombstones, expired = dead_rows(rows, narrow, now_s)
     ranks = np.flatnonzero(ordered.new_rank)
     gone = expired[ordered.row]
-    some, every = np.logical_or.reduceat(gone, ranks), np.logical_and.reduceat(gone, ranks)
+    any_expired, every = np.logical_or.reduceat(gone, ranks), np.logical_and.reduceat(gone, ranks)
     first_ranks = ordered.new_key[ranks]
     dead = tombstones[ordered.row][ranks] | every
-    unsure = some & ~dead
+    unsure = any_expired & ~dead
     if (unsure & first_ranks).any():
         return None
     return int((first_ranks & ~dead).sum())

@@ -166,18 +166,18 @@ class RowTally:
         present = [name for name in self.columns if name in rows.column_names]
         self.require(present, source)
         self._rows += rows.num_rows
-        known = conform(rows.select(present), self._schema, source)
+        conformed = conform(rows.select(present), self._schema, source)
         if rows.num_rows == 0:
             return
-        self._see_keys(known)
+        self._see_keys(conformed)
         rules = self._rules
         if rules.version_column is not None:
-            versions = encode_column(known.column(rules.version_column), rules.version_type)
+            versions = encode_column(conformed.column(rules.version_column), rules.version_type)
             self._versions.widen(*_ends(versions))
         if rules.tombstone_column is not None:
-            self._tombstones += pc.sum(known.column(rules.tombstone_column)).as_py() or 0
+            self._tombstones += pc.sum(conformed.column(rules.tombstone_column)).as_py() or 0
         if rules.time_column is not None:
-            self._times.widen(*time_ends_s(known.column(rules.time_column)))
+            self._times.widen(*time_ends_s(conformed.column(rules.time_column)))
 
     def facts(self) -> RowFacts:
         """Return the facts of all rows that were added."""
@@ -409,9 +409,9 @@ def _steps(offsets: Int64s) -> Iterable[tuple[int, int]]:
 
 def _fold_runs(words: Words, counts: Int64s, sizes: Int64s) -> Words:
     """Fold `counts[i]` consecutive words for each row i."""
-    places = range_positions(np.ones(len(counts), np.int64), counts).view(np.uint64)
+    positions = range_positions(np.ones(len(counts), np.int64), counts).view(np.uint64)
     sums = np.zeros(len(words) + 1, np.uint64)
-    np.cumsum(_mix(_mix(words) + places * _GOLDEN), out=sums[1:])
+    np.cumsum(_mix(_mix(words) + positions * _GOLDEN), out=sums[1:])
     ends = np.cumsum(counts)
     return _mix(sizes.view(np.uint64) + sums[ends] - sums[ends - counts])
 
@@ -419,11 +419,11 @@ def _fold_runs(words: Words, counts: Int64s, sizes: Int64s) -> Words:
 def _fold_columns(*columns: Words) -> Words:
     """Fold the same number of words for every row."""
     total = np.full(len(columns[0]), np.uint64(len(columns)))
-    place = np.uint64(0)
+    salt = np.uint64(0)
     for words in columns:
         with np.errstate(over="ignore"):
-            place = place + _GOLDEN
-        total += _mix(_mix(words) + place)
+            salt = salt + _GOLDEN
+        total += _mix(_mix(words) + salt)
     return _mix(total)
 
 

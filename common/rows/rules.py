@@ -182,9 +182,9 @@ class RowRules:
 
     def _missing(self) -> Iterable[str]:
         named = (*self.key, self.version_column, self.tombstone_column, self.time_column)
-        known = ", ".join(sorted({column.name for column in self.schema}))
+        columns = ", ".join(sorted({column.name for column in self.schema}))
         for name in missing_columns(self.schema, named):
-            yield f"column {name} is not in the schema ({known})"
+            yield f"column {name} is not in the schema ({columns})"
 
     def _unfit(self) -> Iterable[str]:
         if self.key and self.version_column is None:
@@ -268,14 +268,6 @@ def may_share_keys(file: HoldsRows, low: bytes | None, high: bytes | None) -> bo
     return file.key_max is None or low is None or low <= file.key_max
 
 
-def expires_by(time: object, time_type: KeyType, expiry_ns: int | None) -> bool:
-    """Return whether a row with this plain time has expired; null never expires."""
-    if time is None or expiry_ns is None:
-        return False
-    assert isinstance(time, int | float)
-    return bool(time <= expiry_limit(time_type, expiry_ns))
-
-
 def expiry_limit(time_type: KeyType, expiry_ns: int) -> float:
     """Return the latest expired value of a time column, in its own unit (timestamps: ns)."""
     match time_type:
@@ -291,12 +283,12 @@ def expiry_limit(time_type: KeyType, expiry_ns: int) -> float:
 
 def join_dropped(parts: Iterable[DroppedRows | None]) -> DroppedRows | None:
     """Return the union of the dropped rows of several merges."""
-    known = [part for part in parts if part is not None]
-    if not known:
+    present = [part for part in parts if part is not None]
+    if not present:
         return None
     return DroppedRows(
-        spans=merged_spans(span for part in known for span in part.spans),
-        version_max=max(part.version_max for part in known),
+        spans=merged_spans(span for part in present for span in part.spans),
+        version_max=max(part.version_max for part in present),
     )
 
 

@@ -208,17 +208,19 @@ def unite_schemas(sources: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:
     origin: dict[str, str] = {}
     for count, (source, schema) in enumerate(sources):
         for field in map(normal_field, _checked(schema, source)):
-            known = united.get(field.name)
-            if known is None:
+            present = united.get(field.name)
+            if present is None:
                 united[field.name] = field if count == 0 else field.with_nullable(nullable=True)
                 origin[field.name] = source
                 continue
-            arrow = widened(known.type, field.type)
+            arrow = widened(present.type, field.type)
             if arrow is None:
-                raise _mismatch(field.name, (origin[field.name], known.type), (source, field.type))
-            if arrow != known.type:
+                raise _mismatch(
+                    field.name, (origin[field.name], present.type), (source, field.type)
+                )
+            if arrow != present.type:
                 origin[field.name] = source
-            united[field.name] = pa.field(field.name, arrow, known.nullable or field.nullable)
+            united[field.name] = pa.field(field.name, arrow, present.nullable or field.nullable)
         _loosen_missing(united, set(schema.names))
     return pa.schema(list(united.values()))
 
@@ -524,9 +526,9 @@ def _type_in_microseconds(arrow: pa.DataType) -> pa.DataType:
 def _case_reasons(columns: Iterable[Column]) -> Iterator[str]:
     first: dict[str, str] = {}
     for column in columns:
-        known = first.setdefault(column.name.lower(), column.name)
-        if known != column.name:
-            yield f"columns {known} and {column.name} differ only in case; rename one"
+        earlier = first.setdefault(column.name.lower(), column.name)
+        if earlier != column.name:
+            yield f"columns {earlier} and {column.name} differ only in case; rename one"
 
 
 def _reasons(arrow: pa.DataType, reader: str) -> Iterator[str]:

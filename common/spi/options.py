@@ -72,7 +72,7 @@ def of_table(setting: str, *, at_least: float = -INFINITY, above: float | None =
 
 def option_names(kind: type[OptionsType]) -> frozenset[str]:
     """Return all names of the options, including names without their unit."""
-    names = [each.name for each in fields(kind)]
+    names = [field.name for field in fields(kind)]
     short = [name.removesuffix(unit) for name in names for unit in UNITS if name.endswith(unit)]
     return frozenset([*names, *short])
 
@@ -142,7 +142,7 @@ def _fresh_options(
     given: Mapping[str, object],
     defaults: Sequence[tuple[str, object]] | None,
 ) -> OptionsType:
-    entries = {each.name: each for each in fields(kind)}
+    entries = {field.name: field for field in fields(kind)}
     of_settings = dict(defaults or ())
     written: dict[str, object] = {}
     for name, value in given.items():

@@ -27,8 +27,12 @@ from common.wire import Assignment
 from compactor.core import OnProgress, RewriteProgress, RewriteResult
 from compactor.rewrite.attempt_folder import attempt_folder, read_change_counts, read_marks
 from compactor.rewrite.file_io import delete_file, forget_pages, table_location
-from compactor.rewrite.general_merge import rewrite_bag, rewrite_in_memory
-from compactor.rewrite.kernel.normalized_keys import LongKeyError
+from compactor.rewrite.general_merge import (
+    rewrite_bag,
+    rewrite_bag_natively,
+    rewrite_in_memory,
+)
+from compactor.rewrite.kernel.normalized_keys import UnsupportedRowsError
 from compactor.rewrite.live_rows import count_live
 from compactor.rewrite.memory_budget import (
     LIMIT_SETTING,
@@ -38,12 +42,18 @@ from compactor.rewrite.memory_budget import (
     TASK_SETTING,
     MemoryBudget,
 )
-from compactor.rewrite.merge.driver import merge_large_job
+from compactor.rewrite.merge.driver import merge_large_job, results_of
 from compactor.rewrite.merge.tasks import merge_small_job
 from compactor.rewrite.outputs import TaskResult
 from compactor.rewrite.plan.rewrite_plan import Inputs, Output, RewritePlan, Rules, make_plan
-from compactor.rewrite.spark_tasks import run_in_one_task, run_tasks, sort_and_merge
+from compactor.rewrite.spark_tasks import (
+    run_in_one_task,
+    run_tasks,
+    sort_and_merge,
+    store_expression_values,
+)
 from compactor.rewrite.stitch_job import StitchPlan, drop_whole, stitch_plan, stitch_whole
+from compactor.rewrite.tally import sum_counts
 from compactor.rewrite.throttle import Allowance
 from compactor.rewrite.verify import verify
 
@@ -98,7 +108,7 @@ def rewrite_with_spark(
         with suppress(NotStitchableError):
             return _run_stitch(spark, plan, stitching), Way.STITCH
     for way in ways_of(plan):
-        with suppress(LongKeyError):
+        with suppress(UnsupportedRowsError):
             return _run(spark, plan, way), way
     raise AssertionError("the last way supports every job")
 
@@ -124,8 +134,10 @@ def count_passes(plan: RewritePlan) -> int:
 def kernel_supports(rules: Rules) -> bool:
     """Return whether the kernel supports these tables and jobs."""
     row_rules = rules.row_rules
-    if not row_rules.key or rules.transform is not None:
+    if not row_rules.key:
         return False
+    if rules.transform is not None and not rules.transform.asks_spark:
+        return False  # A plug-in has to see the rows of a file once, in order.
     assert row_rules.version_column is not None
     names = (*row_rules.key, row_rules.version_column)
     types = [rules.schema.field(name).type for name in names]
@@ -149,7 +161,7 @@ def _run(spark: Any, plan: RewritePlan, way: Way) -> TaskResult:
         case Way.MERGE:
             return _run_merge(spark, plan)
         case Way.BAG:
-            return run_in_one_task(spark, plan, rewrite_bag)
+            return _run_bag(spark, plan)
         case Way.MEMORY:
             return run_in_one_task(spark, plan, rewrite_in_memory)
         case Way.SORT:
@@ -160,13 +172,23 @@ def _run(spark: Any, plan: RewritePlan, way: Way) -> TaskResult:
             assert_never(way)
 
 
+def _run_bag(spark: Any, plan: RewritePlan) -> TaskResult:
+    if plan.rules.transform is not None and plan.rules.transform.native:
+        (result,) = run_tasks(spark, plan, [partial(rewrite_bag_natively, plan)])
+        if isinstance(result, TaskResult):
+            return result
+    return run_in_one_task(spark, plan, rewrite_bag)
+
+
 def _run_merge(spark: Any, plan: RewritePlan) -> TaskResult:
+    if plan.rules.transform is not None and not plan.rules.transform.native:
+        store_expression_values(spark, plan)
     if not _fits_memory(plan.inputs, plan.memory):
         totals = replace(plan, inputs=plan.inputs.only(()))
         cores = spark.sparkContext.defaultParallelism
         return merge_large_job(plan, partial(run_tasks, spark, totals), cores)
-    merged: TaskResult
-    (merged,) = run_tasks(spark, plan, [partial(merge_small_job, plan)])
+    (merged,) = results_of(run_tasks(spark, plan, [partial(merge_small_job, plan)]), TaskResult)
+    assert isinstance(merged, TaskResult), "a small job is merged without statistics"
     return merged
 
 
@@ -236,9 +258,10 @@ def rewrite(
                 _give_pages_back(plan, assignment, result)
             reporter.done(plan.inputs.rows)
             changes = read_change_counts(folder)
+    general = RowCounts(changed=changes.changed, deleted=changes.deleted)
     return RewriteResult(
         outputs=_outputs(assignment, result, facts),
-        counts=replace(result.counts, changed=changes.changed, deleted=changes.deleted),
+        counts=sum_counts(result.counts, general),
         dropped=result.dropped,
         kernel=way.value,
         timings_s={

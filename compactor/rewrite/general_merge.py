@@ -29,6 +29,7 @@ from compactor.rewrite.file_io import (
     read_tables,
     table_location,
 )
+from compactor.rewrite.kernel.normalized_keys import UnsupportedRowsError
 from compactor.rewrite.outputs import (
     TaskResult,
     TimeCutWriter,
@@ -173,7 +174,7 @@ def rewrite_in_memory(plan: RewritePlan, answers: ExpressionValues | None = None
 
     Args:
         plan: Plan of the job.
-        answers: Spark's values for all inputs in order; None if none were needed.
+        answers: Spark's values for all inputs in order; None if it need not evaluate any.
     """
     mark, change = ProgressMark(plan.folder, "write"), row_change_of(plan, answers)
     numbers = range(len(plan.inputs.paths))
@@ -206,6 +207,14 @@ def rewrite_bag(plan: RewritePlan, answers: ExpressionValues | None = None) -> T
                 writer.write(kept, None)
             files = writer.finish(None)
     return TaskResult(counts=tally.counts, dropped=None, files=files, digest=tally.digest)
+
+
+def rewrite_bag_natively(plan: RewritePlan) -> TaskResult | None:
+    """Copy the rows of an append-only table; None: Spark has to evaluate the expressions."""
+    try:
+        return rewrite_bag(plan)
+    except UnsupportedRowsError:
+        return None
 
 
 def _kept_rows(

@@ -49,6 +49,7 @@ from compactor.rewrite.transform import (
     ExpressionInputs,
     ExpressionValues,
     read_expression_inputs,
+    write_values,
 )
 
 _RAISED = re.compile(r"common\.errors\.(\w+): (.*)")
@@ -292,6 +293,36 @@ def sort_and_merge(spark: Any, plan: RewritePlan) -> TaskResult:
     return _result_of_frame(plan, lambda: _sorted_frame(spark, plan))
 
 
+def store_expression_values(spark: Any, plan: RewritePlan) -> None:
+    """Let Spark evaluate the expressions of a transform, for the kernel.
+
+    The values are in the attempt's folder afterwards, in one file for each input.
+
+    Raises:
+        TransformError: An expression fails for a row.
+        RewriteError: The values cannot be computed or stored.
+    """
+
+    def frame() -> Any:
+        values = _expression_values_frame(spark, plan, _reader_count(plan))
+        return values.mapInArrow(partial(_store_values, plan), RESULT_SCHEMA)
+
+    for row in _collect(plan, frame):
+        result_of(row["result"])
+
+
+def _reader_count(plan: RewritePlan) -> int:
+    by_size = 1 + plan.inputs.decoded_bytes // READ_TASK_BYTES
+    return int(min(len(plan.inputs.paths), READ_TASKS_MAX, by_size))
+
+
+def _store_values(plan: RewritePlan, batches: Batches) -> Batches:
+    values = ExpressionValues(batches)
+    with bounded_memory(plan.memory, plan.folder):
+        write_values(plan.folder, values)
+    yield outcome_batch(lambda: None)
+
+
 def _one_task_frame(spark: Any, plan: RewritePlan, task: RewriteTask) -> Any:
     """Return a frame with one row, the outcome of the task."""
     if (values := _expression_values_frame(spark, plan, 1)) is not None:
@@ -302,8 +333,7 @@ def _one_task_frame(spark: Any, plan: RewritePlan, task: RewriteTask) -> Any:
 
 def _sorted_frame(spark: Any, plan: RewritePlan) -> Any:
     """Return a frame with one row, the outcome of reading, sorting and writing."""
-    count = len(plan.inputs.paths)
-    readers = min(count, READ_TASKS_MAX, 1 + plan.inputs.decoded_bytes // READ_TASK_BYTES)
+    count, readers = len(plan.inputs.paths), _reader_count(plan)
     schema = spark_schema(plan.rules.schema)
     if (values := _expression_values_frame(spark, plan, readers)) is not None:
         rows = values.mapInArrow(partial(read_with_expression_values, plan), schema)

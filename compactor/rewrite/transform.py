@@ -5,10 +5,12 @@ contract. The values of expressions come from Spark.
 """
 
 import socket
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as is_type
@@ -21,7 +23,7 @@ from common.errors import (
     RewriteError,
     TransformError,
 )
-from common.model.request import TransformKind
+from common.expressions.native import NotNativeError
 from common.plugins import load_transform
 from common.rows.conform import Flags, Int64s, conform, null_array
 from common.rows.key_encoding import filled
@@ -34,6 +36,7 @@ from compactor.rewrite.file_io import (
     read_tables,
     table_location,
 )
+from compactor.rewrite.kernel.normalized_keys import UnsupportedRowsError
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, Rules, TransformPlan
 from compactor.rewrite.throttle import allowance_of
 
@@ -252,6 +255,22 @@ class ExpressionValues:
         tables = [batch for batch in taken if batch.num_rows]
         return pa.Table.from_batches(tables) if tables else None
 
+    def pieces(self, at: int) -> Iterator[pa.RecordBatch]:
+        """Yield all values of an input, and consume its marker.
+
+        Raises:
+            RewriteError: Values are missing.
+        """
+        while (batch := self._peeked()) is not None:
+            inputs = batch.column("input").to_numpy()
+            rows = batch.column("row").to_numpy()
+            count = int(np.count_nonzero((inputs == at) & (rows < END_OF_INPUT)))
+            yield batch.slice(0, count)
+            self._rest = batch.slice(count)
+            if count < batch.num_rows:
+                break
+        self.end(at)
+
     def end(self, at: int) -> None:
         """Consume the marker of an input's end.
 
@@ -272,6 +291,29 @@ class ExpressionValues:
             if self._rest is None:
                 return None
         return self._rest
+
+
+def values_path(folder: str, at: int) -> Path:
+    """Return the path of the stored values of an input."""
+    return Path(folder, f"values-{at}.arrow")
+
+
+def write_values(folder: str, values: ExpressionValues) -> None:
+    """Write Spark's values to files in the attempt's folder, one for each input.
+
+    Raises:
+        RewriteError: Values are missing.
+        OSError: They cannot be written.
+    """
+    while (at := values.next_input()) is not None:
+        writer = None
+        with values_path(folder, at).open("wb") as sink:
+            for piece in values.pieces(at):
+                writer = writer or pa.ipc.new_file(sink, piece.schema)
+                if piece.num_rows:
+                    writer.write_batch(piece)
+            if writer is not None:
+                writer.close()
 
 
 def _read_columns(
@@ -513,12 +555,13 @@ def row_change_of(plan: RewritePlan, answers: ExpressionValues | None) -> RowCha
 
     Args:
         plan: Plan of the job.
-        answers: Spark's values, if the plan's transform has expressions.
+        answers: Spark's values, if it has to evaluate the transform's expressions.
     """
     if plan.rules.transform is None:
         return _NoChange()
     if plan.rules.transform.asks_spark:
-        assert answers is not None, "a transform with expressions needs their values"
+        native = plan.rules.transform.native
+        assert native or answers is not None, "the expressions need Spark's values"
         return _ExpressionChange(plan, plan.rules.transform, answers)
     return PluginTransform(plan.rules, plan.rules.transform, plan.folder)
 
@@ -532,57 +575,91 @@ class _NoChange:
 
 
 class _ExpressionChange:
-    """Applies the values of expressions."""
+    """Applies the values of expressions: Spark's, or those that Polars computes."""
 
     def __init__(
-        self, plan: RewritePlan, transform: TransformPlan, answers: ExpressionValues
+        self, plan: RewritePlan, transform: TransformPlan, answers: ExpressionValues | None
     ) -> None:
         self._rules, self._folder, self._paths = plan.rules, plan.folder, plan.inputs.paths
         self._transform = transform
         self._answers = answers
-        deletes = transform.transform.kind is TransformKind.DELETE_WHERE
-        self._apply: Callable[[pa.Table, Int64s, pa.Table], pa.Table]
-        self._apply = self._deleted if deletes else self._assigned
+        self._evaluations = transform.evaluations(plan.rules.schema) or ()
         self._counts = ChangeCounts()
 
     def rows(self, at: int, start: int, rows: pa.Table) -> pa.Table:
         if at not in self._transform.inputs:
             return rows
-        asked = np.flatnonzero(self._transform.matched_rows(rows, self._rules.row_rules))
-        answers = self._answers.below(at, start + rows.num_rows)
-        found = answers.column("row").to_numpy() - start if answers is not None else asked[:0]
-        if not np.array_equal(asked, found):
-            path = self._paths[at]
-            message = f"file {path}: {len(found)} values for {len(asked)} rows"
-            raise RewriteError(message)
-        return rows if answers is None else self._apply(rows, found, answers)
+        places = np.flatnonzero(self._transform.matched_rows(rows, self._rules.row_rules))
+        if self._answers is None:
+            values = self._computed(rows, places) if len(places) else []
+        else:
+            values = self._answered(self._answers, at, start, rows, places)
+        if len(places) == 0:
+            return rows
+        if self._transform.deletes:
+            return self._deleted(rows, places, values[0])
+        return self._assigned(rows, places, values)
 
     def end(self, at: int) -> None:
-        self._answers.end(at)
+        if self._answers is not None:
+            self._answers.end(at)
         self._counts.write(self._folder, at)
         self._counts = ChangeCounts()
 
-    def _deleted(self, rows: pa.Table, places: Int64s, answers: pa.Table) -> pa.Table:
-        chosen = pc.fill_null(answers.column("a0"), fill_value=False).combine_chunks()
+    def _answered(
+        self, answers: ExpressionValues, at: int, start: int, rows: pa.Table, places: Int64s
+    ) -> list[pa.ChunkedArray]:
+        answer = answers.below(at, start + rows.num_rows)
+        found = answer.column("row").to_numpy() - start if answer is not None else places[:0]
+        if not np.array_equal(places, found):
+            path = self._paths[at]
+            message = f"file {path}: {len(found)} values for {len(places)} rows"
+            raise RewriteError(message)
+        return [] if answer is None else fitting_values(self._transform, rows.schema, answer)
+
+    def _computed(self, rows: pa.Table, places: Int64s) -> list[pa.ChunkedArray]:
+        """Return values that Polars computes.
+
+        Raises:
+            UnsupportedRowsError: Spark has to evaluate the expressions.
+        """
+        names = sorted(self._transform.transform.columns) or rows.column_names[:1]
+        frame = pl.from_arrow(rows.select(names).take(pa.array(places)))
+        assert isinstance(frame, pl.DataFrame)
+        try:
+            series = [evaluate(frame) for evaluate in self._evaluations]
+        except NotNativeError as error:
+            raise UnsupportedRowsError(str(error)) from error
+        if self._transform.deletes:
+            return [pa.chunked_array([series[0].to_arrow()])]
+        columns = [one.column for one in self._transform.transform.assignments]
+        for name, values in zip(columns, series, strict=True):
+            if values.null_count() and not self._may_be_null(name):
+                raise UnsupportedRowsError(f"a value of column {name} is null")
+        return [
+            pa.chunked_array([values.to_arrow().cast(rows.schema.field(name).type)])
+            for name, values in zip(columns, series, strict=True)
+        ]
+
+    def _deleted(self, rows: pa.Table, places: Int64s, values: pa.ChunkedArray) -> pa.Table:
+        chosen = pc.fill_null(values, fill_value=False).combine_chunks()
         gone = np.zeros(rows.num_rows, np.bool_)
         gone[places] = chosen.to_numpy(zero_copy_only=False)
         self._counts.deleted += int(gone.sum())
         return with_deletions(rows, gone, self._rules.row_rules, self._transform.protected)
 
-    def _assigned(self, rows: pa.Table, places: Int64s, answers: pa.Table) -> pa.Table:
-        values = {}
-        for number, one in enumerate(self._transform.transform.assignments):
-            arrow = rows.schema.field(one.column).type
-            try:
-                chunks = [from_spark(c, arrow) for c in answers.column(f"a{number}").chunks]
-            except pa.ArrowInvalid as error:
-                subject = self._transform.transform.description
-                message = f"{subject}: a value does not fit into column {one.column}: {error}"
-                raise TransformError(message) from error
-            values[one.column] = pa.chunked_array(chunks, arrow)
-            self._require_values(one.column, values[one.column])
+    def _assigned(
+        self, rows: pa.Table, places: Int64s, values: Sequence[pa.ChunkedArray]
+    ) -> pa.Table:
+        names = [one.column for one in self._transform.transform.assignments]
+        assigned = dict(zip(names, values, strict=True))
+        for name, new in assigned.items():
+            self._require_values(name, new)
         self._counts.changed += len(places)
-        return with_values(rows, places, values)
+        return with_values(rows, places, assigned)
+
+    def _may_be_null(self, name: str) -> bool:
+        return next(c for c in self._transform.table.schema if c.name == name).nullable
 
     def _require_values(self, name: str, values: pa.ChunkedArray) -> None:
         """Refuse nulls for a column that must not be null.
@@ -590,7 +667,34 @@ class _ExpressionChange:
         Raises:
             TransformError: Names the transform and the column.
         """
-        table = self._transform.table
-        if values.null_count and not next(c for c in table.schema if c.name == name).nullable:
+        if values.null_count and not self._may_be_null(name):
             subject = self._transform.transform.description
             raise TransformError(f"{subject}: a value is null, but column {name} must not be null")
+
+
+def fitting_values(
+    transform: TransformPlan, schema: pa.Schema, answers: pa.Table
+) -> list[pa.ChunkedArray]:
+    """Return Spark's values of each expression in the types of their columns.
+
+    Args:
+        transform: The transform.
+        schema: Schema of the rows.
+        answers: The values, in columns `a0`, `a1`, …
+
+    Raises:
+        TransformError: A value does not fit into its column.
+    """
+    if transform.deletes:
+        return [answers.column("a0")]
+    fitting = []
+    for number, one in enumerate(transform.transform.assignments):
+        arrow = schema.field(one.column).type
+        try:
+            chunks = [from_spark(chunk, arrow) for chunk in answers.column(f"a{number}").chunks]
+        except pa.ArrowInvalid as error:
+            subject = transform.transform.description
+            message = f"{subject}: a value does not fit into column {one.column}: {error}"
+            raise TransformError(message) from error
+        fitting.append(pa.chunked_array(chunks, arrow))
+    return fitting

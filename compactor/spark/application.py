@@ -215,8 +215,8 @@ def _open_on_raydp(settings: DriverSettings, namespace: str) -> EngineSession:
         address=settings.ray_address, namespace=namespace, log_to_driver=False, logging_level="WARN"
     )
     # The secret is a file of this node, so its parts are started here, whatever the settings say.
-    here = settings.node_resource or f"node:{ray.util.get_node_ip_address()}"
-    configs = spark_configs(replace(settings, node_resource=here))
+    node_resource = settings.node_resource or f"node:{ray.util.get_node_ip_address()}"
+    configs = spark_configs(replace(settings, node_resource=node_resource))
     # The app master only waits, so it gets no logical CPU.
     configs.setdefault(f"{MASTER_RESOURCE}CPU", "0")
     # RayDP requests memory only for the heap; Python tasks need at least as much in addition.
@@ -244,8 +244,8 @@ def _open_local(settings: DriverSettings) -> EngineSession:
     cores = settings.executors * settings.executor_cores
     builder = SparkSession.builder.master(f"local[{cores}]")
     builder = builder.appName(settings.name)
-    here = {"spark.authenticate": "true", "spark.driver.host": "127.0.0.1"}
-    for name, value in {**spark_configs(settings), **here, **heap}.items():
+    local_only = {"spark.authenticate": "true", "spark.driver.host": "127.0.0.1"}
+    for name, value in {**spark_configs(settings), **local_only, **heap}.items():
         builder = builder.config(name, value)
     return EngineSession(builder.getOrCreate())
 

@@ -45,7 +45,7 @@ CANCEL_INTERVAL_S = 0.5
 CAUSE_CHARACTERS_MAX = 4000
 
 
-class ThrottleControl(Protocol):
+class Throttle(Protocol):
     """Control over the bytes that an attempt moves, as used by orders of the parent."""
 
     def grant(self, bytes_s: float | None) -> None:
@@ -63,7 +63,7 @@ Work = Callable[
         Any,
         Callable[[RewriteProgress], None],
         Callable[[], bool],
-        Callable[[ThrottleControl], None],
+        Callable[[Throttle], None],
     ],
     Any,
 ]
@@ -88,7 +88,7 @@ class AttemptThreads:
         self._lock = threading.Lock()
         self._cancelled: dict[str, threading.Event] = {}
         self._granted: dict[str, float | None] = {}
-        self._throttles: dict[str, ThrottleControl] = {}
+        self._throttles: dict[str, Throttle] = {}
         self._pools: set[int] = set()
         self._never = threading.Event()
 
@@ -153,7 +153,7 @@ class AttemptThreads:
             attempt for attempt in attempts if _has_running_task(tracker, attempt, active)
         )
 
-    def _attach(self, attempt: str, throttle: ThrottleControl) -> None:
+    def _attach(self, attempt: str, throttle: Throttle) -> None:
         """Register an attempt's throttle, and apply earlier orders to it."""
         with self._lock:
             self._throttles[attempt] = throttle
@@ -332,13 +332,13 @@ class Driver:
     def _give_signs(self) -> None:
         """Send life signs: the JVM answers, and which attempts it runs."""
         assert self._worker is not None
-        alone = 0
+        signs_alone = 0
         while not self._stopping.wait(SIGN_INTERVAL_S):
             if self._worker.broken():
                 end_process("the Spark application has ended")
-            alone = 0 if self._worker.has_executor() else alone + 1
-            if alone >= NO_EXECUTOR_SIGNS_MAX:
-                end_process("no executor has come back", waited_s=alone * SIGN_INTERVAL_S)
+            signs_alone = 0 if self._worker.has_executor() else signs_alone + 1
+            if signs_alone >= NO_EXECUTOR_SIGNS_MAX:
+                end_process("no executor has come back", waited_s=signs_alone * SIGN_INTERVAL_S)
             self.send(driver_protocol.LifeSign(self._worker.busy()))
 
     def _read_orders(self) -> None:

@@ -76,10 +76,10 @@ class DriverProcess:
         Args:
             settings: The application.
         """
-        ours, theirs = socket.socketpair()
-        with theirs:
-            process = await _spawn(settings, theirs.fileno())
-        reader, writer = await asyncio.open_connection(sock=ours)
+        own_end, other_end = socket.socketpair()
+        with other_end:
+            process = await _spawn(settings, other_end.fileno())
+        reader, writer = await asyncio.open_connection(sock=own_end)
         driver = cls(process, reader, writer)
         await driver._send(settings)
         return driver
@@ -197,7 +197,7 @@ async def _spawn(settings: DriverSettings, descriptor: int) -> asyncio.subproces
 
 def _environment(inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the child's environment: inherited, with module path, without the actor's own."""
-    kept = {k: v for k, v in inherited.items() if k not in ACTOR_VARIABLES}
+    kept = {name: value for name, value in inherited.items() if name not in ACTOR_VARIABLES}
     return kept | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
 
 
@@ -501,8 +501,8 @@ class SparkEngine:
 
     def _is_up(self, up: bool) -> None:
         """Wake the callers that wait for a driver, or for its end."""
-        for event, so in ((self._up, up), (self._down, not up)):
-            if so:
+        for event, is_set in ((self._up, up), (self._down, not up)):
+            if is_set:
                 event.set()
             else:
                 event.clear()

@@ -81,7 +81,7 @@ def peer_owner(connection: socket.socket) -> int | None:
     Args:
         connection: A TCP connection.
     """
-    ours, theirs = (
+    own_address, peer_address = (
         f":{address[1]:04X}" for address in (connection.getsockname(), connection.getpeername())
     )
     for table in CONNECTIONS:
@@ -90,7 +90,7 @@ def peer_owner(connection: socket.socket) -> int | None:
         except OSError:
             continue
         for row in rows:
-            if row[LOCAL].endswith(theirs) and row[REMOTE].endswith(ours):
+            if row[LOCAL].endswith(peer_address) and row[REMOTE].endswith(own_address):
                 return int(row[OWNER])
     return None
 

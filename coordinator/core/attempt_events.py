@@ -180,16 +180,16 @@ def _add_found_attempt(
     cluster: ClusterState, tablet: TabletId, reservation: Reservation, now_s: float
 ) -> list[Action]:
     """Record a reservation as FOUND; end or adopt it at once if its compactor has reported it."""
-    found = attempt_of_reservation(tablet, cluster.table_name(tablet.table), reservation, now_s)
-    cluster.attempts.add(found)
-    cluster.capacity.enter(found.id, found.group, found.input_bytes)
-    report = cluster.reports.pop(found.id)
+    attempt = attempt_of_reservation(tablet, cluster.table_name(tablet.table), reservation, now_s)
+    cluster.attempts.add(attempt)
+    cluster.capacity.enter(attempt.id, attempt.group, attempt.input_bytes)
+    report = cluster.reports.pop(attempt.id)
     if report is not None and report.end is not AttemptEnd.COMMITTED:
-        return _end_as_reported(cluster, found, report, now_s)
-    compactor = cluster.compactors.get(found.compactor)
-    progress = None if compactor is None else compactor.lists(found.id)
+        return _end_as_reported(cluster, attempt, report, now_s)
+    compactor = cluster.compactors.get(attempt.compactor)
+    progress = None if compactor is None else compactor.lists(attempt.id)
     if compactor is not None and progress is not None:
-        adopt_attempt(cluster, found, progress, compactor.incarnation, now_s)
+        adopt_attempt(cluster, attempt, progress, compactor.incarnation, now_s)
     return []
 
 
@@ -278,20 +278,20 @@ def finish_attempt(cluster: ClusterState, attempt: str, end: AttemptEnd) -> list
     The change feed shows that a reservation is gone, often before the release is answered, but not
     the reason. In that case, the counters count the requested end.
     """
-    known = cluster.attempts.end(attempt, end)
-    if known is None:
+    ended = cluster.attempts.end(attempt, end)
+    if ended is None:
         return []
     cluster.capacity.leave(attempt)
-    asked = known.ending if end is AttemptEnd.LOST else None
+    asked = ended.ending if end is AttemptEnd.LOST else None
     _count(cluster, end if asked is None else asked.end)
-    cluster.backlogs.settle(known.tablet, attempt, committed=end is AttemptEnd.COMMITTED)
+    cluster.backlogs.settle(ended.tablet, attempt, committed=end is AttemptEnd.COMMITTED)
     if end is AttemptEnd.COMMITTED:
-        cluster.counters.committed_bytes[known.group] += known.input_bytes
-        cluster.retry.note_success(known.compactor, known.tablet, known.inputs)
-        cluster.crashes.forget(known.tablet, known.inputs)
-        if known.job_id == analysis_id(known.tablet):
-            cluster.wanted_analyses.pop(known.tablet)
-    return [do.Replan(tablet=known.tablet)]
+        cluster.counters.committed_bytes[ended.group] += ended.input_bytes
+        cluster.retry.note_success(ended.compactor, ended.tablet, ended.inputs)
+        cluster.crashes.forget(ended.tablet, ended.inputs)
+        if ended.job_id == analysis_id(ended.tablet):
+            cluster.wanted_analyses.pop(ended.tablet)
+    return [do.Replan(tablet=ended.tablet)]
 
 
 def _count(cluster: ClusterState, end: AttemptEnd) -> None:
@@ -435,7 +435,7 @@ def _compactor_heard(cluster: ClusterState, beat: Heartbeat, now_s: float) -> li
 
 def _compare_listing(cluster: ClusterState, beat: Heartbeat, now_s: float) -> list[Action]:
     """Compare the attempts that a compactor lists with those that the coordinator expects."""
-    listing = {each.attempt: each for each in beat.attempts}
+    listing = {progress.attempt: progress for progress in beat.attempts}
     actions: list[Action] = []
     for attempt in cluster.attempts.of_compactor(beat.compactor):
         progress = listing.get(attempt.id)

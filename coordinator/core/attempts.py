@@ -174,11 +174,11 @@ class Attempts:
 
     def of_compactor(self, compactor: str) -> list[Attempt]:
         """Return the attempts that a compactor holds or may hold."""
-        return [self._attempts[each] for each in self._by_compactor.get(compactor, {})]
+        return [self._attempts[attempt] for attempt in self._by_compactor.get(compactor, {})]
 
     def unsettled(self) -> list[Attempt]:
         """Return the attempts that only time advances: all except the running ones."""
-        return [self._attempts[each] for each in self._unsettled]
+        return [self._attempts[attempt] for attempt in self._unsettled]
 
     def add(self, attempt: Attempt) -> None:
         """Add an unknown attempt, or replace a FOUND one by confirmed details."""
@@ -197,12 +197,12 @@ class Attempts:
 
     def end(self, attempt: str, end: AttemptEnd) -> Attempt | None:
         """Record that an attempt has ended; return its last state, or None if it was unknown."""
-        known = self._attempts.get(attempt)
-        if known is not None:
-            self._drop(known)
-        if known is not None or self._ended.get(attempt) is None:
+        last = self._attempts.get(attempt)
+        if last is not None:
+            self._drop(last)
+        if last is not None or self._ended.get(attempt) is None:
             self._ended.put(attempt, end)
-        return known
+        return last
 
     def doubt_end(self, attempt: str) -> None:
         """Forget that an attempt ended, because the store appears to hold it still."""
@@ -239,11 +239,11 @@ def listed_attempt(
     attempt: Attempt, progress: AttemptProgress, incarnation: str, now_s: float
 ) -> Attempt:
     """Return the attempt after its compactor has listed it: it certainly runs there."""
-    found = attempt.state is AttemptState.FOUND
+    was_found = attempt.state is AttemptState.FOUND
     return replace(
         attempt,
-        state=AttemptState.RUNNING if found else attempt.state,
-        state_since_s=now_s if found else attempt.state_since_s,
+        state=AttemptState.RUNNING if was_found else attempt.state,
+        state_since_s=now_s if was_found else attempt.state_since_s,
         incarnation=incarnation,
         listed_s=now_s,
         unlisted_beats=0,
@@ -380,8 +380,10 @@ class LivingCompactors:
         living = self._living.get(name)
         dying = incarnation or (living.incarnation if living else "")
         if dying:
-            known = [each for each in self._dead.get(name) or () if each != dying]
-            self._dead.put(name, (*known, dying)[-INCARNATIONS_MAX:])
+            earlier = [
+                incarnation for incarnation in self._dead.get(name) or () if incarnation != dying
+            ]
+            self._dead.put(name, (*earlier, dying)[-INCARNATIONS_MAX:])
         if living is None or living.incarnation != dying:
             return None
         return self._living.pop(name)
@@ -457,8 +459,8 @@ class Takes:
 
     def waiting_take(self, take: str) -> Take | None:
         """Return a take if it waits, else None."""
-        found = (takes.get(take) for takes in self._waiting.values())
-        return next((each for each in found if each is not None), None)
+        matches = (takes.get(take) for takes in self._waiting.values())
+        return next((waiting for waiting in matches if waiting is not None), None)
 
     def groups(self) -> list[str]:
         """Return the groups with waiting takes, sorted by name."""
@@ -478,10 +480,10 @@ class Takes:
 
     def of_compactor(self, compactor: str, except_for: str = "") -> list[str]:
         """Return the ids of a compactor's takes, except those of one incarnation."""
-        every = self.all_waiting() + [each.take for each in self.reserving()]
+        takes = self.all_waiting() + [reserving.take for reserving in self.reserving()]
         return [
             take.take
-            for take in every
+            for take in takes
             if take.compactor == compactor and take.incarnation != except_for
         ]
 
@@ -505,8 +507,8 @@ class Takes:
     def wait_again(self, take: Take) -> None:
         """Return a take without a job to the waiting ones, ahead of those that arrived later."""
         takes = self._waiting.get(take.group, {})
-        ordered = sorted([*takes.values(), take], key=lambda each: each.since_s)
-        self._waiting[take.group] = {each.take: each for each in ordered}
+        ordered = sorted([*takes.values(), take], key=lambda waiting: waiting.since_s)
+        self._waiting[take.group] = {waiting.take: waiting for waiting in ordered}
 
     def leave(self, take: str, *, wants_last: bool = False) -> bool:
         """End the wait of a take; return whether the take must be answered now.

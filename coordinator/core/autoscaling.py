@@ -143,11 +143,11 @@ class GroupLoad:
         """Return the input bytes of all known work; a deferred tablet counts as an average job."""
         if self.paused:
             return self.running_bytes
-        known = self.queued_bytes + self.running_bytes
+        planned_bytes = self.queued_bytes + self.running_bytes
         jobs, size_bytes = self.queued_jobs, self.queued_bytes
         if not jobs:
             jobs, size_bytes = self.running_jobs, self.running_bytes
-        return known + (self.deferred_tablets * size_bytes / jobs if jobs else 0.0)
+        return planned_bytes + (self.deferred_tablets * size_bytes / jobs if jobs else 0.0)
 
     def with_obstacle(self, text: str) -> str:
         """Return a text about starts, followed by the obstacle if there is one."""
@@ -279,7 +279,7 @@ class Memory:
     """Cause of the last failed start."""
 
 
-def not_ahead(memory: Memory, rules: AutoscalerSettings, now_s: float) -> Memory:
+def not_ahead(memory: Memory, now_s: float) -> Memory:
     """Return the state with future times removed: a clock may have gone back."""
 
     def past(time_s: float | None) -> float | None:
@@ -305,7 +305,7 @@ def after_starts(
     now_s: float,
 ) -> Memory:
     """Return the state after starts that succeeded, failed or timed out."""
-    memory = _after_heartbeats(load, memory, rules, now_s)
+    memory = _after_heartbeats(load, memory, now_s)
     failed = {start.name: start.cause for start in load.failed if start.name not in memory.given_up}
     late = load.with_obstacle(f"no heartbeat within {rules.start_timeout_s:,.0f} s")
     failed |= dict.fromkeys(give_up, late)
@@ -329,9 +329,7 @@ def after_starts(
     )
 
 
-def _after_heartbeats(
-    load: GroupLoad, memory: Memory, rules: AutoscalerSettings, now_s: float
-) -> Memory:
+def _after_heartbeats(load: GroupLoad, memory: Memory, now_s: float) -> Memory:
     """Return the state after new compactors have sent a heartbeat, or have run long enough."""
     appeared = not {compactor.name for compactor in load.running} <= memory.running
     if appeared and memory.appeared_s is None:
@@ -421,7 +419,7 @@ def decide(
         if compactor.name not in memory.given_up
         and now_s - compactor.since_s >= rules.start_timeout_s
     )
-    memory = after_starts(load, not_ahead(memory, rules, now_s), give_up, rules, now_s)
+    memory = after_starts(load, not_ahead(memory, now_s), give_up, rules, now_s)
     view = _view(load, memory, rules)
     memory = _after_look(view, memory, rules, now_s)
     blocked = _blocked(view, memory, rules, now_s)
@@ -560,7 +558,9 @@ def _drains(
 
 def _least_busy(view: _View) -> tuple[str, ...]:
     """Return the compactor with the fewest jobs; a busy one only if none is starting."""
-    least = min(view.load.serving, key=lambda each: (each.busy, each.name), default=None)
+    least = min(
+        view.load.serving, key=lambda compactor: (compactor.busy, compactor.name), default=None
+    )
     if least is None or (least.busy and view.starting and view.capacity <= view.load.count_max):
         return ()
     return (least.name,)

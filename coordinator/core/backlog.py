@@ -61,8 +61,10 @@ def measured(
         return _untracked(tablet, jobs, group, untracked_bytes)
     name, plugin = tracker
     try:
-        known = {each: value for each, value in options.items() if each in plugin.option_names}
-        made = plugin.tracker(settings, known)
+        own_options = {
+            name: value for name, value in options.items() if name in plugin.option_names
+        }
+        made = plugin.tracker(settings, own_options)
         for file in tablet.files.values():
             if not file.open:
                 made.add(file)
@@ -122,8 +124,8 @@ def _untracked(
 
 
 def _sizes(tablet: Tablet, paths: Iterable[str]) -> dict[str, int]:
-    found: dict[str, DataFile | None] = {path: tablet.files.get(path) for path in paths}
-    return {path: file.size_bytes for path, file in found.items() if file is not None}
+    files: dict[str, DataFile | None] = {path: tablet.files.get(path) for path in paths}
+    return {path: file.size_bytes for path, file in files.items() if file is not None}
 
 
 # ------------------------------------------------------------------------------ Storing and reading
@@ -179,20 +181,20 @@ class Backlogs:
         The tablet is replanned and measured again some milliseconds later. Without this step its
         backlog would rise until then.
         """
-        own = self._tables.get(tablet.table)
-        known = None if own is None else own.tablets.get(tablet)
-        if known is not None and attempt in known.falls:
-            falls = {each: fall for each, fall in known.falls.items() if each != attempt}
-            done_bytes = known.falls[attempt] if committed else 0
-            left_bytes = max(0, known.size_bytes - done_bytes)
-            self.put(tablet, replace(known, size_bytes=left_bytes, falls=falls))
+        of_table = self._tables.get(tablet.table)
+        backlog = None if of_table is None else of_table.tablets.get(tablet)
+        if backlog is not None and attempt in backlog.falls:
+            falls = {other: fall for other, fall in backlog.falls.items() if other != attempt}
+            done_bytes = backlog.falls[attempt] if committed else 0
+            left_bytes = max(0, backlog.size_bytes - done_bytes)
+            self.put(tablet, replace(backlog, size_bytes=left_bytes, falls=falls))
 
     def discard(self, tablet: TabletId) -> None:
         """Forget a tablet."""
-        own = self._tables.get(tablet.table)
-        if own is not None:
-            own.discard(tablet)
-            if not own.tablets:
+        of_table = self._tables.get(tablet.table)
+        if of_table is not None:
+            of_table.discard(tablet)
+            if not of_table.tablets:
                 del self._tables[tablet.table]
 
     def forget_table(self, table: str) -> None:
@@ -214,12 +216,12 @@ class Backlogs:
         """
         fallen: dict[str, Counter[str]] = {}
         for tablet, fall in self._falls(progress).items():
-            own = self._tables[tablet.table].tablets[tablet]
-            fallen.setdefault(tablet.table, Counter())[own.group] += round(fall)
+            backlog = self._tables[tablet.table].tablets[tablet]
+            fallen.setdefault(tablet.table, Counter())[backlog.group] += round(fall)
         lines = sorted(
             (
-                _line(name_of(table), own, fallen.get(table, Counter()))
-                for table, own in self._tables.items()
+                _line(name_of(table), of_table, fallen.get(table, Counter()))
+                for table, of_table in self._tables.items()
             ),
             key=lambda line: (-line.size_bytes, line.table),
         )
@@ -249,41 +251,41 @@ class Backlogs:
             progress: Progress of the running attempts, from `done_shares`.
         """
         own = self._tables.get(table)
-        falls = self._falls(each for each in progress if each[0].table == table)
+        falls = self._falls(key for key in progress if key[0].table == table)
         return ({} if own is None else own.tablets.copy()), falls
 
     def _falls(self, progress: Iterable[tuple[TabletId, str, float]]) -> dict[TabletId, float]:
         """Return how many bytes of each backlog running attempts have done so far."""
         falls: dict[TabletId, float] = {}
         for tablet, attempt, share in progress:
-            own = self._tables.get(tablet.table)
-            known = None if own is None else own.tablets.get(tablet)
-            if known is not None:
-                fall = known.falls.get(attempt, 0) * min(max(share, 0.0), 1.0)
+            of_table = self._tables.get(tablet.table)
+            backlog = None if of_table is None else of_table.tablets.get(tablet)
+            if backlog is not None:
+                fall = backlog.falls.get(attempt, 0) * min(max(share, 0.0), 1.0)
                 falls[tablet] = falls.get(tablet, 0.0) + fall
         return falls
 
     def check(self) -> None:
         """Assert the invariants; for tests."""
-        for own in self._tables.values():
-            assert own.tablets
+        for of_table in self._tables.values():
+            assert of_table.tablets
             sums: Counter[str] = Counter()
-            for each in own.tablets.values():
-                sums[each.group] += each.size_bytes
-            assert own.groups == +sums
-            assert own.failed == {
-                id_: each.problem for id_, each in own.tablets.items() if each.problem
+            for backlog in of_table.tablets.values():
+                sums[backlog.group] += backlog.size_bytes
+            assert of_table.groups == +sums
+            assert of_table.failed == {
+                id_: backlog.problem for id_, backlog in of_table.tablets.items() if backlog.problem
             }
 
 
-def _line(name: str, own: _OfTable, fallen: Mapping[str, int]) -> api.Backlog:
-    groups = {group: max(0, size - fallen.get(group, 0)) for group, size in own.groups.items()}
+def _line(name: str, of_table: _OfTable, fallen: Mapping[str, int]) -> api.Backlog:
+    groups = {group: max(0, size - fallen.get(group, 0)) for group, size in of_table.groups.items()}
     return api.Backlog(
         table=name,
-        strategy=next(reversed(own.tablets.values())).strategy,
+        strategy=next(reversed(of_table.tablets.values())).strategy,
         size_bytes=sum(groups.values()),
-        tablets=len(own.tablets),
-        problem=next(iter(own.failed.values()), ""),
+        tablets=len(of_table.tablets),
+        problem=next(iter(of_table.failed.values()), ""),
         groups=groups,
     )
 

@@ -163,8 +163,8 @@ class ClusterState:
 
     def table_name(self, table: str) -> str:
         """Return the name of a table, or its id if the table is unknown."""
-        known = self.tables.get(table)
-        return table if known is None else known.name
+        table_record = self.tables.get(table)
+        return table if table_record is None else table_record.name
 
     def is_recent_trigger(self, table: Table) -> bool:
         """Return whether the last trigger of a table came after the coordinator started."""
@@ -193,8 +193,8 @@ class ClusterState:
 
     def hands_out(self, table: str) -> bool:
         """Return whether jobs of a table may be assigned."""
-        known = self.tables.get(table)
-        return known is None or known.state is TableState.LIVE
+        table_record = self.tables.get(table)
+        return table_record is None or table_record.state is TableState.LIVE
 
     def busy_inputs(self, tablet: TabletId) -> frozenset[str]:
         """Return the files of a tablet that attempts hold or are reserving.
@@ -208,8 +208,8 @@ class ClusterState:
 
     def is_running(self, attempt: str) -> bool:
         """Return whether an attempt is assigned and its release was not requested."""
-        known = self.attempts.get(attempt)
-        return known is not None and known.state is AttemptState.RUNNING
+        assigned = self.attempts.get(attempt)
+        return assigned is not None and assigned.state is AttemptState.RUNNING
 
     def scopes_of(self, attempt: Attempt) -> tuple[LimitScope, ...]:
         """Return the scopes whose limits apply to an attempt."""
@@ -217,8 +217,8 @@ class ClusterState:
 
     def volume_of(self, table: str) -> str:
         """Return the volume of a table, or the default volume if the table is unknown."""
-        known = self.tables.get(table)
-        return DEFAULT_VOLUME if known is None else known.settings.volume
+        table_record = self.tables.get(table)
+        return DEFAULT_VOLUME if table_record is None else table_record.settings.volume
 
     def unserved(self, group: str) -> str | None:
         """Return a warning if a group has no compactor but needs one, or None."""

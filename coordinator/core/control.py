@@ -177,8 +177,8 @@ def _lowered(
 
 def _unhindered_bytes_s(decided: ControlDecision, readings: ControlReadings) -> float | None:
     """Return the rate before it is lowered for readers; None if it is unknown so far."""
-    known = [decided.bytes_s, _rate_for_readers(readings)]
-    limits = [limit for limit in known if limit is not None]
+    rates = [decided.bytes_s, _rate_for_readers(readings)]
+    limits = [limit for limit in rates if limit is not None]
     if limits:
         return min(limits)
     measured = readings.rewrite_bytes_s
@@ -264,8 +264,8 @@ class WorkRates:
 
     def seen(self, facts: ClusterFacts, now_s: float) -> "WorkRates":
         """Return the rates after a look; an unknown backlog counts as no arrivals."""
-        known = isfinite(facts.backlog_bytes)
-        backlog = facts.backlog_bytes if known else self.backlog_bytes
+        is_known = isfinite(facts.backlog_bytes)
+        backlog = facts.backlog_bytes if is_known else self.backlog_bytes
         if self.seen_s is None:
             return replace(self, seen_s=now_s, backlog_bytes=backlog, done_bytes=facts.done_bytes)
         passed_s = max(0.0, now_s - self.seen_s)
@@ -273,7 +273,7 @@ class WorkRates:
         arrivals_kept = exp(-passed_s / ARRIVAL_DECAY_S)
         # Progress is reported as a fraction and drops when an attempt is lost.
         done = max(0.0, facts.done_bytes - self.done_bytes)
-        arrived = max(0.0, backlog - self.backlog_bytes + done) if known else 0.0
+        arrived = max(0.0, backlog - self.backlog_bytes + done) if is_known else 0.0
         return WorkRates(
             seen_s=now_s,
             backlog_bytes=backlog,
@@ -345,17 +345,17 @@ class ReaderLatencies:
 
     def by_table(self, now_s: float) -> dict[str, float]:
         """Return the latency of each table with enough recent reads."""
-        waits = {table: each.at(now_s) for table, each in self._tables}
+        waits = {table: recent.at(now_s) for table, recent in self._tables}
         return {
-            table: each.wait_s / each.reads
-            for table, each in waits.items()
-            if each.reads >= READS_MIN
+            table: recent.wait_s / recent.reads
+            for table, recent in waits.items()
+            if recent.reads >= READS_MIN
         }
 
     def signal(self, now_s: float) -> tuple[str, float] | None:
         """Return the table with the highest latency, and the latency; None without reports."""
         waits = self.by_table(now_s)
-        return max(waits.items(), key=lambda each: (each[1], each[0]), default=None)
+        return max(waits.items(), key=lambda item: (item[1], item[0]), default=None)
 
 
 # ----------------------------------------------------------------------- Bytes assigned by class
@@ -396,7 +396,7 @@ class ClassUsage:
 def fractions(amounts: Mapping[ShareClass, float]) -> dict[ShareClass, float]:
     """Return each amount as a fraction of the total; all are 0 if the total is 0."""
     total = sum(amounts.values())
-    return {each: amount / total if total else 0.0 for each, amount in amounts.items()}
+    return {name: amount / total if total else 0.0 for name, amount in amounts.items()}
 
 
 # --------------------------------------------------------------------------------------------- Loop
@@ -477,10 +477,10 @@ class ControlLoop:
 
         The slots of a decision are divided between groups in proportion to their maximum slots.
         """
-        slots, every = self.decision.slots, self._slots_max()
-        if slots is None or not every:
+        slots, slots_max = self.decision.slots, self._slots_max()
+        if slots is None or not slots_max:
             return None
-        return max(1, round(slots * self._group_slots_max(group) / every))
+        return max(1, round(slots * self._group_slots_max(group) / slots_max))
 
     def _group_slots_max(self, group: str) -> int:
         configured = self.rules.group_slots.get(group, 0)
@@ -554,7 +554,7 @@ class ControlLoop:
 
 
 def _by_name(shares: Mapping[ShareClass, float]) -> dict[str, float]:
-    return {each.value: share for each, share in shares.items()}
+    return {share_class.value: share for share_class, share in shares.items()}
 
 
 def require_sound(decision: ControlDecision) -> None:
@@ -733,11 +733,11 @@ class Pressures:
 
     def check(self) -> None:
         """Assert the invariants; for tests."""
-        known = self._tablets.values()
-        assert self._stored_bytes == sum(pressure.stored_bytes for pressure in known)
-        assert self._garbage_bytes == sum(pressure.garbage_bytes for pressure in known)
+        pressures = self._tablets.values()
+        assert self._stored_bytes == sum(pressure.stored_bytes for pressure in pressures)
+        assert self._garbage_bytes == sum(pressure.garbage_bytes for pressure in pressures)
         depths = Counter(
-            pressure.overlapping_files for pressure in known if pressure.overlapping_files
+            pressure.overlapping_files for pressure in pressures if pressure.overlapping_files
         )
         assert self._depths == depths
         assert 0 not in self._depths.values()

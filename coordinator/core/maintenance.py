@@ -74,8 +74,8 @@ class TabletHeat:
             adds: Store time and row count of each add.
             now_s: The current time.
         """
-        known = self._counts.get(tablet)
-        counted_s = 0.0 if known is None else known.added_s
+        before = self._counts.get(tablet)
+        counted_s = 0.0 if before is None else before.added_s
         rows = sum(rows for at_s, rows in adds if at_s > counted_s)
         if not rows:
             return
@@ -89,11 +89,11 @@ class TabletHeat:
 
     def of(self, tablet: TabletId, now_s: float) -> Heat:
         """Return the current rates of a tablet."""
-        known = self._counts.get(tablet)
-        if known is None:
+        counts = self._counts.get(tablet)
+        if counts is None:
             return COLD
-        kept = exp(-max(0.0, now_s - known.seen_s) / WINDOW_S) / WINDOW_S
-        return Heat(scans_s=known.scans * kept, rows_s=known.rows * kept)
+        kept = exp(-max(0.0, now_s - counts.seen_s) / WINDOW_S) / WINDOW_S
+        return Heat(scans_s=counts.scans * kept, rows_s=counts.rows * kept)
 
     def forget(self, tablet: TabletId) -> None:
         """Remove a tablet that no longer exists."""
@@ -338,8 +338,8 @@ def find_best_operation(
     """
     able = [operation for operation in operations if operation.runnable]
     for step in (_free_log_cheaply, _free_memory, _free_log):
-        if (found := step(able, used_pct, memory_draw, rules)) is not None:
-            return found
+        if (choice := step(able, used_pct, memory_draw, rules)) is not None:
+            return choice
     best = max(able, key=attrgetter("adjusted"), default=None)
     gains = best is not None and best.adjusted > 0
     most = max(able, key=attrgetter("data_retained_bytes"), default=None)
@@ -363,8 +363,8 @@ def ranked_operations(
     return ranked
 
 
-def _log_then_memory(each: OperationStatistics) -> tuple[int, int]:
-    return each.logs_retained_bytes, each.ram_anchored_bytes
+def _log_then_memory(operation: OperationStatistics) -> tuple[int, int]:
+    return operation.logs_retained_bytes, operation.ram_anchored_bytes
 
 
 def _free_log_cheaply(
@@ -500,8 +500,8 @@ def ranked(
         )
         for row in rows
     ]
-    for place, (each, _) in enumerate(ranked_operations(statistics), start=1):
-        places[each.name] = place
+    for rank, (operation, _) in enumerate(ranked_operations(statistics), start=1):
+        places[operation.name] = rank
     return tuple(replace(row, rank=places.get(f"{row.tablet} {row.kind}")) for row in rows)
 
 
@@ -668,7 +668,7 @@ def _merge(facts: TabletFacts) -> api.MaintenanceOperation:
         why_not = why_not_merge(tablet, right, table, facts.now_s, facts.rest_s)
     if right is None or why_not is not None:
         return replace(row, state=api.MaintenanceState.IDLE.value, why=why_not or "")
-    size = sum(file.size_bytes for each in (tablet, right) for file in each.files.values())
+    size = sum(file.size_bytes for part in (tablet, right) for file in part.files.values())
     return replace(
         row,
         state=api.MaintenanceState.RUNNABLE.value,

@@ -15,7 +15,7 @@ from coordinator.core import events as on
 from coordinator.core.actions import Action
 from coordinator.core.cluster_state import ClusterState, LastPlan
 from coordinator.core.maintenance import has_own_priorities, queue_priority
-from coordinator.core.retry import place_of_table
+from coordinator.core.retry import wait_queue_of_table
 from coordinator.core.scans import QUIET_ANALYSES, analysis_at_rest, wanted_analysis
 from coordinator.core.triggers import ADMIN, TriggerDecision, refusal_reason
 from neve import api
@@ -76,8 +76,8 @@ def _tablet_planned(cluster: ClusterState, event: on.TabletPlanned, now_s: float
         cluster.triggers.put(event.tablet, decision)
     actions = _note_analysis(event, analysis)
     for tablet, group in shed:
-        own = tablet == event.tablet
-        actions += (_defer if own else _defer_evicted)(cluster, tablet, group, now_s)
+        is_current = tablet == event.tablet
+        actions += (_defer if is_current else _defer_evicted)(cluster, tablet, group, now_s)
     return actions
 
 
@@ -164,7 +164,7 @@ def why_not_queued(
 def _plan_again_later(cluster: ClusterState, job: Job, now_s: float) -> None:
     """Schedule a replan for a job whose wait is not ended by an event of its tablet."""
     if not cluster.hands_out(job.tablet.table):
-        cluster.deferrals.defer(job.tablet, place_of_table(job.tablet.table), now_s)
+        cluster.deferrals.defer(job.tablet, wait_queue_of_table(job.tablet.table), now_s)
     elif (pause := cluster.retry.pause_of(job, now_s)) is not None and pause.until_s is not None:
         cluster.replan_timers.set(job.tablet, pause.until_s)
 
@@ -356,7 +356,7 @@ def _table_seen(cluster: ClusterState, event: on.TableSeen, now_s: float) -> lis
         cluster.retry.lift_table(table.id)
     if table.state is not TableState.LIVE:
         for tablet in _unqueue(cluster, table.id):
-            cluster.deferrals.defer(tablet, place_of_table(table.id), now_s)
+            cluster.deferrals.defer(tablet, wait_queue_of_table(table.id), now_s)
     return []
 
 

@@ -53,7 +53,7 @@ from common.spi.planner import (
     RunningJob,
     Surroundings,
 )
-from common.units import format_bytes, whole_number
+from common.units import format_bytes, format_count, whole_number
 from coordinator.core.backlog import measured
 from coordinator.core.triggers import (
     gate_sentence,
@@ -139,7 +139,6 @@ def _split_job(
     inputs = tuple(sorted(file.path for file in files))
     size = sum(file.size_bytes for file in files)
     fits = (group for group in groups if group.max_bytes is None or size < group.max_bytes)
-    what = "1 file" if len(files) == 1 else f"{len(files)} files"
     return Job(
         id=job_id(tablet.id, Kind.SYSTEM, None, inputs, (at,)),
         tablet=tablet.id,
@@ -149,7 +148,7 @@ def _split_job(
         input_bytes=size,
         group=next(fits, groups[-1]).name,
         priority=cut_priority(len(files)),
-        reason=f"cut at the split key: {what} of {format_bytes(size)}",
+        reason=f"cut at the split key: {format_count(len(files), 'file')} of {format_bytes(size)}",
         outputs_expected=2,
         cuts=(at,),
     )
@@ -177,18 +176,14 @@ def waiting_sentence(request: str) -> str:
 
 
 def _selection_sentence(selection: Selection) -> str:
-    own = (
+    origin = (
         " (made by the table's selector)" if selection.request.startswith(AUTOMATIC_PREFIX) else ""
     )
     results = len(selection.results)
     return (
-        f"request {selection.request}{own} holds {_counted(len(selection.files), 'file')}, "
-        f"{results} of them made by its {_counted(selection.completed_jobs, 'completed job')}"
+        f"request {selection.request}{origin} holds {format_count(len(selection.files), 'file')}, "
+        f"{results} of them made by its {format_count(selection.completed_jobs, 'completed job')}"
     )
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 # ------------------------------------------------------------------------------ Validation of plans
@@ -213,8 +208,8 @@ def checked_jobs(planner: str, plan: Plan, parameters: PlanParameters) -> tuple[
     request = None if parameters.request is None else parameters.request.request
     ids = [_id_of(job, parameters.tablet, request) for job in plan.jobs]
     return tuple(
-        _job(job, own, tuple(ids[at] for at in job.depends_on), parameters, request)
-        for own, job in zip(ids, plan.jobs, strict=True)
+        _job(job, own_id, tuple(ids[at] for at in job.depends_on), parameters, request)
+        for own_id, job in zip(ids, plan.jobs, strict=True)
     )
 
 
@@ -261,15 +256,15 @@ def _problem(jobs: Sequence[PlannedJob], parameters: PlanParameters) -> str | No
     groups = [group.name for group in parameters.groups]
     files_max = _files_max(parameters.options, parameters.settings)
     for number, job in enumerate(jobs):
-        found = (
+        problem = (
             _wrong_form(job, parameters.kind, groups)
             or _wrong_cuts(job, keyed=parameters.keyed)
             or _wrong_files(job, candidates, files_max)
             or _wrong_times(job, parameters)
             or _wrong_dependencies(job, number)
         )
-        if found is not None:
-            return f"job {number} {found}"
+        if problem is not None:
+            return f"job {number} {problem}"
     return _overlap(jobs)
 
 
@@ -615,7 +610,7 @@ def _candidates(tablet: Tablet, table: Table, now_s: float) -> dict[Kind, tuple[
     """Return the candidates of each kind of jobs; a kind without candidates is omitted."""
     files, selection = tablet.files, tablet.selection
     taken = tablet.reserved_files if tablet.running else frozenset[str]()
-    found: dict[Kind, tuple[DataFile, ...]] = {}
+    by_kind: dict[Kind, tuple[DataFile, ...]] = {}
     if not tablet.waiting:
         held = frozenset[str]()
         if selection is not None and not _expired(tablet, selection, table, now_s):
@@ -625,11 +620,11 @@ def _candidates(tablet: Tablet, table: Table, now_s: float) -> dict[Kind, tuple[
         if is_gated(table.settings):
             triggered_s = open_trigger_s(table, tablet.record)
             system = [file for file in system if is_included(file, triggered_s)]
-        found[Kind.SYSTEM] = tuple(system)
+        by_kind[Kind.SYSTEM] = tuple(system)
     if selection is not None and not _finished(selection):
         chosen = [files[path] for path in selection.files if path in files and path not in taken]
-        found[Kind.USER] = tuple([file for file in chosen if not file.open])
-    return {kind: candidates for kind, candidates in found.items() if candidates}
+        by_kind[Kind.USER] = tuple([file for file in chosen if not file.open])
+    return {kind: candidates for kind, candidates in by_kind.items() if candidates}
 
 
 def _expired(tablet: Tablet, selection: Selection, table: Table, now_s: float) -> bool:
@@ -771,25 +766,25 @@ def _service(
             raise PluginError(message) from error
     service = configured.services.get(name)
     if service is None:
-        known = ", ".join(sorted(configured.services))
-        message = f"table {table.name}: service {name!r} is not configured, expected one of {known}"
+        names = ", ".join(sorted(configured.services))
+        message = f"table {table.name}: service {name!r} is not configured, expected one of {names}"
         raise PluginError(message)
     return service
 
 
 def _planner_of(table: Table, service: Service) -> tuple[str, Mapping[str, object]]:
     """Return the planner of a table and its options; the table's settings take precedence."""
-    own = table.settings.planner
-    if not own or own == service.planner:
+    planner = table.settings.planner
+    if not planner or planner == service.planner:
         return service.planner, {**service.options, **table.settings.planner_options}
-    return own, table.settings.planner_options
+    return planner, table.settings.planner_options
 
 
 def _ask(name: str, planners: Mapping[str, Planner], parameters: PlanParameters) -> Plan:
     planner = planners.get(name)
     if planner is None:
-        known = ", ".join(sorted(planners))
-        raise PluginError(f"planner {name!r} is not loaded, expected one of {known}")
+        names = ", ".join(sorted(planners))
+        raise PluginError(f"planner {name!r} is not loaded, expected one of {names}")
     where = f"planner {name}, tablet {parameters.tablet}"
     try:
         plan: object = planner.plan(parameters)

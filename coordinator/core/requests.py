@@ -459,8 +459,8 @@ def must_ask_selector(tablet: Tablet, table: Table, spec: SelectorSpec, now_s: f
     """
     if tablet.selection is not None or tablet.operation is not None:
         return False
-    known = tablet.record.selector_hash == selector_hash(tablet, table, spec)
-    return not known or _time_has_come(tablet, now_s)
+    is_seen = tablet.record.selector_hash == selector_hash(tablet, table, spec)
+    return not is_seen or _time_has_come(tablet, now_s)
 
 
 def ask_again_at_s(chosen: Chosen, now_s: float) -> float | None:
@@ -480,15 +480,17 @@ def automatic_request(
         chosen: The answer of the selector.
         now_s: Time of the call.
     """
-    ours = AUTOMATIC_PREFIX + _spec_digest(spec)
-    if not any(_is_news(tablet.files.get(path), chosen, ours, now_s) for path in chosen.files):
+    request_prefix = AUTOMATIC_PREFIX + _spec_digest(spec)
+    if not any(
+        _is_news(tablet.files.get(path), chosen, request_prefix, now_s) for path in chosen.files
+    ):
         return None
     parts: list[str | bytes] = [tablet.id.table, tablet.id.end, selector_hash(tablet, table, spec)]
     if _time_has_come(tablet, now_s):
         # A request with the same digest may exist; the due time makes the id unique.
         parts.append(repr(tablet.record.selector_due_s))
     return Request(
-        id=f"{ours}-{digest(parts)}",
+        id=f"{request_prefix}-{digest(parts)}",
         table=tablet.id.table,
         range=key_range_of(tablet.bounds),
         selector=spec,

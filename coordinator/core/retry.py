@@ -146,8 +146,8 @@ class Retry:
     def note_compactor_failure(self, failure: Failure, now_s: float) -> None:
         """Record a failure that counts against the compactor only, and not against the job."""
         inputs = (failure.tablet, failure.inputs)
-        known = self._compactors.get(failure.compactor)
-        count = _failures_in_a_row(known, inputs)
+        previous = self._compactors.get(failure.compactor)
+        count = _failures_in_a_row(previous, inputs)
         reason = f"compactor {failure.compactor} failed {_times(count)}: {failure.cause}"
         until_s = now_s + (self.length_s(count - 1) if count > 1 else 0.0)
         row = Pause(failures=count, until_s=until_s, reason=reason)
@@ -223,13 +223,13 @@ class Retry:
 
     def compactor(self, name: str, now_s: float) -> Pause | None:
         """Return the pause of a compactor, or None."""
-        known = self._compactors.get(name)
-        return known.pause if known is not None and known.pause.holds(now_s) else None
+        streak = self._compactors.get(name)
+        return streak.pause if streak is not None and streak.pause.holds(now_s) else None
 
     def compactor_failures(self, name: str) -> int:
         """Return the number of consecutive failures of different inputs on a compactor."""
-        known = self._compactors.get(name)
-        return 0 if known is None else known.pause.failures
+        streak = self._compactors.get(name)
+        return 0 if streak is None else streak.pause.failures
 
     def last_pause(self, tablet: TabletId, inputs: tuple[str, ...]) -> Pause | None:
         """Return the last pause of these inputs, even if it has ended, or None."""
@@ -237,8 +237,8 @@ class Retry:
 
     def of_tablet(self, tablet: TabletId, now_s: float) -> list[Pause]:
         """Return the current pauses of a tablet's inputs and of its table, for display."""
-        mine = [self._inputs.get(inputs) for inputs in self._tablets.get(tablet) or ()]
-        both = [*mine, *self._of_table(tablet.table)]
+        of_inputs = [self._inputs.get(inputs) for inputs in self._tablets.get(tablet) or ()]
+        both = [*of_inputs, *self._of_table(tablet.table)]
         return [pause for pause in both if pause is not None and pause.holds(now_s)]
 
     def why_given_up(self, job: Job) -> str | None:
@@ -248,7 +248,7 @@ class Retry:
         """
         fatal = [pause for path, pause in self._fatal(job.tablet) if path in job.inputs]
         pauses = [self._of_request(job), self._inputs.get((job.tablet, job.inputs)), *fatal]
-        given_up = (each.reason for each in pauses if each is not None and each.until_s is None)
+        given_up = (pause.reason for pause in pauses if pause is not None and pause.until_s is None)
         return next(given_up, None)
 
     def quarantined(self) -> dict[TabletId, str]:
@@ -274,9 +274,9 @@ class Retry:
         still = {job.id: job for job in waiting if all(path in paths for path in job.inputs)}
         if len(still) < len(waiting):
             self._set_paused(tablet, still)
-        known = self._tablets.get(tablet) or ()
-        kept = tuple(each for each in known if all(path in paths for path in each[1]))
-        for inputs in known:
+        failed = self._tablets.get(tablet) or ()
+        kept = tuple(inputs for inputs in failed if all(path in paths for path in inputs[1]))
+        for inputs in failed:
             if inputs not in kept:
                 self._inputs.pop(inputs)
         self._tablets.pop(tablet)
@@ -301,8 +301,8 @@ class Retry:
         return [tablet for tablet, _ in self._tablets if tablet.table == table]
 
     def _wait_for_storage(self, inputs: JobInputs, cause: str, now_s: float) -> Pause:
-        known = self._inputs.get(inputs)
-        failures, waits = _failure_count(known), 1 if known is None else known.waits + 1
+        previous = self._inputs.get(inputs)
+        failures, waits = _failure_count(previous), 1 if previous is None else previous.waits + 1
         pause = Pause(
             failures=failures,
             until_s=now_s + self.length_s(waits),
@@ -334,8 +334,8 @@ class Retry:
     def _pause_class(self, inputs: JobInputs, failure: Failure, now_s: float) -> None:
         table = failure.tablet.table
         classes = self._classes.get(table) or {}
-        known = classes.pop(failure.error_class, None)
-        count = _failures_in_a_row(known, inputs)
+        previous = classes.pop(failure.error_class, None)
+        count = _failures_in_a_row(previous, inputs)
         reason = f"jobs of this table failed {_times(count)} in a row with {failure.error_class}"
         beyond = count - self._limits.class_failures + 1
         until_s = now_s + (self.length_s(beyond) if beyond > 0 else 0.0)
@@ -363,9 +363,9 @@ def _failure_count(pause: Pause | None) -> int:
     return 0 if pause is None else pause.failures
 
 
-def _failures_in_a_row(known: _StreakPause | None, inputs: JobInputs) -> int:
+def _failures_in_a_row(previous: _StreakPause | None, inputs: JobInputs) -> int:
     """Return the number of consecutive failures of different inputs, including these."""
-    return 1 if known is None else known.pause.failures + (known.inputs != inputs)
+    return 1 if previous is None else previous.pause.failures + (previous.inputs != inputs)
 
 
 def _lasts(pause: Pause) -> float:
@@ -398,26 +398,26 @@ class CrashHistory:
     """Crashes by inputs. Bounded: after an eviction, the next crash counts as the first one."""
 
     def __init__(self, most: int) -> None:
-        self._known: BoundedMap[JobInputs, CrashRecord] = BoundedMap(most)
+        self._records: BoundedMap[JobInputs, CrashRecord] = BoundedMap(most)
 
     def note_death(self, tablet: TabletId, inputs: tuple[str, ...]) -> CrashRecord:
         """Record that an attempt was lost with its compactor; return the updated record."""
-        known = self._known.get((tablet, inputs)) or CrashRecord()
-        record = replace(known, count=known.count + 1)
+        previous = self._records.get((tablet, inputs)) or CrashRecord()
+        record = replace(previous, count=previous.count + 1)
         if record.is_repeated:
-            record = replace(record, halvings=known.halvings + 1)
-        self._known.put((tablet, inputs), record)
+            record = replace(record, halvings=previous.halvings + 1)
+        self._records.put((tablet, inputs), record)
         return record
 
     def note_halvings(self, tablet: TabletId, inputs: tuple[str, ...], halvings: int) -> None:
         """Record how often a job was halved; later crashes continue from this count."""
         if halvings:
-            known = self._known.get((tablet, inputs)) or CrashRecord()
-            self._known.put((tablet, inputs), replace(known, halvings=halvings))
+            record = self._records.get((tablet, inputs)) or CrashRecord()
+            self._records.put((tablet, inputs), replace(record, halvings=halvings))
 
     def forget(self, tablet: TabletId, inputs: tuple[str, ...]) -> None:
         """Remove the record of inputs after a job on them has succeeded."""
-        self._known.pop((tablet, inputs))
+        self._records.pop((tablet, inputs))
 
 
 # ----------------------------------------------------------------------------------------- Deferral
@@ -429,21 +429,21 @@ STALE_ENTRIES_MAX = 64
 _TABLE_PREFIX = "table:"
 
 
-def place_of_table(table: str) -> str:
+def wait_queue_of_table(table: str) -> str:
     """Return the wait queue for tablets of a paused table; no group has such a name."""
     return _TABLE_PREFIX + table
 
 
-def table_of_place(place: str) -> str | None:
+def table_of_wait_queue(wait_queue: str) -> str | None:
     """Return the table of a wait queue, or None if the wait queue belongs to a group."""
-    return place.removeprefix(_TABLE_PREFIX) if place.startswith(_TABLE_PREFIX) else None
+    return wait_queue.removeprefix(_TABLE_PREFIX) if wait_queue.startswith(_TABLE_PREFIX) else None
 
 
 class Deferrals:
     """Tablets whose jobs were shed or are held back, in one wait queue per cause, oldest first.
 
-    A wait queue is named after a group, or by `place_of_table` after a table whose jobs are not
-    assigned. Invariant: a tablet is in at most one wait queue; a wait queue holds at most
+    A wait queue is named after a group, or by `wait_queue_of_table` after a table whose jobs are
+    not assigned. Invariant: a tablet is in at most one wait queue; a wait queue holds at most
     `count_max` tablets and drops its oldest beyond that.
     """
 
@@ -452,34 +452,34 @@ class Deferrals:
         self.full_since_s: dict[str, float] = {}
         """Group → when its queue first shed a job, until the queue is half empty again."""
         # Oldest first. OrderedDict, because a dict finds its first key slowly after many removals.
-        self._places: dict[str, OrderedDict[TabletId, float]] = {}
-        self._place_of: dict[TabletId, str] = {}
+        self._wait_queues: dict[str, OrderedDict[TabletId, float]] = {}
+        self._wait_queue_of: dict[TabletId, str] = {}
 
     def __len__(self) -> int:
-        return len(self._place_of)
+        return len(self._wait_queue_of)
 
     def since_s(self, tablet: TabletId) -> float | None:
         """Return when a tablet began to wait, or None if it does not wait."""
-        place = self._place_of.get(tablet)
-        return None if place is None else self._places[place][tablet]
+        wait_queue = self._wait_queue_of.get(tablet)
+        return None if wait_queue is None else self._wait_queues[wait_queue][tablet]
 
-    def place_of(self, tablet: TabletId) -> str | None:
+    def wait_queue_of(self, tablet: TabletId) -> str | None:
         """Return the wait queue of a tablet, or None."""
-        return self._place_of.get(tablet)
+        return self._wait_queue_of.get(tablet)
 
     def of_table(self, table: str) -> list[TabletId]:
         """Return the tablets of a table in any wait queue."""
-        return [tablet for tablet in self._place_of if tablet.table == table]
+        return [tablet for tablet in self._wait_queue_of if tablet.table == table]
 
-    def count(self, place: str) -> int:
+    def count(self, wait_queue: str) -> int:
         """Return the number of tablets in a wait queue."""
-        return len(self._places.get(place, ()))
+        return len(self._wait_queues.get(wait_queue, ()))
 
-    def places(self) -> list[str]:
+    def wait_queues(self) -> list[str]:
         """Return the names of all wait queues, sorted."""
-        return sorted(self._places)
+        return sorted(self._wait_queues)
 
-    def defer(self, tablet: TabletId, place: str, now_s: float) -> TabletId | None:
+    def defer(self, tablet: TabletId, wait_queue: str, now_s: float) -> TabletId | None:
         """Put a tablet into a wait queue; a tablet that already waits keeps its start time.
 
         Returns:
@@ -487,9 +487,9 @@ class Deferrals:
         """
         since_s = self.since_s(tablet)
         self.discard(tablet)
-        tablets = self._places.setdefault(place, OrderedDict())
+        tablets = self._wait_queues.setdefault(wait_queue, OrderedDict())
         tablets[tablet] = now_s if since_s is None else since_s
-        self._place_of[tablet] = place
+        self._wait_queue_of[tablet] = wait_queue
         if len(tablets) <= self._count_max:
             return None
         forgotten = next(iter(tablets))
@@ -498,24 +498,24 @@ class Deferrals:
 
     def discard(self, tablet: TabletId) -> None:
         """Remove a tablet from its wait queue."""
-        place = self._place_of.pop(tablet, None)
-        if place is not None:
-            tablets = self._places[place]
+        wait_queue = self._wait_queue_of.pop(tablet, None)
+        if wait_queue is not None:
+            tablets = self._wait_queues[wait_queue]
             del tablets[tablet]
             if not tablets:
-                del self._places[place]
+                del self._wait_queues[wait_queue]
 
-    def pop(self, place: str, count: int, before_s: float | None = None) -> list[TabletId]:
+    def pop(self, wait_queue: str, count: int, before_s: float | None = None) -> list[TabletId]:
         """Remove and return the first tablets of a wait queue.
 
         Args:
-            place: The wait queue.
+            wait_queue: The wait queue.
             count: Maximum number of tablets.
             before_s: Only tablets that began to wait at or before this time; None means all.
         """
         chosen = [
             tablet
-            for tablet, since_s in islice(self._places.get(place, {}).items(), count)
+            for tablet, since_s in islice(self._wait_queues.get(wait_queue, {}).items(), count)
             if before_s is None or since_s <= before_s
         ]
         for tablet in chosen:
@@ -536,7 +536,7 @@ class ReplanTimers:
             self._times[tablet] = at_s
             heappush(self._heap, (at_s, tablet))
         if len(self._heap) > 2 * len(self._times) + STALE_ENTRIES_MAX:
-            self._heap = [(time_s, each) for each, time_s in self._times.items()]
+            self._heap = [(time_s, tablet_id) for tablet_id, time_s in self._times.items()]
             heapify(self._heap)
 
     def discard(self, tablet: TabletId) -> None:

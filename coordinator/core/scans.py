@@ -144,11 +144,11 @@ def needs_look(
         return True
     if wanted_analysis(record):
         return True
-    known = (
+    is_current = (
         record.analysis_version == record.version
         and record.analysis_settings == table.settings_version
     )
-    if not known or record.analysis not in QUIET_ANALYSES:
+    if not is_current or record.analysis not in QUIET_ANALYSES:
         return True
     if open_trigger_s(table, record):
         return True

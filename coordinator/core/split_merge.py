@@ -224,8 +224,10 @@ def pairs_to_merge(
     free = [_may_join(record, now_s, rest_s) for _, record in records]
     at = 0
     while at + 1 < len(records):
-        (left, one), (right, other) = records[at], records[at + 1]
-        joins = free[at] and free[at + 1] and one.size_bytes + other.size_bytes < limit
+        (left, left_record), (right, right_record) = records[at], records[at + 1]
+        joins = (
+            free[at] and free[at + 1] and left_record.size_bytes + right_record.size_bytes < limit
+        )
         if joins:
             pairs.append((left, right))
         at += 2 if joins else 1
@@ -331,7 +333,7 @@ def files_to_sample(files: Iterable[DataFile]) -> tuple[DataFile, ...]:
     enough = SAMPLED_SHARE * sum(file.size_bytes for file in ordered)
     chosen: list[DataFile] = []
     for file in ordered[:SAMPLED_FILES_MAX]:
-        if sum(each.size_bytes for each in chosen) < enough:
+        if sum(picked.size_bytes for picked in chosen) < enough:
             chosen.append(file)
     return tuple(chosen)
 
@@ -356,12 +358,14 @@ def split_keys(
         close enough to its target.
     """
     assert parts >= 2, parts
-    known = samples or {}
+    keys_of = samples or {}
     spans = [
         span
         for file in files
         for span in (
-            spans_of_samples(file, known[file.path]) if file.path in known else span_of_file(file)
+            spans_of_samples(file, keys_of[file.path])
+            if file.path in keys_of
+            else span_of_file(file)
         )
     ]
     total = sum(span.size_bytes for span in spans)

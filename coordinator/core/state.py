@@ -23,7 +23,7 @@ from coordinator.core.attempts import done_shares, read_and_written
 from coordinator.core.cluster_state import ClusterState
 from coordinator.core.control import ControlLoop
 from coordinator.core.limits import Limits
-from coordinator.core.retry import table_of_place
+from coordinator.core.retry import table_of_wait_queue
 from coordinator.core.story import Story
 from coordinator.core.triggers import TriggerDecision
 from neve import api
@@ -74,7 +74,7 @@ def _expire_takes(cluster: ClusterState, now_s: float) -> list[Action]:
 def _note_room(cluster: ClusterState) -> None:
     """Mark queues that have drained as no longer full."""
     full = cluster.deferrals.full_since_s
-    for group in [each for each in full if _free_places(cluster, each)]:
+    for group in [full_group for full_group in full if _replannable(cluster, full_group)]:
         del full[group]
 
 
@@ -82,20 +82,20 @@ def _replan_due_tablets(cluster: ClusterState, now_s: float) -> list[Action]:
     """Replan tablets whose pause is over, whose queue has room, or that have waited long."""
     left = cluster.limits.replans_per_turn_max
     tablets = cluster.replan_timers.due(now_s, left)
-    for place in cluster.deferrals.places():
-        count = min(_free_places(cluster, place), left - len(tablets))
-        tablets += cluster.deferrals.pop(place, max(0, count))
+    for wait_queue in cluster.deferrals.wait_queues():
+        count = min(_replannable(cluster, wait_queue), left - len(tablets))
+        tablets += cluster.deferrals.pop(wait_queue, max(0, count))
         before_s = now_s - cluster.limits.deferral_max_s
-        tablets += cluster.deferrals.pop(place, max(0, left - len(tablets)), before_s)
+        tablets += cluster.deferrals.pop(wait_queue, max(0, left - len(tablets)), before_s)
     return [do.Replan(tablet=tablet) for tablet in dict.fromkeys(tablets)]
 
 
-def _free_places(cluster: ClusterState, place: str) -> int:
+def _replannable(cluster: ClusterState, wait_queue: str) -> int:
     """Return how many tablets of a wait queue can be replanned now."""
-    table = table_of_place(place)
+    table = table_of_wait_queue(wait_queue)
     if table is not None:
         return cluster.limits.replans_per_turn_max if cluster.hands_out(table) else 0
-    queue, fraction = cluster.queues.queue(place), cluster.limits.drained_fraction
+    queue, fraction = cluster.queues.queue(wait_queue), cluster.limits.drained_fraction
     if queue.size_bytes > fraction * queue.bytes_max or len(queue) > fraction * queue.count_max:
         return 0
     return max(1, int(queue.count_max * fraction) - len(queue))
@@ -176,8 +176,8 @@ class CoordinatorState:
 
     def tablet_of(self, attempt: str) -> TabletId | None:
         """Return the tablet of an attempt in progress, or None."""
-        known = self._cluster.attempts.get(attempt)
-        return None if known is None else known.tablet
+        running = self._cluster.attempts.get(attempt)
+        return None if running is None else running.tablet
 
     def backlog_history(self) -> list[BacklogSample]:
         """Return the recent backlog samples, oldest first."""
@@ -256,7 +256,7 @@ class CoordinatorState:
 
     def is_deferred(self, tablet: TabletId) -> bool:
         """Return whether a tablet waits for room in a queue, or for the end of a pause."""
-        return self._cluster.deferrals.place_of(tablet) is not None
+        return self._cluster.deferrals.wait_queue_of(tablet) is not None
 
     def slots_wanted(self, group: str) -> int | None:
         """Return how many slots of a group the controller allows; None means no limit."""

@@ -27,7 +27,7 @@ from coordinator.core import events as on
 from coordinator.core.actions import Action
 from coordinator.core.attempts import Attempt, AttemptState
 from coordinator.core.cluster_state import ClusterState, LastPlan
-from coordinator.core.retry import table_of_place
+from coordinator.core.retry import table_of_wait_queue
 
 # ----------------------------------------------------------------------------- Bounds of an entry
 
@@ -145,35 +145,35 @@ class Stories:
             begins: Whether the entry starts a story if the tablet has none.
         """
         key = (tablet.table, tablet.end)
-        known = self._tablets.get(key)
-        if known is not None:
+        entries = self._tablets.get(key)
+        if entries is not None:
             self._tablets.move_to_end(key)
         elif not begins:
             return
         else:
-            known = self._tablets[key] = _Entries(self._gap_until_s)
+            entries = self._tablets[key] = _Entries(self._gap_until_s)
             self.size_bytes += TABLET_BYTES
-        self.size_bytes += known.add(entry, self._entries_max)
+        self.size_bytes += entries.add(entry, self._entries_max)
         while self.size_bytes > self._bytes_max or len(self._tablets) > self._tablets_max:
             self._forget_one()
 
     def complete(self, tablet: TabletId, attempt: str, outputs: Sequence[str]) -> None:
         """Add the outputs of a commit to its entry, if the entry still exists."""
-        known = self._tablets.get((tablet.table, tablet.end))
-        if known is None:
+        entries = self._tablets.get((tablet.table, tablet.end))
+        if entries is None:
             return
-        for at, entry in enumerate(known.entries):
+        for at, entry in enumerate(entries.entries):
             if entry.attempt == attempt and entry.kind is StoryKind.COMMITTED:
                 completed = entry._replace(files=short_paths(outputs), number=len(outputs))
-                known.entries[at] = completed
+                entries.entries[at] = completed
                 grown_bytes = entry_bytes(completed) - entry_bytes(entry)
-                known.size_bytes += grown_bytes
+                entries.size_bytes += grown_bytes
                 self.size_bytes += grown_bytes
 
     def entries(self, tablet: TabletId) -> Sequence[StoryEntry]:
         """Return the entries of a tablet, oldest first."""
-        known = self._tablets.get((tablet.table, tablet.end))
-        return () if known is None else known.entries
+        tablet_entries = self._tablets.get((tablet.table, tablet.end))
+        return () if tablet_entries is None else tablet_entries.entries
 
     def forgotten(self, tablet: TabletId) -> tuple[int, float | None]:
         """Return the gap before the first entry of a tablet.
@@ -182,23 +182,25 @@ class Stories:
             The number of dropped entries, and the time up to which further entries may have been
             evicted; None if none were.
         """
-        known = self._tablets.get((tablet.table, tablet.end))
-        return (0, self._gap_until_s) if known is None else (known.forgotten, known.gap_until_s)
+        entries = self._tablets.get((tablet.table, tablet.end))
+        return (
+            (0, self._gap_until_s) if entries is None else (entries.forgotten, entries.gap_until_s)
+        )
 
     def check(self) -> None:
         """Assert the invariants; for tests."""
-        for known in self._tablets.values():
-            assert 0 < len(known.entries) <= self._entries_max
-            own = TABLET_BYTES + sum(map(entry_bytes, known.entries))
-            assert known.size_bytes == own, (known.size_bytes, own)
+        for entries in self._tablets.values():
+            assert 0 < len(entries.entries) <= self._entries_max
+            size_bytes = TABLET_BYTES + sum(map(entry_bytes, entries.entries))
+            assert entries.size_bytes == size_bytes, (entries.size_bytes, size_bytes)
         assert self.size_bytes == sum(tablet.size_bytes for tablet in self._tablets.values())
         assert len(self._tablets) <= self._tablets_max
         assert self.size_bytes <= self._bytes_max
 
     def _forget_one(self) -> None:
-        _, known = self._tablets.popitem(last=False)
-        self.size_bytes -= known.size_bytes
-        last = known.entries[-1]
+        _, entries = self._tablets.popitem(last=False)
+        self.size_bytes -= entries.size_bytes
+        last = entries.entries[-1]
         self._gap_until_s = last.at_s if last.last_s is None else last.last_s
 
 
@@ -288,9 +290,9 @@ class Story:
 
     def of(self, tablet: TabletId, coordinator: str, now_s: float) -> TabletStory:
         """Return the story of a tablet, including the entries of its table and groups."""
-        own = self.stories.entries(tablet)
+        entries = self.stories.entries(tablet)
         shared = [*_shared(self._tables.get(tablet.table))]
-        for group in dict.fromkeys(each.group for each in own if each.group):
+        for group in dict.fromkeys(entry.group for entry in entries if entry.group):
             shared += _shared(self._groups.get(group))
         started_s = self.cluster.started_s
         forgotten, gap_until_s = self.stories.forgotten(tablet)
@@ -300,7 +302,7 @@ class Story:
             started_s=now_s if started_s is None else started_s,
             forgotten=forgotten,
             gap_until_s=gap_until_s,
-            entries=tuple(sorted([*own, *shared], key=lambda entry: entry.at_s)),
+            entries=tuple(sorted([*entries, *shared], key=lambda entry: entry.at_s)),
         )
 
     def _add_release(self, action: do.Release, event: on.Event, now_s: float) -> None:
@@ -314,15 +316,15 @@ class Story:
 
 
 def _add_shared(entries_of: BoundedMap[str, _Entries], name: str, entry: StoryEntry) -> None:
-    known = entries_of.get(name) or _Entries()
-    if not (known.entries and is_repetition(entry, known.entries[-1])):
-        known.add(entry, SHARED_ENTRIES_MAX)
-    entries_of.put(name, known)
+    entries = entries_of.get(name) or _Entries()
+    if not (entries.entries and is_repetition(entry, entries.entries[-1])):
+        entries.add(entry, SHARED_ENTRIES_MAX)
+    entries_of.put(name, entries)
 
 
-def _shared(known: _Entries | None) -> Sequence[StoryEntry]:
+def _shared(shared: _Entries | None) -> Sequence[StoryEntry]:
     """Return the entries of a table or group, without a first entry that it is live."""
-    entries = [] if known is None else known.entries
+    entries = [] if shared is None else shared.entries
     usual = bool(entries) and entries[0].code == TableState.LIVE
     return entries[usual:]
 
@@ -335,13 +337,13 @@ Actions = Sequence[Action]
 
 
 def _attempt_of_report(cluster: ClusterState, event: on.AttemptReported) -> Attempts:
-    known = cluster.attempts.get(event.report.attempt)
-    return () if known is None else (known,)
+    attempt = cluster.attempts.get(event.report.attempt)
+    return () if attempt is None else (attempt,)
 
 
 def _attempt_settled(cluster: ClusterState, event: on.AttemptSettled) -> Attempts:
-    known = cluster.attempts.get(event.attempt)
-    return () if known is None else (known,)
+    attempt = cluster.attempts.get(event.attempt)
+    return () if attempt is None else (attempt,)
 
 
 def _attempts_of_scan(cluster: ClusterState, event: on.ReservationsFound) -> Attempts:
@@ -374,9 +376,9 @@ def _outcome(
     if not jobs:
         return "nothing", short_reason("; ".join(last_plan.holds)), "", ""
     if len(cluster.deferrals):
-        place = cluster.deferrals.place_of(event.tablet)
-        if place is not None and table_of_place(place) is None:
-            return "deferred", "", "", place
+        wait_queue = cluster.deferrals.wait_queue_of(event.tablet)
+        if wait_queue is not None and table_of_wait_queue(wait_queue) is None:
+            return "deferred", "", "", wait_queue
     if last_plan.held and not _has_queued(cluster, event.tablet, actions):
         return "held", short_reason("; ".join(last_plan.held)), "", ""
     return "queued", short_reason(jobs[0].reason), jobs[0].id, jobs[0].group
@@ -391,8 +393,8 @@ def _has_queued(cluster: ClusterState, tablet: TabletId, actions: Actions) -> bo
 def _add_shed(story: Story, event: on.TabletPlanned, action: WriteAnalysis, now_s: float) -> None:
     """Add an entry to another tablet whose jobs were evicted to make room for this one."""
     if action.tablet != event.tablet:
-        place = story.cluster.deferrals.place_of(action.tablet) or ""
-        story.stories.add(action.tablet, StoryEntry(now_s, StoryKind.SHED, group=place))
+        wait_queue = story.cluster.deferrals.wait_queue_of(action.tablet) or ""
+        story.stories.add(action.tablet, StoryEntry(now_s, StoryKind.SHED, group=wait_queue))
 
 
 def _add_planning_failed(
@@ -511,13 +513,13 @@ def _add_found(
     """Add reservations that only the store knew, and attempts that it no longer holds."""
     if not before and not event.reservations:
         return
-    attempts, known = story.cluster.attempts, {each.id for each in before}
+    attempts, before_ids = story.cluster.attempts, {attempt.id for attempt in before}
     for attempt in before:
         if attempts.get(attempt.id) is None:
             _add_released(story, attempt, now_s)
     for entry in event.reservations:
-        if entry.attempt not in known and attempts.get(entry.attempt) is not None:
-            found = StoryEntry(
+        if entry.attempt not in before_ids and attempts.get(entry.attempt) is not None:
+            story_entry = StoryEntry(
                 at_s=now_s,
                 kind=StoryKind.FOUND,
                 job=entry.job,
@@ -527,7 +529,7 @@ def _add_found(
                 group=entry.group,
                 number=len(entry.inputs),
             )
-            story.stories.add(event.tablet, found)
+            story.stories.add(event.tablet, story_entry)
 
 
 def _add_lifted(

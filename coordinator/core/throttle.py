@@ -198,8 +198,8 @@ class ScopeLimits:
         limit = self.limit(scope)
         if limit is None or not self._adapts(scope):
             return limit
-        known = self._rates.get(scope)
-        return limit if known is None else known.bounded(limit).rate
+        adapted = self._rates.get(scope)
+        return limit if adapted is None else adapted.bounded(limit).rate
 
     def synced(self, scope: LimitScope, size_bytes: int, took_s: float) -> None:
         """Record how long a volume took to sync a number of bytes."""
@@ -215,14 +215,14 @@ class ScopeLimits:
         if now_s - self._looked_s < LATENCY_INTERVAL_S:
             return
         self._looked_s = now_s
-        for scope, known in list(self._rates.items()):
+        for scope, rate in list(self._rates.items()):
             limit = self.limit(scope)
             size_bytes, took_s = self._synced.pop(scope, (0, 0.0))
             if limit is None:
                 del self._rates[scope]
                 continue
             latency_s = took_s / (size_bytes / MIB) if size_bytes else None
-            self._rates[scope] = known.bounded(limit).after_look(latency_s)
+            self._rates[scope] = rate.bounded(limit).after_look(latency_s)
             if latency_s is None and self._rates[scope].rate == limit:
                 del self._rates[scope]
 
@@ -315,7 +315,7 @@ class ThrottledAttempts:
 
     def of_scope(self, scope: LimitScope) -> list[ThrottledAttempt]:
         """Return the attempts of a scope."""
-        return [self._holders[each] for each in self._by_scope.get(scope, {})]
+        return [self._holders[attempt] for attempt in self._by_scope.get(scope, {})]
 
     def may_bytes_s(self, scope: LimitScope) -> float:
         """Return the total rate that the attempts of a scope may be applying."""
@@ -427,10 +427,10 @@ class Grants:
             now_s: The current time.
             blind: Whether there are running attempts whose rates are unknown.
         """
-        known = self._holders.get(attempt)
-        if known is None:
+        holder = self._holders.get(attempt)
+        if holder is None:
             first = self._first(scopes, blind=blind)
-            known = ThrottledAttempt(
+            holder = ThrottledAttempt(
                 attempt=attempt,
                 compactor=compactor,
                 scopes=scopes,
@@ -438,8 +438,8 @@ class Grants:
                 may_bytes_s=first,
                 heard_s=now_s,
             )
-            self._holders.put(known)
-        return _wire_rate(known.applied_bytes_s)
+            self._holders.put(holder)
+        return _wire_rate(holder.applied_bytes_s)
 
     def note_heartbeat(
         self,
@@ -526,11 +526,11 @@ class Grants:
 
     def statuses(self) -> tuple[api.Limit, ...]:
         """Return the status of every scope that has an explicit limit, attempts or totals."""
-        known = {*self._holders.scopes(), *self.scopes.explicit_scopes()}
-        known |= {scope for scope, _ in self._moved}
+        scopes = {*self._holders.scopes(), *self.scopes.explicit_scopes()}
+        scopes |= {scope for scope, _ in self._moved}
         if self.scopes.limit(CONTROL_SCOPE) is None:
-            known.discard(CONTROL_SCOPE)
-        return tuple(self._status(scope) for scope in sorted(known))
+            scopes.discard(CONTROL_SCOPE)
+        return tuple(self._status(scope) for scope in sorted(scopes))
 
     def check(self) -> None:
         """Assert the invariants of the attempts; for tests."""
@@ -552,7 +552,7 @@ class Grants:
         )
 
     def _first(self, scopes: tuple[LimitScope, ...], *, blind: bool) -> float:
-        rates = {each: rate for each in scopes if (rate := self.scopes.rate(each)) is not None}
+        rates = {scope: rate for scope in scopes if (rate := self.scopes.rate(scope)) is not None}
         if not rates:
             return UNLIMITED
         members = {scope: len(self._holders.of_scope(scope)) for scope in rates}
@@ -578,7 +578,7 @@ class Grants:
 
     def _room(self, scopes: tuple[LimitScope, ...], share: float = 1.0) -> float:
         """Return the free rate of an attempt's scopes, using only a fraction of their limits."""
-        rates = {each: rate for each in scopes if (rate := self.scopes.rate(each)) is not None}
+        rates = {scope: rate for scope in scopes if (rate := self.scopes.rate(scope)) is not None}
         rooms = [share * rate - self._holders.may_bytes_s(scope) for scope, rate in rates.items()]
         return min(rooms, default=UNLIMITED)
 
@@ -609,10 +609,10 @@ class Grants:
 
     def _count(self, holder: ThrottledAttempt, moved_bytes: int, waited_s: float) -> None:
         for scope in holder.scopes:
-            known = self._moved.get(scope) or MovedTotals()
+            totals = self._moved.get(scope) or MovedTotals()
             more = MovedTotals(
-                known.moved_bytes + max(0, moved_bytes - holder.moved_bytes),
-                known.waited_s + max(0.0, waited_s - holder.waited_s),
+                totals.moved_bytes + max(0, moved_bytes - holder.moved_bytes),
+                totals.waited_s + max(0.0, waited_s - holder.waited_s),
             )
             self._moved.put(scope, more)
 

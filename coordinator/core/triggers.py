@@ -64,9 +64,9 @@ def gate_sentence(settings: TableSettings) -> str:
 
 def triggers_text(settings: TableSettings) -> str:
     """Return a readable list of the triggers of a table."""
-    every = f"every {exact_duration(settings.trigger_interval_s)}"
+    interval = f"every {exact_duration(settings.trigger_interval_s)}"
     return ", ".join(
-        f"{trigger} {every}" if trigger == PERIODIC else trigger for trigger in settings.triggers
+        f"{trigger} {interval}" if trigger == PERIODIC else trigger for trigger in settings.triggers
     )
 
 
@@ -81,7 +81,7 @@ def why_not_triggered(table: Table, trigger: str) -> str | None:
             f"table {table.name} is {table.state.value}: its planner runs only while it is"
             f" live{resume}"
         )
-    named = tuple(each for each in table.settings.triggers if each != ANALYSIS)
+    named = tuple(name for name in table.settings.triggers if name != ANALYSIS)
     if named and trigger not in named:
         return (
             f"table {table.name} does not have the trigger {trigger}: its setting triggers is"
@@ -170,7 +170,7 @@ class PeriodicTriggers:
             tables: All tables.
             now_s: The current time; it never decreases.
         """
-        periodic = {each.id: each for each in tables if PERIODIC in each.settings.triggers}
+        periodic = {table.id: table for table in tables if PERIODIC in table.settings.triggers}
         for gone in sorted(self._watched.keys() - periodic.keys()):
             del self._watched[gone]
         return [
@@ -187,10 +187,10 @@ class PeriodicTriggers:
     def _due(self, table: Table, now_s: float) -> int:
         settings = table.settings
         schedule = (settings.trigger_interval_s, settings.trigger_spread_s)
-        known = self._watched.get(table.id)
-        if known is None or known.schedule != schedule:
-            known = self._watched[table.id] = _Watched(now_s, schedule)
-        return triggers_due(known.begun_s, now_s, table.id, settings)
+        watched = self._watched.get(table.id)
+        if watched is None or watched.schedule != schedule:
+            watched = self._watched[table.id] = _Watched(now_s, schedule)
+        return triggers_due(watched.begun_s, now_s, table.id, settings)
 
 
 # ------------------------------------------------------------------------- Decisions of planners
@@ -278,22 +278,22 @@ class TriggerDecisions:
 
     def of_tables(self, count: int) -> tuple[api.TableTrigger, ...]:
         """Return the counts of the most recently triggered tables, newest first."""
-        every = [each for _, each in self._tables]
-        return tuple(sorted(every, key=attrgetter("triggered_at_s"), reverse=True)[:count])
+        tallies = [tally for _, tally in self._tables]
+        return tuple(sorted(tallies, key=attrgetter("triggered_at_s"), reverse=True)[:count])
 
     def _count(self, table: str, new: TriggerDecision, before: TriggerDecision | None) -> None:
-        known = self._tables.get(table)
-        if known is not None and known.triggered_at_s > new.triggered_at_s:
+        tally = self._tables.get(table)
+        if tally is not None and tally.triggered_at_s > new.triggered_at_s:
             return  # A later trigger, perhaps of another tablet alone, is shown.
-        if known is None or known.triggered_at_s != new.triggered_at_s:
-            known = api.TableTrigger(
+        if tally is None or tally.triggered_at_s != new.triggered_at_s:
+            tally = api.TableTrigger(
                 table=new.table_name, trigger=new.trigger, triggered_at_s=new.triggered_at_s
             )
-        counts = {new.verdict.value: getattr(known, new.verdict.value) + 1}
+        counts = {new.verdict.value: getattr(tally, new.verdict.value) + 1}
         if before is not None:
-            counts[before.verdict.value] = getattr(known, before.verdict.value) - 1
-        refusal = known.refusal if new.verdict is api.TriggerVerdict.ACCEPTED else new.reason
-        self._tables.put(table, replace(known, refusal=refusal, **counts))
+            counts[before.verdict.value] = getattr(tally, before.verdict.value) - 1
+        refusal = tally.refusal if new.verdict is api.TriggerVerdict.ACCEPTED else new.reason
+        self._tables.put(table, replace(tally, refusal=refusal, **counts))
 
 
 def _says(decision: TriggerDecision) -> tuple[api.TriggerVerdict, str]:

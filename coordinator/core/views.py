@@ -22,7 +22,7 @@ from coordinator.core.control import ControlLoop, fractions
 from coordinator.core.plan_events import why_not_queued
 from coordinator.core.queue import JobQueue
 from coordinator.core.queue_index import QueueEntry
-from coordinator.core.retry import table_of_place
+from coordinator.core.retry import table_of_wait_queue
 from coordinator.core.throttle import UNLIMITED
 from coordinator.core.triggers import is_gated, triggers_text
 from neve import api
@@ -69,8 +69,10 @@ def coordinator_status(
         triggers=cluster.triggers.of_tables(TRIGGERS_SHOWN_MAX),
         warnings=tuple(_warnings(cluster, now_s)),
         quarantines=tuple(
-            api.Quarantine(table=cluster.table_name(each.table), tablet=each.text, reason=reason)
-            for each, reason in islice(quarantined.items(), QUARANTINES_SHOWN_MAX)
+            api.Quarantine(
+                table=cluster.table_name(tablet.table), tablet=tablet.text, reason=reason
+            )
+            for tablet, reason in islice(quarantined.items(), QUARANTINES_SHOWN_MAX)
         ),
     )
 
@@ -114,34 +116,36 @@ def table_backlogs(cluster: ClusterState) -> tuple[api.Backlog, ...]:
 
 def control_status(cluster: ClusterState, now_s: float) -> api.Control:
     """Return the readings and the decision of the controller."""
-    loop, found = cluster.control, cluster.control.readings
-    decision, backlog_bytes = loop.decision, 0.0 if found is None else found.backlog_bytes
+    loop, readings = cluster.control, cluster.control.readings
+    decision, backlog_bytes = loop.decision, 0.0 if readings is None else readings.backlog_bytes
     latencies = loop.latencies.by_table(now_s)
     return api.Control(
         controller=loop.name,
         now_s=now_s,
-        decided_at_s=None if found is None else found.time_s,
+        decided_at_s=None if readings is None else readings.time_s,
         period_s=loop.rules.period_s,
         classes=_class_lines(loop, now_s),
         bytes_s=decision.bytes_s,
         slots=decision.slots,
         reasons=decision.reasons,
-        table_weights={name: each for name, each in decision.table_weights.items() if each != 1.0},
+        table_weights={
+            name: weight for name, weight in decision.table_weights.items() if weight != 1.0
+        },
         backlog_bytes=backlog_bytes,
         memory_bytes=loop.rules.memory_bytes,
-        arrival_bytes_s=None if found is None else found.arrival_bytes_s,
-        rewrite_bytes_s=None if found is None else found.rewrite_bytes_s,
-        slot_bytes_s=None if found is None else found.slot_bytes_s,
-        living_slots=0 if found is None else found.slots,
-        busy_slots=0 if found is None else found.busy_slots,
-        slots_max=0 if found is None else found.slots_max,
-        latencies_s={cluster.table_name(table): each for table, each in latencies.items()},
+        arrival_bytes_s=None if readings is None else readings.arrival_bytes_s,
+        rewrite_bytes_s=None if readings is None else readings.rewrite_bytes_s,
+        slot_bytes_s=None if readings is None else readings.slot_bytes_s,
+        living_slots=0 if readings is None else readings.slots,
+        busy_slots=0 if readings is None else readings.busy_slots,
+        slots_max=0 if readings is None else readings.slots_max,
+        latencies_s={cluster.table_name(table): latency for table, latency in latencies.items()},
         latency_limit_s=loop.rules.foreground_limit_s,
         failure=loop.failure,
         failures=loop.failures,
         history=tuple(loop.history),
-        deepest_files=0 if found is None else found.deepest_files,
-        garbage_fraction=0.0 if found is None else found.garbage_fraction,
+        deepest_files=0 if readings is None else readings.deepest_files,
+        garbage_fraction=0.0 if readings is None else readings.garbage_fraction,
     )
 
 
@@ -172,11 +176,11 @@ def queued_jobs(
     lines: list[QueuedJob] = []
     for name, queue in cluster.queues:
         if group is None or name == group:
-            for place, entry in enumerate(islice(queue.in_order_of_start(), count), start=1):
+            for position, entry in enumerate(islice(queue.in_order_of_start(), count), start=1):
                 age_s = now_s - entry.offered_s
                 aged = entry.priority + age_s * cluster.limits.ageing_per_s
                 lines.append(
-                    QueuedJob(job=entry.job, place=place, age_s=age_s, effective_priority=aged)
+                    QueuedJob(job=entry.job, place=position, age_s=age_s, effective_priority=aged)
                 )
     paused = [job for job in cluster.retry.paused_jobs() if group is None or job.group == group]
     return lines + [_paused_job(job) for job in paused[:count]]
@@ -200,8 +204,8 @@ def waiting_jobs(cluster: ClusterState, text: str) -> list[Job]:
 def running_attempts(cluster: ClusterState, now_s: float) -> list[RunningAttempt]:
     """Return the attempts in progress, oldest first, without the DOUBTFUL ones."""
     attempts = sorted(cluster.attempts, key=lambda attempt: attempt.since_s)
-    known = [each for each in attempts if each.state is not AttemptState.DOUBTFUL]
-    return [_running_attempt(cluster, each, now_s) for each in known]
+    certain = [attempt for attempt in attempts if attempt.state is not AttemptState.DOUBTFUL]
+    return [_running_attempt(cluster, attempt, now_s) for attempt in certain]
 
 
 def table_activity(cluster: ClusterState, now_s: float) -> list[api.TableActivity]:
@@ -226,7 +230,7 @@ def table_activity(cluster: ClusterState, now_s: float) -> list[api.TableActivit
         for table in {**queued, **running}
     ]
     return sorted(
-        tables, key=lambda found: (-found.queued_bytes - found.running_bytes, found.table)
+        tables, key=lambda table: (-table.queued_bytes - table.running_bytes, table.table)
     )
 
 
@@ -492,11 +496,11 @@ def _why_waiting(cluster: ClusterState, job: Job) -> str:
 
 
 def _of_deferral(cluster: ClusterState, tablet: TabletId, now_s: float) -> list[str]:
-    place, since_s = cluster.deferrals.place_of(tablet), cluster.deferrals.since_s(tablet)
-    if place is None or since_s is None or table_of_place(place):
+    wait_queue, since_s = cluster.deferrals.wait_queue_of(tablet), cluster.deferrals.since_s(tablet)
+    if wait_queue is None or since_s is None or table_of_wait_queue(wait_queue):
         return []
     return [
-        f"the full queue of group {place} dropped jobs {_ago(now_s - since_s)} ago; they are"
+        f"the full queue of group {wait_queue} dropped jobs {_ago(now_s - since_s)} ago; they are"
         " planned again when it has room"
     ]
 
@@ -545,14 +549,14 @@ def _of_plan(last_plan: LastPlan | None, now_s: float, *, busy: bool) -> list[st
 
 
 def _of_statistics(last_plan: LastPlan | None) -> list[str]:
-    found = None if last_plan is None else last_plan.statistics
-    if found is None:
+    statistics = None if last_plan is None else last_plan.statistics
+    if statistics is None:
         return []
-    changed = ", ".join(f"{name} {share:.0%}" for name, share in found.changed_shares)
-    columns = f"; of {format_count(found.compared_rows, 'update')}, so many change {changed}"
+    changed = ", ".join(f"{name} {share:.0%}" for name, share in statistics.changed_shares)
+    columns = f"; of {format_count(statistics.compared_rows, 'update')}, so many change {changed}"
     return [
-        f"at version {found.tablet_version} newer rows hid {found.updated_share:.1%} of its "
-        f"{format_count(found.rows, 'row')}{columns if changed else ''}"
+        f"at version {statistics.tablet_version} newer rows hid {statistics.updated_share:.1%} of "
+        f"its {format_count(statistics.rows, 'row')}{columns if changed else ''}"
     ]
 
 

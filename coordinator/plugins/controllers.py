@@ -64,7 +64,7 @@ class ControlPoints:
         Shares below the first point map to its backlog, and shares above the last point to its
         backlog.
         """
-        line = [(each, backlog) for backlog, each in self.points]
+        line = [(share, backlog) for backlog, share in self.points]
         if shares >= line[-1][0]:
             return line[-1][1]
         return line[0][1] if shares <= line[0][0] else _between(line, shares)
@@ -80,8 +80,8 @@ class ControlPoints:
 
 def _between(points: Sequence[tuple[float, float]], at: float) -> float:
     """Interpolate a line at a position within it."""
-    place = min(bisect_right([each for each, _ in points], at), len(points) - 1)
-    (left, low), (right, high) = points[place - 1], points[place]
+    index = min(bisect_right([position for position, _ in points], at), len(points) - 1)
+    (left, low), (right, high) = points[index - 1], points[index]
     return low + (high - low) * (at - left) / (right - left) if right > left else high
 
 
@@ -90,7 +90,7 @@ def _problem_of(points: Sequence[tuple[float, float]]) -> str | None:
         return f"there are {len(points)}, expected 2 to {POINTS_MAX}"
     if not all(isfinite(number) for point in points for number in point):
         return "one is not a number, expected finite ones"
-    backlogs, shares = [each for each, _ in points], [each for _, each in points]
+    backlogs, shares = [backlog for backlog, _ in points], [share for _, share in points]
     if backlogs[0] != 0 or any(b <= a for a, b in pairwise(backlogs)):
         return "backlogs must rise from 0"
     if shares[0] <= 0 or any(b < a for a, b in pairwise(shares)):
@@ -116,7 +116,7 @@ def parse_points(text: str, what: str) -> ControlPoints:
     try:
         points = tuple(
             (float(backlog), float(shares))
-            for backlog, shares in (each.split(":") for each in text.split())
+            for backlog, shares in (pair.split(":") for pair in text.split())
         )
     except ValueError as error:
         expected = "expected backlog:shares of each point, such as 0:50 1.5:100 30:1000"
@@ -190,10 +190,10 @@ class ControlPointsControllers:
             ConfigError: An option is unknown or invalid.
         """
         what = "controller control-points"
-        found = read_options(ControlPointsOptions, what, options)
-        line = parse_points(found.points, what)
-        line = line.capped(found.max_shares) if found.max_shares else line
-        return ControlPointsController(line, found.static_shares)
+        parsed = read_options(ControlPointsOptions, what, options)
+        line = parse_points(parsed.points, what)
+        line = line.capped(parsed.max_shares) if parsed.max_shares else line
+        return ControlPointsController(line, parsed.static_shares)
 
 
 # --------------------------------------------------------------------------------- By time to drain
@@ -265,13 +265,13 @@ class DrainTimeControllers:
         Raises:
             ConfigError: An option is unknown or invalid.
         """
-        found = read_options(DrainTimeOptions, "controller drain-time", options)
-        return DrainTimeController(found.goal_s, found.min_shares)
+        parsed = read_options(DrainTimeOptions, "controller drain-time", options)
+        return DrainTimeController(parsed.goal_s, parsed.min_shares)
 
 
 def _backlog_text(readings: ControlReadings) -> str:
-    known = isfinite(readings.backlog_bytes)
-    return format_bytes(round(readings.backlog_bytes)) if known else "not known"
+    is_known = isfinite(readings.backlog_bytes)
+    return format_bytes(round(readings.backlog_bytes)) if is_known else "not known"
 
 
 # --------------------------------------------------------------------------------------------- Debt
@@ -345,16 +345,16 @@ class DebtController:
 
     def decide(self, readings: ControlReadings) -> ControlDecision:
         """Return the decision for the current debt."""
-        own = self._options
-        most = max(own.min_slots, own.max_slots or readings.slots_max)
-        debt = readings.backlog_bytes - own.allowed_bytes
+        options = self._options
+        most = max(options.min_slots, options.max_slots or readings.slots_max)
+        debt = readings.backlog_bytes - options.allowed_bytes
         slots = debt_slots(
-            own.min_slots,
+            options.min_slots,
             most,
             debt_bytes=debt,
             deepest_files=readings.deepest_files,
             garbage_fraction=readings.garbage_fraction,
-            step_bytes=own.step_bytes,
+            step_bytes=options.step_bytes,
         )
         part = slots / most
         owed = format_bytes(round(max(0.0, debt))) if isfinite(debt) else "not known"
@@ -378,13 +378,13 @@ class DebtControllers:
         Raises:
             ConfigError: An option is unknown or invalid.
         """
-        found = read_options(DebtOptions, "controller debt", options)
-        if 0 < found.max_slots < found.min_slots:
+        parsed = read_options(DebtOptions, "controller debt", options)
+        if 0 < parsed.max_slots < parsed.min_slots:
             raise ConfigError(
-                f"controller debt: option max_slots is {found.max_slots}, expected 0 or at least"
-                f" min_slots, {found.min_slots}"
+                f"controller debt: option max_slots is {parsed.max_slots}, expected 0 or at least"
+                f" min_slots, {parsed.min_slots}"
             )
-        return DebtController(found)
+        return DebtController(parsed)
 
 
 # ------------------------------------------------------------------------------------- Fixed shares

@@ -23,8 +23,8 @@ class SimpleDispatcher:
 
     def dispatch(self, parameters: DispatchParameters) -> str:
         """Return the most specific service that is configured, or the table's own."""
-        known = parameters.services
-        chosen = (name for name in _names(parameters) if name in known)
+        services = parameters.services
+        chosen = (name for name in _names(parameters) if name in services)
         return next(chosen, parameters.table.settings.service)
 
 

@@ -25,14 +25,14 @@ EDGE_S = 0.001
 """Added to a time, because bounds are exclusive and sums of times are rounded."""
 
 
-def check_names(selector: str, options: Mapping[str, str], known: Collection[str]) -> None:
+def check_names(selector: str, options: Mapping[str, str], names: Collection[str]) -> None:
     """Reject options that a selector does not know.
 
     Raises:
         RequestError: An option is unknown; the message names it and the known options.
     """
-    for name in sorted(set(options).difference(known)):
-        raise unknown(f"selector {selector}: option {shown(name)}", name, known)
+    for name in sorted(set(options).difference(names)):
+        raise unknown(f"selector {selector}: option {shown(name)}", name, names)
 
 
 def check_given(selector: str, options: Mapping[str, str], wanted: Collection[str]) -> None:
@@ -135,7 +135,7 @@ class ByAge:
         """Return the files between the two ages, both exclusive."""
         older_s, younger_s = _age_bounds_s(parameters.options)
         now_s = parameters.now_s
-        found = [
+        chosen = [
             file
             for file in parameters.files
             if (older_s is None or now_s - file.added_at_s > older_s)
@@ -145,7 +145,7 @@ class ByAge:
         given = parameters.options
         says = [f"{word} {given[name]}" for word, name in names.items() if name in given]
         return choice_of(
-            found, given, " and ".join(says), _age_times_s(parameters, older_s, younger_s)
+            chosen, given, " and ".join(says), _age_times_s(parameters, older_s, younger_s)
         )
 
 
@@ -189,7 +189,7 @@ class BySize:
     def select(self, parameters: SelectorParameters) -> Chosen:
         """Return the files between the two sizes, both exclusive."""
         larger, smaller = _size_bounds(parameters.options)
-        found = [
+        chosen = [
             file
             for file in parameters.files
             if (larger is None or file.size_bytes > larger)
@@ -197,7 +197,7 @@ class BySize:
         ]
         says = [] if larger is None else [f"larger than {format_bytes(larger)}"]
         says += [] if smaller is None else [f"smaller than {format_bytes(smaller)}"]
-        return choice_of(found, parameters.options, " and ".join(says))
+        return choice_of(chosen, parameters.options, " and ".join(says))
 
 
 def _size_bounds(options: Mapping[str, str]) -> tuple[int | None, int | None]:
@@ -248,8 +248,8 @@ class ByName:
             last = file.path.rpartition("/")[2]
             return bool(of_name.match(last) and of_path.match(file.path))
 
-        found = [file for file in parameters.files if fits(file)]
-        return choice_of(found, parameters.options, f"named {path if name == '*' else name}")
+        chosen = [file for file in parameters.files if fits(file)]
+        return choice_of(chosen, parameters.options, f"named {path if name == '*' else name}")
 
 
 # -------------------------------------- deletes: all files of a tablet that has too many tombstones
@@ -334,10 +334,10 @@ class ExpiredRatio:
             return Chosen(reason=f"table {parameters.table.name} has no ttl, so no row expires")
         ratio = share_option(parameters.options, EXPIRED_RATIO, EXPIRED_RATIO_DEFAULT)
         before_s = parameters.now_s - ttl_s
-        found = [file for file in parameters.files if expired_part(file, before_s) >= ratio]
+        chosen = [file for file in parameters.files if expired_part(file, before_s) >= ratio]
         reaches = ((file.path, reaches_s(file, ttl_s, ratio)) for file in parameters.files)
         times_s = {path: time_s for path, time_s in reaches if time_s is not None}
-        return choice_of(found, parameters.options, f"expired by {ratio:.0%} or more", times_s)
+        return choice_of(chosen, parameters.options, f"expired by {ratio:.0%} or more", times_s)
 
 
 def reaches_s(file: DataFile, ttl_s: float, ratio: float) -> float | None:
@@ -376,8 +376,8 @@ class SchemaDrift:
     def select(self, parameters: SelectorParameters) -> Chosen:
         """Return the files of older schemas."""
         newest = parameters.table.schema_id
-        found = [file for file in parameters.files if file.schema_id < newest]
-        return choice_of(found, parameters.options, f"of a schema older than {newest}")
+        chosen = [file for file in parameters.files if file.schema_id < newest]
+        return choice_of(chosen, parameters.options, f"of a schema older than {newest}")
 
 
 # ---------------------------------------------------- layout: files in which some readers miss rows
@@ -400,5 +400,5 @@ class FaultyLayout:
 
     def select(self, parameters: SelectorParameters) -> Chosen:
         """Return the tagged files."""
-        found = [file for file in parameters.files if file.has_faulty_layout]
-        return choice_of(found, parameters.options, "laid out so that some readers miss rows")
+        chosen = [file for file in parameters.files if file.has_faulty_layout]
+        return choice_of(chosen, parameters.options, "laid out so that some readers miss rows")

@@ -274,9 +274,9 @@ class TierTrackers(Generic[OptionsType]):
         Raises:
             ConfigError: An option is unknown or invalid.
         """
-        found = read_options(self._kind, self._name, options, settings)
-        check_tier_options(self._name, found)
-        return self._make(found)
+        parsed = read_options(self._kind, self._name, options, settings)
+        check_tier_options(self._name, parsed)
+        return self._make(parsed)
 
 
 class SizeTieredTrackers(TierTrackers[SizeTieredBacklogOptions]):
@@ -327,8 +327,8 @@ class FixedTrackers:
         Raises:
             ConfigError: An option is unknown or invalid.
         """
-        found = read_options(FixedBacklogOptions, "tracker fixed", options)
-        return FixedTracker(found.backlog_bytes)
+        parsed = read_options(FixedBacklogOptions, "tracker fixed", options)
+        return FixedTracker(parsed.backlog_bytes)
 
 
 class NullTrackers(FixedTrackers):
@@ -443,9 +443,9 @@ class LeveledTracker:
             levels[level] = levels.get(level, 0) + output.size_bytes
             if level == 0:
                 arrived.append(output)
-        own = WorkUnderWay(read_bytes=work.read_bytes, outputs=tuple(arrived), now_s=work.now_s)
+        started = WorkUnderWay(read_bytes=work.read_bytes, outputs=tuple(arrived), now_s=work.now_s)
         options = self._options
-        return self._arrived.backlog_bytes(own) + leveled_backlog_bytes(
+        return self._arrived.backlog_bytes(started) + leveled_backlog_bytes(
             levels, options.max_file_bytes, options.fan_out
         )
 
@@ -600,9 +600,9 @@ class _Windows:
             if window is not None and window in self._trackers:
                 busy.setdefault(window, ({}, []))[1].append(output)
         total = self._quiet_sum
-        for window, (read, outputs) in busy.items():
-            own = WorkUnderWay(read_bytes=read, outputs=tuple(outputs), now_s=work.now_s)
-            total += self._trackers[window].backlog_bytes(own) - self._quiet[window]
+        for window, (inputs, outputs) in busy.items():
+            share = WorkUnderWay(read_bytes=inputs, outputs=tuple(outputs), now_s=work.now_s)
+            total += self._trackers[window].backlog_bytes(share) - self._quiet[window]
         return max(0.0, total)
 
     def _read_changed(self, now_s: float) -> None:
@@ -632,10 +632,10 @@ class TimeWindowBacklogOptions(SizeTieredBacklogOptions):
     @property
     def length_s(self) -> float:
         """Length of a window, in seconds."""
-        own = TimeWindowOptions(
+        windows = TimeWindowOptions(
             window_unit=self.window_unit, window_size=self.window_size, window_s=self.window_s
         )
-        return own.length_s
+        return windows.length_s
 
 
 class TimeWindowTracker:
@@ -723,19 +723,19 @@ def in_date_windows(
         times: Name and time of each file. Files newer than the first window are left out.
         windows: The windows, the newest first.
     """
-    found: list[tuple[DateWindow, list[str]]] = []
+    by_window: list[tuple[DateWindow, list[str]]] = []
     walk = iter(windows)
     window = next(walk, None)
-    for name, at in sorted(times, key=lambda each: (-each[1], each[0])):
+    for name, at in sorted(times, key=lambda item: (-item[1], item[0])):
         while window is not None and at < window.start:
             window = next(walk, None)
         if window is None:
             break
         if at < window.end:
-            if not found or found[-1][0] != window:
-                found.append((window, []))
-            found[-1][1].append(name)
-    return found
+            if not by_window or by_window[-1][0] != window:
+                by_window.append((window, []))
+            by_window[-1][1].append(name)
+    return by_window
 
 
 class DateTieredTracker:
@@ -787,9 +787,9 @@ class DateTieredTracker:
         return windows
 
     def _window_of(self, output: PartialOutput) -> float | None:
-        found = (each for each in self._placed if each.start <= output.time_max_s < each.end)
-        window = next(found, None)
-        return None if window is None else window.start
+        at_s = output.time_max_s
+        starts = (window.start for window in self._placed if window.start <= at_s < window.end)
+        return next(starts, None)
 
 
 class DateTieredTrackers(TierTrackers[DateTieredBacklogOptions]):

@@ -240,8 +240,8 @@ class _RangeScan:
     async def _write(self, analyses: Sequence[WriteAnalysis]) -> None:
         """Write analyses of tablets at rest; the store refuses those of changed tablets."""
         for first in range(0, len(analyses), ANALYSES_AT_ONCE):
-            some = tuple(analyses[first : first + ANALYSES_AT_ONCE])
-            await self._store.apply(WriteAnalyses(table=self._range.table.id, notes=some))
+            batch = tuple(analyses[first : first + ANALYSES_AT_ONCE])
+            await self._store.apply(WriteAnalyses(table=self._range.table.id, notes=batch))
 
 
 # ---------------------------------------------------------------------------------------- Full scan
@@ -348,19 +348,21 @@ class FullScan:
     async def _serve_forever(self) -> None:
         while True:
             await self._news.wait()
-            table = next((each for each in self._requested if each not in self._busy), None)
-            if table is None:
+            table_id = next(
+                (requested for requested in self._requested if requested not in self._busy), None
+            )
+            if table_id is None:
                 self._news.clear()
                 continue
-            request, found = self._requested.pop(table), self._scanner.tables.get(table)
-            if found is None:
+            request, table = self._requested.pop(table_id), self._scanner.tables.get(table_id)
+            if table is None:
                 continue
-            self._busy.add(table)
-            scan = partial(self.scan_table, found, fresh=request.fresh, every=request.every)
+            self._busy.add(table_id)
+            scan = partial(self.scan_table, table, fresh=request.fresh, every=request.every)
             try:
-                await self._faults.run("the full scan", table, scan)
+                await self._faults.run("the full scan", table_id, scan)
             finally:
-                self._busy.discard(table)
+                self._busy.discard(table_id)
                 self._news.set()
 
     async def scan_table(self, table: Table, *, fresh: bool = False, every: bool = False) -> None:

@@ -32,11 +32,13 @@ class RayRangeScans:
     def __init__(self, settings: Settings) -> None:
         """Create scans whose tasks use these settings: the store's address, services, planners."""
         self._settings = settings
-        own = settings.cluster.service_resource
+        resource = settings.cluster.service_resource
         # In a cluster that scales with the load, a scan must not keep a node from being removed.
-        place = {"resources": {own: PIN_AMOUNT}} if own else {"scheduling_strategy": "SPREAD"}
+        placement = (
+            {"resources": {resource: PIN_AMOUNT}} if resource else {"scheduling_strategy": "SPREAD"}
+        )
         self._task = ray.remote(scan_range).options(
-            num_cpus=0, max_retries=0, name="neve full scan", **place
+            num_cpus=0, max_retries=0, name="neve full scan", **placement
         )
 
     async def scan(self, scan_range: ScanRange) -> RangeFindings:

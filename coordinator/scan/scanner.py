@@ -82,7 +82,9 @@ class ChangeFeed:
         changes = await self._store.changes(before, count=CHANGES_MAX, block_s=FEED_BLOCK_S)
         counts = Counter(change.tablet.table for change in changes)
         behind = [table for table, count in counts.items() if count >= CHANGES_MAX]
-        missed = [each for each in behind if not await self._store.remembers(each, before[each])]
+        missed = [
+            table for table in behind if not await self._store.remembers(table, before[table])
+        ]
         for change in changes:
             if change.tablet.table in self._positions:
                 self._positions[change.tablet.table] = change.position
@@ -378,14 +380,14 @@ class Scanner:
 
     async def refresh_tables(self) -> None:
         """Read the list of tables; scan all tablets of each new or changed table."""
-        found = await self._read_tables()
-        for gone in [table for table in self.tables if table not in found]:
+        tables = await self._read_tables()
+        for gone in [table for table in self.tables if table not in tables]:
             del self.tables[gone]
             self.feed.forget(gone)
             self.faults.forget(gone)
             self._submit(on.TableGone(table=gone))
             self._table_changed(gone)
-        await self._notice(found)
+        await self._notice(tables)
 
     async def _read_tables(self) -> dict[str, Table]:
         """Return all tables by id; for an unreadable table, return its last known version.
@@ -393,18 +395,22 @@ class Scanner:
         A table that is being filled by a recovery is excluded: the coordinator ignores it.
         """
         listed = await self._store.listed_tables()
-        there = (each for each in listed.tables if each.state is not TableState.FILLING)
-        found = {table.id: table for table in there}
+        filled = (table for table in listed.tables if table.state is not TableState.FILLING)
+        tables = {table.id: table for table in filled}
         for name, cause in listed.broken.items():
             self.faults.unreadable("reading", name, cause)
         for name in self.faults.unreadable_tables:
             if name not in listed.broken:
                 self.faults.readable(name)
-        kept = {each: old for each, old in self.tables.items() if not listed.may_be_gone(each)}
-        return kept | found
+        kept = {
+            table_id: old
+            for table_id, old in self.tables.items()
+            if not listed.may_be_gone(table_id)
+        }
+        return kept | tables
 
-    async def _notice(self, found: Mapping[str, Table]) -> None:
-        for table in found.values():
+    async def _notice(self, tables: Mapping[str, Table]) -> None:
+        for table in tables.values():
             if self.tables.get(table.id) != table:
                 work = partial(self._notice_one, table)
                 await self.faults.run("taking notice", table.id, work, STORE_AWAY_ERRORS)

@@ -157,8 +157,8 @@ class GarbageCollector:
             entry.path for entry in entries if entry.stamped_s <= 0 or entry.stamped_s >= left_s
         ]
         for first in range(0, len(stay), STAMP_BATCH):
-            some = tuple(stay[first : first + STAMP_BATCH])
-            await self._store.apply(ForgetGarbage(table=table.id, paths=some))
+            batch = tuple(stay[first : first + STAMP_BATCH])
+            await self._store.apply(ForgetGarbage(table=table.id, paths=batch))
         kept = {*stay}
         return [entry for entry in entries if entry.path not in kept]
 
@@ -191,22 +191,22 @@ class GarbageCollector:
         held: set[str] = set()
         for entry in await self._store.uncommitted(table.id):
             outputs = entry.output_paths
-            mine = [path for path in outputs if path in fresh]
-            if not mine:
+            fresh_outputs = [path for path in outputs if path in fresh]
+            if not fresh_outputs:
                 continue  # It ended after the entries were read, or its outputs stay.
             try:
                 only = await self._storage.only_copies(table.location, outputs, entry.inputs)
             except RewriteError as error:
                 self._log("location not readable", table=table.name, cause=str(error))
-                held.update(mine)
+                held.update(fresh_outputs)
                 continue
             if not only:
                 settled.append(entry.attempt)
                 continue
-            held.update(mine)
+            held.update(fresh_outputs)
             self._report_only_copies(table, entry.attempt, only)
             if table.state is TableState.GOING:  # Let the drop finish; the files are kept.
-                await self._store.apply(ForgetGarbage(table=table.id, paths=tuple(mine)))
+                await self._store.apply(ForgetGarbage(table=table.id, paths=tuple(fresh_outputs)))
         return settled, held
 
     def _report_only_copies(self, table: Table, attempt: str, only: Sequence[str]) -> None:
@@ -251,10 +251,10 @@ class GarbageCollector:
         """
         entries = await self._store.garbage(table.id)
         stamped = [entry for entry in entries if entry.stamped_s > 0]
-        ripe = Counter(each.tablet_end for each in await self._ripe(table, stamped))
+        ripe = Counter(entry.tablet_end for entry in await self._ripe(table, stamped))
         return {
             end: GarbageCounts(waiting=waiting, deletable=ripe[end])
-            for end, waiting in Counter(each.tablet_end for each in entries).items()
+            for end, waiting in Counter(entry.tablet_end for entry in entries).items()
         }
 
     async def _delete_some(self, table: Table, entries: Sequence[GarbageEntry]) -> tuple[int, int]:
@@ -349,20 +349,23 @@ class GarbageCollector:
         another table.
         """
         try:
-            found = await self._storage.owner(table.location)
+            owner = await self._storage.owner(table.location)
         except RewriteError as error:
             self._log("location not readable", table=table.name, cause=str(error))
             return False
-        if found is None:
+        if owner is None:
             return True
-        ours = await self._store.store_id()
-        if found.store != ours:
+        store_id = await self._store.store_id()
+        if owner.store != store_id:
             self._log(
-                "location belongs to another store", table=table.name, found=found.store, ours=ours
+                "location belongs to another store",
+                table=table.name,
+                found=owner.store,
+                ours=store_id,
             )
             return False
-        if found.is_another(table.id):
-            self._log("location belongs to another table", table=table.name, found=found.table)
+        if owner.is_another(table.id):
+            self._log("location belongs to another table", table=table.name, found=owner.table)
             return False
         return True
 
@@ -392,7 +395,6 @@ class GarbageCollector:
 
 
 async def collect_all(
-    store: TabletStore,
     collector: GarbageCollector,
     tables: Collection[Table],
     log: Log,
@@ -471,7 +473,7 @@ async def collect_forever(
     more = False
     while True:
         await asyncio.sleep(0 if more else interval_s)
-        done = await collect_all(store, collector, tables(), log, faults)
+        done = await collect_all(collector, tables(), log, faults)
         await finish_drops(store, tables(), log, faults)
         if done.deleted:
             log("files deleted", files=done.deleted, waiting=done.waiting)
@@ -549,18 +551,18 @@ class UnfinishedTables:
             MetadataError: The store did not answer as it should.
             UnavailableError: The store did not answer.
         """
-        found = await self._look_for_all()
+        findings = await self._look_for_all()
         # The time is read last, so that it is not earlier than any finding.
         now_s = await self._store.now_s()
-        keys = {table: (table, each.table is not None) for table, each in found.items()}
+        keys = {table: (table, finding.table is not None) for table, finding in findings.items()}
         self._seen_s = {key: self._seen_s.get(key, now_s) for key in keys.values()}
-        self._faults.keep_notices(REMOVAL, found)
+        self._faults.keep_notices(REMOVAL, findings)
         done = 0
-        for table, each in found.items():
+        for table, finding in findings.items():
             if now_s - self._seen_s[keys[table]] >= self._grace_s:
                 step = partial(self._remove, table)
-                if each.table is not None:
-                    step = partial(self._restore, each.table)
+                if finding.table is not None:
+                    step = partial(self._restore, finding.table)
                 done += bool(await self._faults.run(REMOVAL, table, step))
         return done
 
@@ -568,12 +570,12 @@ class UnfinishedTables:
         """Return unfinished tables, tables without a name, and names without a table."""
         ids = await self._store.table_ids()
         named = {named_table.id for named_table in await self._store.named_tables()}
-        found = {table: _Found() for table in sorted(named.difference(ids))}
+        findings = {table: _Found() for table in sorted(named.difference(ids))}
         for table in ids:
             look = partial(self._look_at, table, has_name=table in named)
-            if (each := await self._faults.run(REMOVAL, table, look)) is not None:
-                found[table] = each
-        return found
+            if (finding := await self._faults.run(REMOVAL, table, look)) is not None:
+                findings[table] = finding
+        return findings
 
     async def _look_at(self, table: str, *, has_name: bool) -> _Found | None:
         """Return the repair of an existing table, or None if it needs none."""
@@ -601,9 +603,9 @@ class UnfinishedTables:
         others = {
             named_table.id: named_table.location for named_table in await self._store.named_tables()
         }
-        known = dict(await self._identities({**others, table.id: table.location}))
-        mine = known.pop(table.id, None)
-        change = RestoreName(table=table.id, identity=mine, others=known)
+        identities = dict(await self._identities({**others, table.id: table.location}))
+        own_identity = identities.pop(table.id, None)
+        change = RestoreName(table=table.id, identity=own_identity, others=identities)
         outcome: Outcome = await self._store.apply(change)
         if isinstance(outcome, Applied):
             self._log("name given back to a table", table=table.id, name=table.name)

@@ -87,7 +87,7 @@ class ManifestPublisher:
         self._ids = ids
         self._grace_s = grace_s
         self._log = log
-        self._known: dict[str, _LastPublished] = {}
+        self._published: dict[str, _LastPublished] = {}
         self._withdrawn: set[str] = set()
 
     async def covered_s(self, table: Table) -> float:
@@ -112,7 +112,7 @@ class ManifestPublisher:
             table.location, manifest_files.read_pointer, open_location(table.location)
         )
         if pointer is None or pointer.path != last.path:
-            self._known.pop(table.id, None)  # A publisher died before it recorded the manifest.
+            self._published.pop(table.id, None)  # A publisher died before it recorded the manifest.
             return 0.0
         return covered_s
 
@@ -158,7 +158,7 @@ class ManifestPublisher:
             return False
         self._withdrawn.discard(table.id)
         now_s, tail = await self._store.now_s(), await self._store.tail(table.id)
-        changed = self._known.get(table.id) != _LastPublished(tail, table)
+        changed = self._published.get(table.id) != _LastPublished(tail, table)
         awaited = not changed and last is not None and await self._awaited(table, last)
         interval_s = table.settings.manifest_interval_s
         assert interval_s is not None, table.name
@@ -187,11 +187,11 @@ class ManifestPublisher:
                 await self._faults.run("publishing", table.id, partial(look, table))
 
         while True:
-            every = [each for each in tables() if each.state is not TableState.GOING]
-            await asyncio.gather(*(guarded(table) for table in every))
-            known = {each.id for each in every}
-            self._known = {key: value for key, value in self._known.items() if key in known}
-            self._withdrawn &= known
+            existing = [table for table in tables() if table.state is not TableState.GOING]
+            await asyncio.gather(*(guarded(table) for table in existing))
+            ids = {table.id for table in existing}
+            self._published = {key: value for key, value in self._published.items() if key in ids}
+            self._withdrawn &= ids
             await asyncio.sleep(interval_s)
 
     async def _awaited(self, table: Table, last: Manifest) -> bool:
@@ -199,14 +199,18 @@ class ManifestPublisher:
         entries = await self._store.garbage(table.id)
         return any(entry.stamped_s > last.begun_s for entry in entries)
 
-    async def _publish(self, table: Table, last: Manifest | None, known: _LastPublished) -> bool:
+    async def _publish(
+        self, table: Table, last: Manifest | None, published: _LastPublished
+    ) -> bool:
         location = open_location(table.location)
-        found, ours = (
+        store, store_id = (
             await self._threads.run(table.location, owner_of, location),
             await self._store.store_id(),
         )
-        if found != ours:
-            self._log("location belongs to another store", table=table.name, found=found, ours=ours)
+        if store != store_id:
+            self._log(
+                "location belongs to another store", table=table.name, found=store, ours=store_id
+            )
             return False
         if await self._went_back(table):
             return False
@@ -240,21 +244,21 @@ class ManifestPublisher:
         if not isinstance(outcome, Applied):
             self._log("manifest not noted", table=table.name, number=number, cause=outcome.reason)
             return False
-        self._known[table.id] = known
+        self._published[table.id] = published
         return True
 
     async def _went_back(self, table: Table) -> bool:
         """Return whether the store has lost changes of a table since they were read."""
-        known = self._known_generation(table.id)
-        if await self._store.generation(table.id) >= known:
+        generation = self._known_generation(table.id)
+        if await self._store.generation(table.id) >= generation:
             return False
-        self._log("store has gone back in time", table=table.name, generation=known)
+        self._log("store has gone back in time", table=table.name, generation=generation)
         return True
 
     async def _stays(self, table: Table) -> bool:
         """Return whether no drop of a table has begun."""
-        found = await self._store.table(table.id)
-        return found is not None and found.state is not TableState.GOING
+        stored = await self._store.table(table.id)
+        return stored is not None and stored.state is not TableState.GOING
 
     async def _written(
         self, location: Location, table: Table, what: tuple[int, float, str]
@@ -265,18 +269,18 @@ class ManifestPublisher:
         entries: list[dict[str, Any]] = []
 
         async def write(count: int) -> None:
-            some = entries[:count]
+            batch = entries[:count]
             del entries[:count]
             part = await self._threads.run(
-                table.location, manifest_files.write_part, location, folder, len(parts), some
+                table.location, manifest_files.write_part, location, folder, len(parts), batch
             )
             parts.append(part)
 
         async for page in walk_tiles(self._store, table):
             for tablet in page:
-                found = manifest_entries(location, table, tablet)
-                totals.add(found)
-                entries += found
+                tablet_entries = manifest_entries(location, table, tablet)
+                totals.add(tablet_entries)
+                entries += tablet_entries
             while len(entries) >= PART_FILES:
                 await write(PART_FILES)
         if entries or not parts:
@@ -289,7 +293,7 @@ class ManifestPublisher:
         if last is None:
             return ()
         outdated = last.outdated(now_s, self._grace_s)
-        kept = {last.path, *(each[1] for each in last.earlier)} - {*outdated}
+        kept = {last.path, *(manifest[1] for manifest in last.earlier)} - {*outdated}
         before_s = now_s - 2 * WRITING_MAX_S - self._grace_s
         manifest_files.delete_others(location, kept, outdated, before_s)
         return outdated

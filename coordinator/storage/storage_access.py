@@ -143,32 +143,32 @@ class FreeSpace:
         self._clock = clock
         self._threads = threads
         self._ask = ask
-        self._known: BoundedMap[str, tuple[float, int | None]] = BoundedMap(LOCATIONS_MAX)
+        self._measured: BoundedMap[str, tuple[float, int | None]] = BoundedMap(LOCATIONS_MAX)
         self._under_way: dict[str, asyncio.Task[None]] = {}
 
     def of(self, table: Table) -> int | None:
         """Return the free space of a table's location; None if unknown or not requested."""
-        known = self._known.get(table.location) if table.settings.keep_free_bytes else None
-        return None if known is None else known[1]
+        measured = self._measured.get(table.location) if table.settings.keep_free_bytes else None
+        return None if measured is None else measured[1]
 
     def tablet_read(self, tablet: Tablet, table: Table) -> None:
         """Start a measurement in a thread if the last one is old. Does not wait."""
         location = table.location
         if not table.settings.keep_free_bytes or location in self._under_way:
             return
-        known = self._known.get(location)
-        if known is None or self._clock.now_s() - known[0] >= FRESH_S:
+        measured = self._measured.get(location)
+        if measured is None or self._clock.now_s() - measured[0] >= FRESH_S:
             task = asyncio.get_running_loop().create_task(self._measure(location, tablet.id))
             self._under_way[location] = task
 
     async def _measure(self, location: str, tablet: TabletId) -> None:
-        first = self._known.get(location) is None
+        first = self._measured.get(location) is None
         try:
             free = await self._threads.run(location, measured_free_bytes, location)
         except (OSError, UnavailableError):
             return  # The next rewrite in this location reports the problem.
         finally:
             self._under_way.pop(location, None)
-        self._known.put(location, (self._clock.now_s(), free))
+        self._measured.put(location, (self._clock.now_s(), free))
         if first:
             self._ask(tablet)

@@ -79,9 +79,9 @@ def read_type(text: str, arrow: Any) -> Any:
             raised for the same reason.
     """
     reader = _TypeReader(list(_tokens(text)), arrow)
-    found = reader.type()
+    parsed = reader.type()
     reader.end()
-    return found
+    return parsed
 
 
 def _tokens(text: str) -> Iterator[str]:
@@ -118,9 +118,9 @@ class _TypeReader:
             self._depth += 1
             if self._depth > DEPTH_MAX:
                 raise ValueError(f"types are nested more than {DEPTH_MAX} deep")
-            found = nested()
+            parsed = nested()
             self._depth -= 1
-            return found
+            return parsed
         options = self._options()
         simple = simple_types(self._arrow)
         if name in simple and not (options and name == "binary"):
@@ -158,12 +158,12 @@ class _TypeReader:
     def _element(self, name: str, *, named: bool = False) -> Any:
         if not named and self._peek(1) == ":":  # Arrow's spelling is list<item: int64>.
             self._at += 2
-        found = self.type()
+        parsed = self.type()
         nullable = self._peek() != "not"
         if not nullable:
             self._expect("not")
             self._expect("null")
-        return self._arrow.field(name, found, nullable)
+        return self._arrow.field(name, parsed, nullable)
 
     def _options(self) -> list[str]:
         if self._peek() not in ("[", "("):

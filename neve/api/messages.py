@@ -96,9 +96,9 @@ def restore_fields(value: Any, state: list[Any]) -> None:
         TypeError: A field without a default is not in the pickle.
     """
     sent = dict(zip(_pickled(value), state, strict=False))
-    for each in fields(value):
-        found = sent[each.name] if each.name in sent else _default(value, each)
-        object.__setattr__(value, each.name, found)
+    for field in fields(value):
+        given = sent[field.name] if field.name in sent else _default(value, field)
+        object.__setattr__(value, field.name, given)
 
 
 def _state(value: Any) -> list[Any]:

@@ -23,6 +23,19 @@ How a verb runs: `session` parses the arguments and locates the service. The ver
 and maps each error to one sentence and an exit code.
 """
 
-from neve.cli.app import main
+import gc
+import sys
 
-__all__ = ["main"]
+
+def main() -> None:
+    """Run the command line; `--version` alone loads no library."""
+    if sys.argv[1:] == ["--version"]:
+        from neve.release import __version__
+
+        sys.stdout.write(f"neve {__version__}\n")
+        return
+    # Imports make many objects and no garbage.
+    gc.set_threshold(100_000)
+    from neve.cli.app import main as run
+
+    run()

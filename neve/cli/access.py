@@ -87,9 +87,9 @@ def list_tokens(
 ) -> None:
     """List the tokens with their grants and expiry times."""
     tokens = _token_file(file, config, stack, home)
-    found, now_s = tokens.tokens(), SystemClock().now_s()
-    rows = [_token_facts(token, now_s) for token in found]
-    session.show({"file": str(tokens.path), "tokens": rows}, lambda: _render_tokens(rows))
+    listed, now_s = tokens.tokens(), SystemClock().now_s()
+    rows = [_token_facts(token, now_s) for token in listed]
+    session.show({"file": str(tokens.path), "tokens": rows}, lambda _: _render_tokens(rows))
 
 
 @verb("token rotate", Panel.RIGHTS, "neve token rotate ci --overlap 1d", remote=False)
@@ -199,14 +199,14 @@ def _render_tokens(facts: Sequence[dict[str, Any]]) -> RenderableType:
         ],
         [
             (
-                each["name"],
-                each["id"],
-                each["grants"],
-                time_text(each["created_at_s"]),
-                "never" if each["expires_at_s"] is None else time_text(each["expires_at_s"]),
-                each["state"],
+                token["name"],
+                token["id"],
+                token["grants"],
+                time_text(token["created_at_s"]),
+                "never" if token["expires_at_s"] is None else time_text(token["expires_at_s"]),
+                token["state"],
             )
-            for each in facts
+            for token in facts
         ],
     )
 
@@ -223,11 +223,11 @@ def audit(
     caller: Annotated[str | None, typer.Option(help="Show only calls by this caller.")] = None,
 ) -> None:
     """List recorded calls, newest first: changes, and refused calls."""
-    found = session.client.audit(count, table=table, caller=caller)
-    session.show({"entries": found}, lambda: render_audit(found))
+    entries = session.client.audit(count, table=table, caller=caller)
+    session.show({"entries": entries}, lambda _: render_audit(entries))
 
 
-def render_audit(found: Sequence[AuditEntry]) -> RenderableType:
+def render_audit(entries: Sequence[AuditEntry]) -> RenderableType:
     """Render a list of audited calls."""
     return grid(
         [
@@ -253,7 +253,7 @@ def render_audit(found: Sequence[AuditEntry]) -> RenderableType:
                 entry.call,
                 entry.details,
             )
-            for entry in found
+            for entry in entries
         ],
     )
 
@@ -306,21 +306,21 @@ def redis_acl(
     """Print the Redis ACL rules that Névé needs: the minimum and nothing more."""
     needs_server()
     # Imported here so that verbs of the client start without loading the service.
-    from common.metadata.redis.acl import RedisUser, rules
+    from common.metadata.keyspace import RedisUser, acl_rules
 
     try:
         wanted = RedisUser(role)
     except ValueError:
-        known = ", ".join(RedisUser)
-        raise typer.BadParameter(f"role {role!r} does not exist, expected one of {known}") from None
+        users = ", ".join(RedisUser)
+        raise typer.BadParameter(f"role {role!r} does not exist, expected one of {users}") from None
     if form is AclForm.RULES:
-        text = f"on {rules(wanted)}"
+        text = f"on {acl_rules(wanted)}"
     else:
         # `reset` drops the passwords and rights that an existing user has.
         begin = "user {} on" if form is AclForm.FILE else "ACL SETUSER {} reset on"
         named = begin.format(_user(user))
         digest = hashlib.sha256(_password(password_file).encode()).hexdigest()
-        text = f"{named} #{digest} {rules(wanted)}"
+        text = f"{named} #{digest} {acl_rules(wanted)}"
     session.show({"role": wanted.value, "text": text}, text)
 
 

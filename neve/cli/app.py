@@ -1,54 +1,43 @@
-"""The command `neve` with all its verbs, their groups in the help, and an example for each."""
+"""The command `neve` with all its verbs, their groups in the help, and an example for each.
 
+A run of one verb loads only the modules that have verbs with the same first word.
+"""
+
+import importlib
 import sys
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import ModuleType
+from typing import Annotated, Any
 
 import typer
 
-from neve.cli import (
-    access,
-    compactors,
-    control,
-    doctor,
-    imports,
-    jobs,
-    planning,
-    recovery,
-    requests,
-    rows,
-    service,
-    simulate,
-    tables,
-    tablets,
-)
 from neve.cli.session import Panel, Verb, declared_verbs
 from neve.release import __version__
 
 EPILOG = "Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 conflict or refused, 4 service unavailable."
 
-MODULES = (
-    service,
-    service,
-    tables,
-    imports,
-    tablets,
-    rows,
-    requests,
-    service,
-    jobs,
-    planning,
-    control,
-    simulate,
-    compactors,
-    recovery,
-    access,
-    doctor,
-)
-"""Modules with verbs, in the order of the help."""
+FIRST_WORDS = {
+    "service": "status up down logs demo config serve",
+    "tables": "table pause resume",
+    "imports": "table",
+    "tablets": "explain analyze lift-quarantine lower-watermark table",
+    "rows": "add append call scan",
+    "requests": "compact request",
+    "jobs": "jobs job activity history",
+    "planning": "queue plan backlog trigger ops",
+    "control": "control",
+    "simulate": "simulate record",
+    "compactors": "compactor group limits volume",
+    "recovery": "fsck gc rebuild backup restore",
+    "access": "token audit redis-acl",
+    "doctor": "doctor",
+}
+"""Modules with verbs, in the order of the help, and the first words of their verbs."""
 GROUPS = {
     "table": "Create, show, change and drop tables.",
     "request": "Compaction requests.",
-    "job": "Individual jobs; `neve jobs` lists them.",
+    "job": "Single jobs; `neve jobs` and `neve queue` list them.",
     "compactor": "Compactors, the processes that run jobs.",
     "group": "Compaction groups: a queue and its compactors.",
     "volume": "Volumes, the storage that tables share.",
@@ -58,21 +47,31 @@ GROUPS = {
 """First words that precede other verbs, and their help."""
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_wanted: bool) -> None:
+    if is_wanted:
         typer.echo(f"neve {__version__}")
         raise typer.Exit
 
 
-def verbs() -> list[Verb]:
-    """Return all verbs, in the order of the help."""
+def modules(words: Sequence[str] = ()) -> list[ModuleType]:
+    """Return the modules with the verb that `words` begin with; all modules if there is none."""
+    names = [name for name, first in FIRST_WORDS.items() if {*words[:1]} & {*first.split()}]
+    return [importlib.import_module(f"neve.cli.{name}") for name in names or FIRST_WORDS]
+
+
+def verbs(words: Sequence[str] = ()) -> list[Verb]:
+    """Return the verbs of `modules(words)`, in the order of the help."""
     order = list(Panel)
-    every = [verb for module in MODULES for verb in declared_verbs(module)]
+    every = [verb for module in modules(words) for verb in declared_verbs(module)]
     return sorted(every, key=lambda verb: order.index(verb.panel))
 
 
-def build() -> typer.Typer:
-    """Build the command with every verb."""
+def build(words: Sequence[str] = ()) -> typer.Typer:
+    """Build the command.
+
+    Args:
+        words: Arguments of the run. Without a known verb, the command has every verb.
+    """
     app = typer.Typer(
         name="neve",
         no_args_is_help=True,
@@ -82,7 +81,7 @@ def build() -> typer.Typer:
     )
     app.callback()(_options)
     groups: dict[str, typer.Typer] = {}
-    for verb in verbs():
+    for verb in verbs(words):
         *group, name = verb.words.split()
         parent = app
         if group:
@@ -110,4 +109,29 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    build()()
+    command = typer.main.get_command(build(sys.argv[1:]))
+    _skip_validation(command)
+    command()
+
+
+def _skip_validation(command: Any) -> None:
+    """Skip typer's validation of texts and of options that are not given: it loads pydantic."""
+    command.get_params = partial(_parameters, command.get_params)
+    for part in getattr(command, "commands", {}).values():
+        _skip_validation(part)
+
+
+def _parameters(of_command: Callable[[Any], list[Any]], context: Any) -> list[Any]:
+    found = of_command(context)
+    for parameter in found:
+        if not (parameter.multiple or isinstance(parameter.process_value, partial)):
+            parameter.process_value = partial(_value, parameter, parameter.process_value)
+    return found
+
+
+def _value(parameter: Any, validated: Callable[..., Any], context: Any, value: Any) -> Any:
+    descriptor = getattr(parameter, "type_descriptor", None)
+    is_text = isinstance(value, str) and getattr(descriptor, "annotation", None) is str
+    if is_text or (value is None and not parameter.required):
+        return parameter.callback(context, parameter, value) if parameter.callback else value
+    return validated(context, value)

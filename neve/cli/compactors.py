@@ -35,7 +35,7 @@ AUTO = "auto"
 # --------------------------------------------------------------------------------------- For people
 
 
-def render_groups(found: Sequence[api.Group]) -> RenderableType:
+def render_groups(groups: Sequence[api.Group]) -> RenderableType:
     """Render a list of compaction groups."""
     return grid(
         [
@@ -59,15 +59,15 @@ def render_groups(found: Sequence[api.Group]) -> RenderableType:
                 group.rejected + group.evicted,
                 _group_state(group),
             )
-            for group in found
+            for group in groups
         ],
     )
 
 
-def render_scaling(found: Sequence[api.Group]) -> Sequence[RenderableType | str]:
+def render_scaling(groups: Sequence[api.Group]) -> Sequence[RenderableType | str]:
     """Return a sentence for each group that is being scaled, or cannot be scaled."""
     texts = []
-    for group in found:
+    for group in groups:
         scaling = group.scaling
         if scaling is None:
             continue
@@ -124,7 +124,7 @@ def render_group(group: api.Group) -> RenderableType:
     )
 
 
-def render_compactors(found: Sequence[api.Compactor]) -> RenderableType:
+def render_compactors(compactors: Sequence[api.Compactor]) -> RenderableType:
     """Render a list of compactors."""
     return grid(
         [
@@ -144,7 +144,7 @@ def render_compactors(found: Sequence[api.Compactor]) -> RenderableType:
                 f"{format_duration(compactor.heard_ago_s)} ago",
                 _compactor_state(compactor),
             )
-            for compactor in found
+            for compactor in compactors
         ],
     )
 
@@ -196,8 +196,7 @@ def _compactor_state(compactor: api.Compactor) -> str:
 @verb("compactor list", Panel.CONTROL, "neve compactor list")
 def compactors(session: Session) -> None:
     """List the compactors."""
-    found = session.client.compactors()
-    session.show(found, lambda: render_compactors(found))
+    session.show(session.client.compactors(), render_compactors)
 
 
 @verb("compactor drain", Panel.CONTROL, "neve compactor drain default-1")
@@ -247,14 +246,14 @@ def scale(
     ],
 ) -> None:
     """Set the number of compactors of a group. It stays until the next `scale`, or until `auto`."""
-    wanted = None if count == AUTO else _count(count)
-    session.client.scale_group(group, wanted)
+    target = None if count == AUTO else _count(count)
+    session.client.scale_group(group, target)
     count = (
         "as many compactors as its work needs"
-        if wanted is None
-        else format_count(wanted, "compactor")
+        if target is None
+        else format_count(target, "compactor")
     )
-    session.show({"scaled": group, "compactors": wanted}, f"group {group} gets {count}")
+    session.show({"scaled": group, "compactors": target}, f"group {group} gets {count}")
 
 
 def _count(text: str) -> int:
@@ -267,17 +266,19 @@ def _count(text: str) -> int:
 @verb("group list", Panel.CONTROL, "neve group list")
 def groups(session: Session) -> None:
     """List the compaction groups with their queues, their compactors and current scaling."""
-    found = session.client.groups()
-    session.show(found, lambda: lines(render_groups(found), *render_scaling(found)))
+    session.show(
+        session.client.groups(),
+        lambda listed: lines(render_groups(listed), *render_scaling(listed)),
+    )
 
 
 @verb("group show", Panel.CONTROL, "neve group show default")
 def show_group(session: Session, group: GROUP) -> None:
     """Show the scaling of a group: the current target, its reason and recent changes."""
-    found = [each for each in session.client.groups() if each.group == group]
-    if not found:
+    matching = [entry for entry in session.client.groups() if entry.group == group]
+    if not matching:
         raise RequestError(f"there is no group {group!r}; `neve group list` lists the groups")
-    session.show(found[0], lambda: render_group(found[0]))
+    session.show(matching[0], render_group)
 
 
 @verb("group pause", Panel.CONTROL, "neve group pause default")
@@ -309,8 +310,7 @@ Wish = Annotated[
 @verb("limits", Panel.CONTROL, "neve limits")
 def limits(session: Session) -> None:
     """List the limits of groups and volumes with the bytes per second in use."""
-    found = session.client.limits()
-    session.show(found, lambda: render_limits(found))
+    session.show(session.client.limits(), render_limits)
 
 
 @verb("group limit", Panel.CONTROL, "neve group limit default 50MB")
@@ -337,7 +337,7 @@ def limit_volume(
     )
 
 
-def render_limits(found: list[api.Limit]) -> RenderableType:
+def render_limits(limits: list[api.Limit]) -> RenderableType:
     """Render a list of limits."""
     return grid(
         [
@@ -363,7 +363,7 @@ def render_limits(found: list[api.Limit]) -> RenderableType:
                 format_bytes(limit.moved_bytes),
                 format_duration(limit.waited_s),
             )
-            for limit in found
+            for limit in limits
         ],
     )
 

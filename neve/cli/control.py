@@ -34,49 +34,52 @@ def control(
     session.show_or_watch(session.client.control, render, watch=watch, every_s=every)
 
 
-def render_control(found: api.Control, *, history: bool = False) -> RenderableType:
+def render_control(control: api.Control, *, history: bool = False) -> RenderableType:
     """Render readings and decision of the controller.
 
     Args:
-        found: The service's answer.
+        control: The service's answer.
         history: Whether to include recent decisions.
     """
-    parts: list[RenderableType | str] = [facts(_facts(found)), "", _classes(found)]
+    parts: list[RenderableType | str] = [facts(_facts(control)), "", _classes(control)]
     if history:
-        parts += ["", _history(found)]
+        parts += ["", _history(control)]
     return lines(*parts)
 
 
-def _facts(found: api.Control) -> list[tuple[str, str | None]]:
-    slots = f"{found.busy_slots} of {found.living_slots} busy, at most {found.slots_max}"
-    waits = [f"{shortened(name)} {_seconds(each)}" for name, each in found.latencies_s.items()]
-    limit = found.latency_limit_s
+def _facts(control: api.Control) -> list[tuple[str, str | None]]:
+    slots = f"{control.busy_slots} of {control.living_slots} busy, at most {control.slots_max}"
+    waits = [
+        f"{shortened(name)} {_seconds(latency_s)}"
+        for name, latency_s in control.latencies_s.items()
+    ]
+    limit = control.latency_limit_s
     heard = ", ".join(waits) or "no reading"
     readers = heard if limit is None else f"{heard}; limit {_seconds(limit)}"
-    weights = [f"{name} x {each:g}" for name, each in sorted(found.table_weights.items())]
+    weights = [f"{name} x {weight:g}" for name, weight in sorted(control.table_weights.items())]
     return [
-        ("controller", found.controller or "none"),
-        ("backlog", format_bytes(found.backlog_bytes)),
-        ("arrives", _rate(found.arrival_bytes_s, "not known")),
-        ("rewritten", _rate(found.rewrite_bytes_s, "not known")),
+        ("controller", control.controller or "none"),
+        ("backlog", format_bytes(control.backlog_bytes)),
+        ("arrives", _rate(control.arrival_bytes_s, "not known")),
+        ("rewritten", _rate(control.rewrite_bytes_s, "not known")),
         ("slots", slots),
-        ("overlap", _overlap(found)),
-        ("garbage", f"{found.garbage_fraction:.1%} of what is stored"),
+        ("overlap", _overlap(control)),
+        ("garbage", f"{control.garbage_fraction:.1%} of what is stored"),
         ("readers wait", readers),
-        ("may move", _rate(found.bytes_s, "no limit")),
-        ("system slots", "all" if found.slots is None else str(found.slots)),
-        *(("why", reason) for reason in found.reasons),
+        ("may move", _rate(control.bytes_s, "no limit")),
+        ("system slots", "all" if control.slots is None else str(control.slots)),
+        *(("why", reason) for reason in control.reasons),
         *([("table weights", ", ".join(weights))] if weights else []),
-        *([("failure", found.failure)] if found.failure else []),
+        *([("failure", control.failure)] if control.failure else []),
     ]
 
 
-def _overlap(found: api.Control) -> str:
-    files = found.deepest_files
+def _overlap(control: api.Control) -> str:
+    files = control.deepest_files
     return f"{format_count(files, 'file')} in the deepest tablet" if files else "no work is waiting"
 
 
-def _classes(found: api.Control) -> RenderableType:
+def _classes(control: api.Control) -> RenderableType:
     return grid(
         [
             ("CLASS", ""),
@@ -95,12 +98,12 @@ def _classes(found: api.Control) -> RenderableType:
                 format_bytes(class_.used_bytes),
                 format_bytes(class_.total_bytes),
             )
-            for class_ in found.classes
+            for class_ in control.classes
         ],
     )
 
 
-def _history(found: api.Control) -> RenderableType:
+def _history(control: api.Control) -> RenderableType:
     return grid(
         [
             ("TIME (UTC)", ""),
@@ -121,7 +124,7 @@ def _history(found: api.Control) -> RenderableType:
                 point.busy_slots,
                 None if point.latency_s is None else _seconds(point.latency_s),
             )
-            for point in found.history[-HISTORY_SHOWN:]
+            for point in control.history[-HISTORY_SHOWN:]
         ],
     )
 

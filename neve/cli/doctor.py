@@ -75,14 +75,14 @@ def check_java(environ: Mapping[str, str]) -> str:
     from neve.local.machine import find_java
 
     try:
-        found = find_java(environ)
+        java = find_java(environ)
     except ConfigError as error:
         if environ.get(CLUSTER_VARIABLE):
             raise WarningError(
                 f"{error}; compactors need it on their nodes, even if this machine does not"
             ) from error
         raise
-    return f"version {found.version}{_age(found.released)} in {found.home}"
+    return f"version {java.version}{_age(java.released)} in {java.home}"
 
 
 def _age(released: str) -> str:
@@ -98,10 +98,10 @@ def check_redis_server(environ: Mapping[str, str], *, wheels: bool = True) -> st
     _needs("psutil")
     from neve.local.machine import find_redis_server
 
-    found = find_redis_server(environ, wheels=wheels)
-    if found.missing_fixes:
-        raise WarningError(f"{found}: {found.missing_fixes}")
-    return str(found)
+    server = find_redis_server(environ, wheels=wheels)
+    if server.missing_fixes:
+        raise WarningError(f"{server}: {server.missing_fixes}")
+    return str(server)
 
 
 def check_ray() -> str:
@@ -209,12 +209,12 @@ def doctor(
 ) -> None:
     """Check this machine, the service and, with --location, a storage location."""
     wait_s = parse_duration_s(timeout, "--timeout")
-    wanted = [*_checks(session, compactors)]
+    checks = [*_checks(session, compactors)]
     if location is not None:
-        wanted.append(("storage", lambda: check_storage(location, wait_s)))
-    found = [_run(*check) for check in wanted]
-    session.show(found, lambda: _render_results(found))
-    if any(result.state == FAILED for result in found):
+        checks.append(("storage", lambda: check_storage(location, wait_s)))
+    results = [_run(*check) for check in checks]
+    session.show(results, _render_results)
+    if any(result.state == FAILED for result in results):
         raise ConfigError("some checks failed; the lines above say what to do")
 
 
@@ -229,22 +229,17 @@ def _checks(session: Session, compactors: int) -> Iterator[Check]:
         yield "memory", lambda: check_compactor_memory(compactors)
         yield "shared memory", check_shared_memory
         yield "ports", check_gateway_port
-    yield from _cluster_checks()
+    for check in try_cluster():
+        yield check.what, partial(_as_check, check)
     yield "service", lambda: _service(session)
     yield "groups", lambda: _groups(session)
     yield "store", lambda: _store(session)
     yield "tablets", lambda: _tablets(session)
 
 
-def _cluster_checks() -> Iterator[Check]:
-    """Yield the checks of what `neve serve` needs in this environment."""
-    for attempt_try in try_cluster():
-        yield attempt_try.what, partial(_as_check, attempt_try)
-
-
 def try_cluster() -> "tuple[Tried, ...]":
     """Run the checks of what `neve serve` needs; return nothing if no Ray cluster is named."""
-    if importlib.util.find_spec("ray") is None:
+    if not os.environ.get("RAY_ADDRESS") or importlib.util.find_spec("ray") is None:
         return ()
     # Imported here so that verbs of the client start without loading the service.
     from neve.serve import trial
@@ -270,10 +265,10 @@ def _service(session: Session) -> str:
         status = session.client.status()
     except UnavailableError as error:
         raise ConfigError("; ".join((str(error), *faults))) from error
-    found = f"{session.client.url} answers, {format_count(len(status.compactors), 'compactor')}"
+    answer = f"{session.client.url} answers, {format_count(len(status.compactors), 'compactor')}"
     if faults:
-        raise WarningError("; ".join((found, *faults)))
-    return found
+        raise WarningError("; ".join((answer, *faults)))
+    return answer
 
 
 def _groups(session: Session) -> str:
@@ -282,12 +277,18 @@ def _groups(session: Session) -> str:
         status = session.client.status()
     except NeveError as error:
         raise SkippedError("no service answers") from error
-    waiting = [each for each in status.groups if not each.compactors and each.queued]
-    stuck = [each for each in waiting if not _gets_compactors(each)]
-    scalings = [(each.group, each.scaling) for each in status.groups if each.scaling is not None]
-    blocked = [f"group {group}: {each.blocked}" for group, each in scalings if each.blocked]
-    missing = [f"group {group}: {each.missing}" for group, each in scalings if each.missing]
-    unobtainable = any(each.unobtainable for _, each in scalings)
+    waiting = [group for group in status.groups if not group.compactors and group.queued]
+    stuck = [group for group in waiting if not _gets_compactors(group)]
+    scalings = [
+        (group.group, group.scaling) for group in status.groups if group.scaling is not None
+    ]
+    blocked = [
+        f"group {group}: {scaling.blocked}" for group, scaling in scalings if scaling.blocked
+    ]
+    missing = [
+        f"group {group}: {scaling.missing}" for group, scaling in scalings if scaling.missing
+    ]
+    unobtainable = any(scaling.unobtainable for _, scaling in scalings)
     failing = any(compactor.start_problem for compactor in status.compactors)
     problems = "; ".join((*blocked, *missing, *status.warnings))
     if stuck:
@@ -338,8 +339,8 @@ def _run(name: str, check: Callable[[], str]) -> CheckResult:
         return CheckResult(check=name, state=FAILED, found=str(error))
 
 
-def _render_results(found: list[CheckResult]) -> RenderableType:
+def _render_results(results: list[CheckResult]) -> RenderableType:
     return render.grid(
         [("CHECK", ""), ("STATE", ""), ("FOUND", "")],
-        [tuple(to_dictionaries(result).values()) for result in found],
+        [tuple(to_dictionaries(result).values()) for result in results],
     )

@@ -3,7 +3,6 @@
 import codecs
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Literal, Self
 
 import typer
@@ -183,7 +182,7 @@ def import_(
             readers_use_manifest=readers_use_manifest,
             dry_run=dry_run,
         )
-    session.show(report, lambda: render_import(report))
+    session.show(report, render_import)
     if report.misfits and not leave_misfits:
         raise typer.Exit(EXIT_MISFITS)
 
@@ -232,12 +231,7 @@ class _Bar:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 

@@ -12,7 +12,6 @@ from neve import api
 from neve.cli.render import (
     RIGHT,
     WHOLE,
-    KnownTables,
     TabletKeys,
     grid,
     shortened,
@@ -74,7 +73,7 @@ def render_jobs(
     )
 
 
-def render_activity(found: Sequence[api.TableActivity]) -> RenderableType:
+def render_activity(tables: Sequence[api.TableActivity]) -> RenderableType:
     """Render the queued and running jobs of each table."""
     return grid(
         [
@@ -96,16 +95,18 @@ def render_activity(found: Sequence[api.TableActivity]) -> RenderableType:
                 format_bytes(table.running_bytes),
                 table.compactors,
             )
-            for table in found
+            for table in tables
         ],
     )
 
 
-def render_history(found: Sequence[api.Finished], table: str, keys: TabletKeys) -> RenderableType:
+def render_history(
+    attempts: Sequence[api.Finished], table: str, keys: TabletKeys
+) -> RenderableType:
     """Render a list of finished attempts.
 
     Args:
-        found: The attempts.
+        attempts: The attempts.
         table: The table that they belong to.
         keys: Keys of tablets.
     """
@@ -131,7 +132,7 @@ def render_history(found: Sequence[api.Finished], table: str, keys: TabletKeys) 
                 format_duration(max(finished.ended_s - finished.started_s, 0)),
                 finished.cause or finished.reason,
             )
-            for finished in found
+            for finished in attempts
         ],
     )
 
@@ -148,9 +149,10 @@ def _job_state(job: api.Job) -> str:
 @verb("jobs", Panel.SEE, "neve jobs")
 def jobs(session: Session, *, verbose: WholeIds = False) -> None:
     """List the running jobs."""
-    running, keys = session.client.jobs(), KnownTables(session.client.tables)
+    now_s = SystemClock().now_s()
     session.show(
-        running, lambda: render_jobs(running, SystemClock().now_s(), keys, verbose=verbose)
+        session.client.jobs(),
+        lambda running: render_jobs(running, now_s, session.keys, verbose=verbose),
     )
 
 
@@ -163,8 +165,10 @@ def activity(session: Session, *, watch: Watch = False, every: Every = 5.0) -> N
 @verb("history", Panel.SEE, "neve history users --count 5")
 def history(session: Session, name: Name, count: Count = 20) -> None:
     """List the newest finished attempts of a table."""
-    found = session.client.history(name, count)
-    session.show(found, lambda: render_history(found, name, KnownTables(session.client.tables)))
+    session.show(
+        session.client.history(name, count),
+        lambda attempts: render_history(attempts, name, session.keys),
+    )
 
 
 # -------------------------------------------------------------------------------------- neve job …

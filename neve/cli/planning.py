@@ -15,7 +15,6 @@ from neve import api
 from neve.cli.render import (
     RIGHT,
     WHOLE,
-    KnownTables,
     TabletKeys,
     grid,
     lines,
@@ -38,7 +37,7 @@ from neve.cli.session import (
 )
 
 
-def render_queue(found: Sequence[api.PlannedJob], keys: TabletKeys) -> RenderableType:
+def render_queue(queued: Sequence[api.PlannedJob], keys: TabletKeys) -> RenderableType:
     """Render a list of queued jobs. `keys` maps tablets to their keys."""
     return grid(
         [
@@ -66,16 +65,16 @@ def render_queue(found: Sequence[api.PlannedJob], keys: TabletKeys) -> Renderabl
                 None if job.age_s is None else format_duration(job.age_s),
                 job.reason,
             )
-            for job in found
+            for job in queued
         ],
     )
 
 
-def render_plan(found: api.Plan, keys: TabletKeys, *, verbose: bool = False) -> RenderableType:
+def render_plan(plan: api.Plan, keys: TabletKeys, *, verbose: bool = False) -> RenderableType:
     """Render a plan: its jobs, and the reasons for files that are left out.
 
     Args:
-        found: The plan.
+        plan: The plan.
         keys: Maps tablets to their keys.
         verbose: Whether to list every file that is left out, not only equal reasons once.
     """
@@ -93,28 +92,28 @@ def render_plan(found: api.Plan, keys: TabletKeys, *, verbose: bool = False) -> 
         ],
         [
             (
-                place,
-                shortened(keys(each.table, each.tablet), _NARROW),
-                each.kind,
-                each.action,
-                shortened(each.group, _NARROW),
-                each.priority,
-                len(each.files),
-                format_bytes(each.input_bytes),
-                "; ".join([each.reason, *_outputs_text(each)]),
+                number,
+                shortened(keys(job.table, job.tablet), _NARROW),
+                job.kind,
+                job.action,
+                shortened(job.group, _NARROW),
+                job.priority,
+                len(job.files),
+                format_bytes(job.input_bytes),
+                "; ".join([job.reason, *_outputs_text(job)]),
             )
-            for place, each in enumerate(found.jobs)
+            for number, job in enumerate(plan.jobs)
         ],
     )
     parts: list[RenderableType | str] = [planned]
-    if found.intervals:
-        parts += ["", _intervals(found.intervals, keys)]
-    if found.left:
-        parts += ["", reasons(found.left, verbose=verbose)]
+    if plan.intervals:
+        parts += ["", _intervals(plan.intervals, keys)]
+    if plan.left:
+        parts += ["", reasons(plan.left, verbose=verbose)]
     return lines(*parts)
 
 
-def _intervals(found: Sequence[api.Interval], keys: TabletKeys) -> RenderableType:
+def _intervals(intervals: Sequence[api.Interval], keys: TabletKeys) -> RenderableType:
     """Render the planner's state of each time interval."""
     return grid(
         [
@@ -134,7 +133,7 @@ def _intervals(found: Sequence[api.Interval], keys: TabletKeys) -> RenderableTyp
                 format_bytes(interval.size_bytes),
                 interval.reason,
             )
-            for interval in found
+            for interval in intervals
         ],
     )
 
@@ -158,7 +157,7 @@ def _outputs_text(job: api.PlannedJob) -> list[str]:
     if job.tags:
         texts.append("tags " + ", ".join(f"{name}={value}" for name, value in job.tags.items()))
     if job.after:
-        texts.append("after " + ", ".join(f"job {place}" for place in job.after))
+        texts.append("after " + ", ".join(f"job {number}" for number in job.after))
     return texts
 
 
@@ -166,8 +165,8 @@ def render_offline_plan(planned: Mapping[str, Any], *, verbose: bool = False) ->
     """Render a plan that was made without a service."""
     columns = [("GROUP", ""), ("KIND", ""), ("PRIORITY", RIGHT), ("FILES", ""), ("REASON", "")]
     jobs_planned = [
-        (each["group"], each["kind"], each["priority"], " ".join(each["files"]), each["reason"])
-        for each in planned["jobs"]
+        (job["group"], job["kind"], job["priority"], " ".join(job["files"]), job["reason"])
+        for job in planned["jobs"]
     ]
     left = reasons(planned["left"], verbose=verbose)
     return (
@@ -184,8 +183,9 @@ def queue(
     count: Count = 100,
 ) -> None:
     """List the waiting jobs of each group, in the order in which they start."""
-    found = session.client.queue(group, count)
-    session.show(found, lambda: render_queue(found, KnownTables(session.client.tables)))
+    session.show(
+        session.client.queue(group, count), lambda queued: render_queue(queued, session.keys)
+    )
 
 
 @verb("plan", Panel.SEE, "neve plan users")
@@ -220,9 +220,9 @@ def plan(
         raise RequestError(
             "--planner, --set and --tablet need --files; a table has its own settings"
         )
-    found = session.client.plan(str(name))
     session.show(
-        found, lambda: render_plan(found, KnownTables(session.client.tables), verbose=verbose)
+        session.client.plan(str(name)),
+        lambda planned: render_plan(planned, session.keys, verbose=verbose),
     )
 
 
@@ -239,7 +239,7 @@ def _plan_offline(
     from neve.offline import plan_offline
 
     planned = plan_offline(json_document(files), planner, name_values(settings, "setting"), tablet)
-    session.show(planned, lambda: render_offline_plan(planned, verbose=verbose))
+    session.show(planned, lambda planned: render_offline_plan(planned, verbose=verbose))
 
 
 # ------------------------------------------------------------------------------------------ Backlog
@@ -306,10 +306,10 @@ def backlog(
     With --watch and --json, each sample is one line.
     """
     measures = strategy is not None or mode is not None or bool(settings) or tablet is not None
-    wanted = _Wanted(name, watch=watch, every_s=every, past=past, tablets=tablets, count=count)
-    wanted.check(files, measures=measures)
+    options = _Wanted(name, watch=watch, every_s=every, past=past, tablets=tablets, count=count)
+    options.check(files, measures=measures)
     if files is None:
-        _of_service(session, wanted)
+        _of_service(session, options)
         return
     # Imported here so that verbs of the client start without loading the trackers.
     from neve.offline import backlog_offline
@@ -349,68 +349,67 @@ class _Wanted:
             )
 
 
-def _of_service(session: Session, wanted: _Wanted) -> None:
-    client, name = session.client, wanted.name
-    if wanted.past:
-        points = client.backlog_history(name)
-        session.show(points, lambda: render_history(points))
-    elif wanted.tablets and name is not None:
-        keys = KnownTables(client.tables)
+def _of_service(session: Session, options: _Wanted) -> None:
+    client, name = session.client, options.name
+    if options.past:
+        session.show(client.backlog_history(name), render_history)
+    elif options.tablets and name is not None:
+        keys = session.keys
         session.show_or_watch(
-            lambda: client.owed_tablets(name, wanted.count),
-            lambda found: render_owed_tablets(found, name, keys),
-            watch=wanted.watch,
-            every_s=wanted.every_s,
+            lambda: client.owed_tablets(name, options.count),
+            lambda owed: render_owed_tablets(owed, name, keys),
+            watch=options.watch,
+            every_s=options.every_s,
         )
     else:
         session.show_or_watch(
             lambda: client.backlog(name),
             render_backlog,
-            watch=wanted.watch,
-            every_s=wanted.every_s,
+            watch=options.watch,
+            every_s=options.every_s,
         )
 
 
 # ------------------------------------------------------------------------------ Backlogs for people
 
 
-def render_backlog(found: Sequence[api.Backlog]) -> RenderableType:
+def render_backlog(backlogs: Sequence[api.Backlog]) -> RenderableType:
     """Render the backlogs of tables with their sum."""
-    if not found:
+    if not backlogs:
         return "no table has a backlog"
     columns = [("TABLE", ""), ("BACKLOG", RIGHT), ("TABLETS", RIGHT)]
     columns += [("REQUESTED", RIGHT), ("MEASURED BY", "")]
     lined = [
         (
-            each.table or f"({format_count(each.tables, 'more table')})",
-            format_bytes(each.size_bytes),
-            each.tablets,
-            format_bytes(each.requested_bytes) if each.requested_bytes else None,
-            each.problem or each.strategy or "queued jobs of requests",
+            backlog.table or f"({format_count(backlog.tables, 'more table')})",
+            format_bytes(backlog.size_bytes),
+            backlog.tablets,
+            format_bytes(backlog.requested_bytes) if backlog.requested_bytes else None,
+            backlog.problem or backlog.strategy or "queued jobs of requests",
         )
-        for each in found
+        for backlog in backlogs
     ]
-    total = format_bytes(sum(each.size_bytes for each in found))
-    requested = sum(each.requested_bytes for each in found)
+    total = format_bytes(sum(backlog.size_bytes for backlog in backlogs))
+    requested = sum(backlog.requested_bytes for backlog in backlogs)
     more = f"; requests add {format_bytes(requested)}" if requested else ""
-    return lines(grid(columns, lined), "", f"{total} in total{_by_group(found)}{more}")
+    return lines(grid(columns, lined), "", f"{total} in total{_by_group(backlogs)}{more}")
 
 
-def _by_group(found: Sequence[api.Backlog]) -> str:
+def _by_group(backlogs: Sequence[api.Backlog]) -> str:
     """Return the backlog per group if there is more than one group."""
     sums: Counter[str] = Counter()
-    for each in found:
-        sums.update(each.groups)
+    for backlog in backlogs:
+        sums.update(backlog.groups)
     if len(sums) < 2:
         return ""
     return ": " + ", ".join(f"{format_bytes(sums[name])} in group {name}" for name in sorted(sums))
 
 
 def render_owed_tablets(
-    found: Sequence[api.OwedTablet], table: str, keys: TabletKeys
+    owed: Sequence[api.OwedTablet], table: str, keys: TabletKeys
 ) -> RenderableType:
     """Render the tablets of a table with the largest backlog. `keys` maps tablets to their keys."""
-    if not found:
+    if not owed:
         return "no tablet has a backlog"
     columns = [("TABLET", ""), ("BACKLOG", RIGHT), ("GROUP", ""), ("MEASURED BY", "")]
     return grid(
@@ -422,7 +421,7 @@ def render_owed_tablets(
                 tablet.group,
                 tablet.problem or tablet.strategy,
             )
-            for tablet in found
+            for tablet in owed
         ],
     )
 
@@ -462,8 +461,10 @@ def trigger(session: Session, name: Name, tablet: OptionalTablet = None) -> None
 
     The planner may find nothing to do and gives its reason. `neve compact` forces a run.
     """
-    found = session.client.trigger(name, tablet)
-    session.show(found, lambda: render_trigger(found, KnownTables(session.client.tables)))
+    session.show(
+        session.client.trigger(name, tablet),
+        lambda triggered: render_trigger(triggered, session.keys),
+    )
 
 
 @verb("ops", Panel.SEE, "neve ops users")
@@ -480,54 +481,61 @@ def ops(
 
     One row per kind of operation with something to do; --all shows the other kinds as well.
     """
-    found = session.client.maintenance(name, tablet)
-    session.show(found, lambda: render_ops(found, KnownTables(session.client.tables), every=every))
+    maintenance = session.client.maintenance(name, tablet)
+    session.show(
+        maintenance,
+        lambda maintenance: render_ops(maintenance, session.keys, every=every),
+    )
 
 
-def render_trigger(found: api.Trigger, keys: TabletKeys) -> RenderableType:
+def render_trigger(trigger: api.Trigger, keys: TabletKeys) -> RenderableType:
     """Render a planner's decision for each tablet. `keys` maps tablets to their keys."""
     answers = grid(
         [("TABLET", ""), ("PLANNER", ""), ("JOBS", RIGHT), ("FILES", RIGHT), ("WHY", "")],
         [
             (
-                shortened(keys(found.table, tablet.tablet)),
+                shortened(keys(trigger.table, tablet.tablet)),
                 tablet.verdict,
                 tablet.jobs,
                 tablet.files,
                 tablet.reason,
             )
-            for tablet in found.tablets
+            for tablet in trigger.tablets
         ],
     )
-    if not found.left:
+    if not trigger.left:
         return answers
-    more = format_count(found.left, "more tablet is", "more tablets are")
+    more = format_count(trigger.left, "more tablet is", "more tablets are")
     left = f"{more} being planned; `neve status` counts the results"
     return lines(answers, "", left)
 
 
-def render_ops(found: api.TableMaintenance, keys: TabletKeys, *, every: bool) -> RenderableType:
+def render_ops(
+    maintenance: api.TableMaintenance, keys: TabletKeys, *, every: bool
+) -> RenderableType:
     """Render a list of operations, and how much the tablets are read and written.
 
     Args:
-        found: The operations.
+        maintenance: The operations.
         keys: Keys of tablets.
         every: Whether to include kinds with nothing to do.
     """
-    shown = [operation for operation in found.operations if every or operation.state in _WITH_WORK]
-    parts: list[RenderableType | str] = [_listing(found.table, shown, keys)]
-    busy = [rate for rate in found.rates if rate.scans_s >= 0.005 or rate.rows_s >= 0.5]
+    shown = [
+        operation for operation in maintenance.operations if every or operation.state in _WITH_WORK
+    ]
+    parts: list[RenderableType | str] = [_listing(maintenance.table, shown, keys)]
+    busy = [rate for rate in maintenance.rates if rate.scans_s >= 0.005 or rate.rows_s >= 0.5]
     if busy:
         rows = [
             (
-                shortened(keys(found.table, rates.tablet)),
+                shortened(keys(maintenance.table, rates.tablet)),
                 f"{rates.scans_s:.2f}",
                 f"{rates.rows_s:,.0f}",
             )
             for rates in busy
         ]
         parts += ["", grid([("TABLET", ""), ("SCANS/S", RIGHT), ("ROWS/S", RIGHT)], rows)]
-    if found.more:
+    if maintenance.more:
         parts += ["", "the table has more tablets; name one to see its operations"]
     return lines(*parts)
 

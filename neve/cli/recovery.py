@@ -16,7 +16,6 @@ from neve.api import (
     RestoreReport,
 )
 from neve.cli.render import (
-    KnownTables,
     TabletKeys,
     facts,
     grid,
@@ -30,13 +29,13 @@ from neve.cli.session import Columns, Name, Panel, Session, absolute, name_value
 
 def render_fsck(report: FsckReport, keys: TabletKeys) -> RenderableType:
     """Render the findings of a check. `keys` maps tablets to their keys."""
-    looked = (
+    summary = (
         f"{report.table}: {format_count(report.tablets, 'tablet')}, "
         f"{format_count(report.files, 'file')}, "
         f"{format_bytes(report.size_bytes)}; {'sound' if report.sound else 'DAMAGED'}"
     )
     if not report.findings:
-        return lines(looked)
+        return lines(summary)
     more = [f"and {report.more:,} more"] if report.more else []
     rows = [
         (
@@ -48,7 +47,7 @@ def render_fsck(report: FsckReport, keys: TabletKeys) -> RenderableType:
         for finding in report.findings
     ]
     heads = [("CODE", ""), ("WHERE", ""), ("FOUND", ""), ("REPAIR", "")]
-    return lines(looked, "", grid(heads, rows), *more)
+    return lines(summary, "", grid(heads, rows), *more)
 
 
 def _place_text(finding: Finding, table: str, keys: TabletKeys) -> str:
@@ -111,7 +110,7 @@ def render_rebuild(report: RebuildReport) -> RenderableType:
         *_limited_list("files that were not used", report.left),
         "",
         "not recovered:",
-        *(f"  {each}" for each in report.not_recovered),
+        *(f"  {sentence}" for sentence in report.not_recovered),
     )
 
 
@@ -141,7 +140,7 @@ def render_restore(report: RestoreReport) -> RenderableType:
         if table.unused
     ]
     head = ["dry run: nothing was written"] if report.dry_run else []
-    rest = ["", "not restored:", *(f"  {each}" for each in report.not_recovered)]
+    rest = ["", "not restored:", *(f"  {sentence}" for sentence in report.not_recovered)]
     return lines(*head, grid(heads, rows), *gone, *(rest if report.not_recovered else ()))
 
 
@@ -183,7 +182,7 @@ def fsck(
         accept=accept,
         forget_missing=forget_missing,
     )
-    session.show(report, lambda: render_fsck(report, KnownTables(session.client.tables)))
+    session.show(report, lambda report: render_fsck(report, session.keys))
     if not report.sound:
         raise typer.Exit(1)
 
@@ -197,8 +196,7 @@ def gc(
     ] = False,
 ) -> None:
     """Find files that no metadata refers to. Nothing is deleted without --delete."""
-    report = session.client.gc(name, delete=delete, progress=session.say)
-    session.show(report, lambda: render_gc(report))
+    session.show(session.client.gc(name, delete=delete, progress=session.say), render_gc)
 
 
 @verb("rebuild", Panel.REPAIR, "neve rebuild s3://lake/users --name users --dry-run")
@@ -244,7 +242,7 @@ def rebuild(
         dry_run=dry_run,
         **given,
     )
-    session.show(report, lambda: render_rebuild(report))
+    session.show(report, render_rebuild)
 
 
 @verb("backup", Panel.REPAIR, "neve backup all --output backup.neve")
@@ -294,14 +292,14 @@ def restore(
     dry_run: DryRun = False,
 ) -> None:
     """Recreate the tables of an archive. Their files must exist in their locations."""
-    places = name_values(location or [], "location")
+    locations = name_values(location or [], "location")
     report = session.client.restore(
         archive,
         names=name_values(rename or [], "name"),
-        locations={name: absolute(place) for name, place in places.items()},
+        locations={name: absolute(location) for name, location in locations.items()},
         only=table or (),
         adopt=adopt,
         dry_run=dry_run,
         progress=session.say,
     )
-    session.show(report, lambda: render_restore(report))
+    session.show(report, render_restore)

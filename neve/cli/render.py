@@ -11,13 +11,9 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from common.errors import RequestError
-from common.model.key_values import key_type_of, value_to_json
-from common.model.keys import decode_key, format_key
-from common.model.tablet import PLUS_INFINITY, TabletId
 from common.units import format_bytes, format_count, format_duration
 from neve import api
 from neve.client.errors import NeveError
-from neve.setting_values import setting_text
 
 # -------------------------------------------------------------------------------------- Tablet keys
 # Name tablets by their keys for people. Ids are for `--json` and for arguments of commands.
@@ -44,15 +40,19 @@ class KnownTables:
         """Return the keys of a tablet."""
         if self._tables is None:
             try:
-                self._tables = {each.name: each for each in self._read()}
+                self._tables = {table.name: table for table in self._read()}
             except NeveError:
                 self._tables = {}  # Show the listing without keys rather than fail.
-        known = self._tables.get(table)
-        return tablet if known is None else keys_of(known, tablet)
+        listed = self._tables.get(table)
+        return tablet if listed is None else keys_of(listed, tablet)
 
 
 def keys_of(table: api.Table, tablet: str) -> str:
     """Return the keys of a tablet: a range such as `to [100]`, or a partition such as `day=1`."""
+    from common.model.key_values import key_type_of, value_to_json
+    from common.model.keys import decode_key, format_key
+    from common.model.tablet import PLUS_INFINITY, TabletId
+
     columns = table.partition_by or table.key
     types = {column.name: column.type for column in table.schema}
     try:
@@ -210,7 +210,7 @@ def lines(*parts: RenderableType | str) -> RenderableType:
     return Lines(*(Text(part) if isinstance(part, str) else part for part in parts))
 
 
-def render_tables(found: Sequence[api.Table]) -> RenderableType:
+def render_tables(tables: Sequence[api.Table]) -> RenderableType:
     """Render a list of tables."""
     return grid(
         [("NAME", ""), ("STATE", ""), ("KEY", ""), ("COLUMNS", RIGHT), ("LOCATION", "")],
@@ -222,7 +222,7 @@ def render_tables(found: Sequence[api.Table]) -> RenderableType:
                 table.columns or len(table.schema),
                 table.location,
             )
-            for table in found
+            for table in tables
         ],
     )
 
@@ -231,27 +231,27 @@ def _key(table: api.Table) -> str | None:
     return ", ".join(table.key) or None
 
 
-def render_table(found: api.Table) -> RenderableType:
+def render_table(table: api.Table) -> RenderableType:
     """Render a table with all its details."""
     settings = [
-        (name, _setting(name, value), found.without_effect.get(name, ""))
-        for name, value in found.settings.items()
+        (name, _setting(name, value), table.without_effect.get(name, ""))
+        for name, value in table.settings.items()
     ]
     return lines(
         facts(
             [
-                ("name", found.name),
-                ("state", found.state_text),
-                ("location", found.location),
-                ("key", _key(found)),
-                ("version", found.version_column),
-                ("tombstone", found.tombstone_column),
-                ("time", found.time_column),
-                ("partitions", ", ".join(found.partition_by) or None),
-                *_totals(found),
+                ("name", table.name),
+                ("state", table.state_text),
+                ("location", table.location),
+                ("key", _key(table)),
+                ("version", table.version_column),
+                ("tombstone", table.tombstone_column),
+                ("time", table.time_column),
+                ("partitions", ", ".join(table.partition_by) or None),
+                *_totals(table),
                 *(
-                    ("quarantined", f"tablet {keys_of(found, each)} (id {each}): {why}")
-                    for each, why in found.unreadable.items()
+                    ("quarantined", f"tablet {keys_of(table, tablet)} (id {tablet}): {why}")
+                    for tablet, why in table.unreadable.items()
                 ),
             ]
         ),
@@ -260,18 +260,20 @@ def render_table(found: api.Table) -> RenderableType:
             [("COLUMN", ""), ("TYPE", ""), ("NULLS", "")],
             [
                 (column.name, column.type, "yes" if column.nullable else "no")
-                for column in found.schema
+                for column in table.schema
             ],
         ),
         "",
         grid(
-            [(f"SETTING (version {found.settings_version})", ""), ("VALUE", ""), ("", "")], settings
+            [(f"SETTING (version {table.settings_version})", ""), ("VALUE", ""), ("", "")], settings
         ),
     )
 
 
 def render_changes(before: api.Table, after: api.Table) -> RenderableType:
     """Render the changes of a table's settings and columns, as a user writes them."""
+    from neve.setting_values import setting_text
+
     old = {column.name: column.type for column in before.schema}
     changed = [
         (name, f"{setting_text(name, before.settings.get(name))} → {setting_text(name, value)}")
@@ -286,11 +288,11 @@ def render_changes(before: api.Table, after: api.Table) -> RenderableType:
     return facts(changed) if changed else lines("nothing has changed")
 
 
-def render_files(found: Sequence[api.File], table: str, keys: TabletKeys) -> RenderableType:
+def render_files(files: Sequence[api.File], table: str, keys: TabletKeys) -> RenderableType:
     """Render a list of files.
 
     Args:
-        found: The files.
+        files: The files.
         table: The table that they belong to.
         keys: Keys of its tablets.
     """
@@ -314,12 +316,12 @@ def render_files(found: Sequence[api.File], table: str, keys: TabletKeys) -> Ren
                 None if file.key_min is None else shortened(file.key_min),
                 None if file.key_max is None else shortened(file.key_max),
             )
-            for file in found
+            for file in files
         ],
     )
 
 
-def render_tablets(found: Sequence[api.Tablet]) -> RenderableType:
+def render_tablets(tablets: Sequence[api.Tablet]) -> RenderableType:
     """Render a list of tablets."""
     return grid(
         [
@@ -343,7 +345,7 @@ def render_tablets(found: Sequence[api.Tablet]) -> RenderableType:
                 _tablet_state(tablet),
                 tablet.tablet,
             )
-            for tablet in found
+            for tablet in tablets
         ],
     )
 
@@ -356,40 +358,40 @@ def _tablet_range(tablet: api.Tablet) -> str:
     return range_text(start, end, tablet.partition)
 
 
-def drop_sentence(found: api.Dropped) -> str:
+def drop_sentence(dropped: api.Dropped) -> str:
     """Return the result of a drop as a sentence."""
-    if found.name_free_at_s is None:
-        return f"dropped {found.table}"
-    when = datetime.fromtimestamp(found.name_free_at_s, UTC).strftime("%Y-%m-%d %H:%M")
-    files = format_count(found.files_left, "file is", "files are")
-    return f"dropped {found.table}; its name is free when {files} deleted, about {when} UTC"
+    if dropped.name_free_at_s is None:
+        return f"dropped {dropped.table}"
+    when = datetime.fromtimestamp(dropped.name_free_at_s, UTC).strftime("%Y-%m-%d %H:%M")
+    files = format_count(dropped.files_left, "file is", "files are")
+    return f"dropped {dropped.table}; its name is free when {files} deleted, about {when} UTC"
 
 
-def add_sentence(found: api.Added) -> str:
+def add_sentence(added: api.Added) -> str:
     """Return the result of an add as a sentence."""
-    done = f"{format_count(found.rows, 'row')} ({format_bytes(found.size_bytes)})"
-    if found.repeated:
-        return f"call {found.call} was accepted before, with {done}: nothing was added now"
+    done = f"{format_count(added.rows, 'row')} ({format_bytes(added.size_bytes)})"
+    if added.repeated:
+        return f"call {added.call} was accepted before, with {done}: nothing was added now"
     return (
-        f"added {done} in {format_count(found.file_count, 'file')} "
-        f"to {format_count(len(found.tablets), 'tablet')}"
+        f"added {done} in {format_count(added.file_count, 'file')} "
+        f"to {format_count(len(added.tablets), 'tablet')}"
     )
 
 
-def call_sentence(found: api.Call) -> str:
+def call_sentence(call: api.Call) -> str:
     """Return the outcome of a call as a sentence."""
-    if found.state == "too-old":
-        return f"call {found.call} is too old: its outcome is no longer stored"
-    if found.state != "accepted":
-        return f"call {found.call} has not been accepted so far: it is safe to repeat"
-    when = time_text(found.at_s or 0.0)
-    if found.request is not None:
-        return f"call {found.call} was accepted at {when}, as request {found.request}"
-    where = f" to {format_count(len(found.tablets), 'tablet')}" if found.tablets else ""
-    size, files = format_bytes(found.size_bytes or 0), format_count(found.file_count or 0, "file")
+    if call.state == "too-old":
+        return f"call {call.call} is too old: its outcome is no longer stored"
+    if call.state != "accepted":
+        return f"call {call.call} has not been accepted so far: it is safe to repeat"
+    when = time_text(call.at_s or 0.0)
+    if call.request is not None:
+        return f"call {call.call} was accepted at {when}, as request {call.request}"
+    where = f" to {format_count(len(call.tablets), 'tablet')}" if call.tablets else ""
+    size, files = format_bytes(call.size_bytes or 0), format_count(call.file_count or 0, "file")
     return (
-        f"call {found.call} was accepted at {when}: {found.kind} of "
-        f"{format_count(found.rows or 0, 'row')} "
+        f"call {call.call} was accepted at {when}: {call.kind} of "
+        f"{format_count(call.rows or 0, 'row')} "
         f"({size}) in {files}{where}"
     )
 
@@ -433,28 +435,28 @@ def _count(number: int | None) -> str | None:
     return None if number is None else f"{number:,}"
 
 
-def _totals(found: api.Table) -> list[tuple[str, str | None]]:
-    if found.size_bytes is None:
+def _totals(table: api.Table) -> list[tuple[str, str | None]]:
+    if table.size_bytes is None:
         return []
     return [
-        ("tablets", _count(found.tablets)),
-        ("files", _count(found.files)),
-        ("rows", _count(found.rows)),
-        ("size", format_bytes(found.size_bytes)),
+        ("tablets", _count(table.tablets)),
+        ("files", _count(table.files)),
+        ("rows", _count(table.rows)),
+        ("size", format_bytes(table.size_bytes)),
     ]
 
 
 QUARANTINES_SHOWN = 10
 
 
-def quarantine_texts(found: api.Status) -> list[str]:
+def quarantine_texts(status: api.Status) -> list[str]:
     """Return which tablets are quarantined and why, a sentence each; of many, of some."""
     shown = [
         f"table {quarantine.table}, tablet {quarantine.tablet}: {quarantine.reason};"
         f" `neve lift-quarantine {quarantine.table} {quarantine.tablet}` retries it"
-        for quarantine in found.quarantines[:QUARANTINES_SHOWN]
+        for quarantine in status.quarantines[:QUARANTINES_SHOWN]
     ]
-    more = found.quarantined - len(shown)
+    more = status.quarantined - len(shown)
     return [
         *shown,
         *(

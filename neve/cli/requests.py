@@ -59,46 +59,46 @@ def render_requests(listed: Sequence[api.Request], *, verbose: bool = False) -> 
     )
 
 
-def render_request(found: api.Request) -> RenderableType:
+def render_request(request: api.Request) -> RenderableType:
     """Render a request with its progress."""
     rows = facts(
         [
-            ("request", found.id),
-            ("table", found.table),
-            ("state", found.state + (f": {found.cause}" if found.cause else "")),
-            ("keys", _keys_text(found.keys)),
-            ("selector", _plugin_text(found.selector)),
-            ("transform", found.transform or None),
-            *_wanted_facts(found),
-            *((("cancelled"), keys.text) for keys in found.cancelled),
-            ("requested", f"{time_text(found.submitted_at_s)} UTC"),
-            *_progress_facts(found),
-            *_result_facts(found),
-            *(("note", note) for note in found.notes),
+            ("request", request.id),
+            ("table", request.table),
+            ("state", request.state + (f": {request.cause}" if request.cause else "")),
+            ("keys", _keys_text(request.keys)),
+            ("selector", _plugin_text(request.selector)),
+            ("transform", request.transform or None),
+            *_wanted_facts(request),
+            *((("cancelled"), keys.text) for keys in request.cancelled),
+            ("requested", f"{time_text(request.submitted_at_s)} UTC"),
+            *_progress_facts(request),
+            *_result_facts(request),
+            *(("note", note) for note in request.notes),
         ]
     )
-    if not found.tablets:
+    if not request.tablets:
         return rows
-    return lines(rows, "", _tablet_grid(found.tablets))
+    return lines(rows, "", _tablet_grid(request.tablets))
 
 
-def render_dry_run(found: api.DryRun) -> RenderableType:
+def render_dry_run(run: api.DryRun) -> RenderableType:
     """Render the files that a request would compact."""
-    transform = [("transform", found.transform), ("rows touched", NOT_COUNTED)]
-    touched = transform if found.transform else []
+    transform = [("transform", run.transform), ("rows touched", NOT_COUNTED)]
+    touched = transform if run.transform else []
     summary = facts(
         [
-            ("table", found.table),
-            ("tablets", f"{found.tablets:,}"),
-            ("files", f"{found.files:,}"),
-            ("size", format_bytes(found.size_bytes)),
-            ("rows", f"{found.rows:,}"),
-            ("rows in range", _row_count_text(found.rows_in_range)),
+            ("table", run.table),
+            ("tablets", f"{run.tablets:,}"),
+            ("files", f"{run.files:,}"),
+            ("size", format_bytes(run.size_bytes)),
+            ("rows", f"{run.rows:,}"),
+            ("rows in range", _row_count_text(run.rows_in_range)),
             *touched,
-            *(("note", note) for note in found.notes),
+            *(("note", note) for note in run.notes),
         ]
     )
-    if not found.per_tablet:
+    if not run.per_tablet:
         return summary
     columns = [
         ("TABLET", ""),
@@ -117,12 +117,12 @@ def render_dry_run(found: api.DryRun) -> RenderableType:
             _row_count_text(tablet.rows_in_range),
             "busy: the request would wait" if tablet.held else "free",
         )
-        for tablet in found.per_tablet
+        for tablet in run.per_tablet
     ]
     return lines(summary, "", grid(columns, rows))
 
 
-def _tablet_grid(found: Sequence[api.RequestTablet]) -> RenderableType:
+def _tablet_grid(tablets: Sequence[api.RequestTablet]) -> RenderableType:
     return grid(
         [
             ("TABLET", ""),
@@ -141,7 +141,7 @@ def _tablet_grid(found: Sequence[api.RequestTablet]) -> RenderableType:
                 tablet.running,
                 tablet.reason,
             )
-            for tablet in found
+            for tablet in tablets
         ],
     )
 
@@ -151,55 +151,55 @@ def _tablet_text(tablet: api.RequestTablet | api.DryTablet) -> str:
     return range_text(None, end, tablet.partition)
 
 
-def _wanted_facts(found: api.Request) -> list[tuple[str, str]]:
-    output = found.output or api.Output()
-    wanted = {
+def _wanted_facts(request: api.Request) -> list[tuple[str, str]]:
+    output = request.output or api.Output()
+    output_facts = {
         "codec": output.codec,
         "codec_level": output.codec_level,
         "row groups": None
         if not isinstance(output.row_group_bytes, int)
         else format_bytes(output.row_group_bytes),
-        "hints": ", ".join(f"{name}={value}" for name, value in found.hints.items()) or None,
-        "boost": found.boost or None,
+        "hints": ", ".join(f"{name}={value}" for name, value in request.hints.items()) or None,
+        "boost": request.boost or None,
         "deadline": None
-        if found.deadline_at_s is None
-        else f"{time_text(found.deadline_at_s)} UTC",
+        if request.deadline_at_s is None
+        else f"{time_text(request.deadline_at_s)} UTC",
     }
-    return [(name, str(value)) for name, value in wanted.items() if value is not None]
+    return [(name, str(value)) for name, value in output_facts.items() if value is not None]
 
 
-def _progress_facts(found: api.Request) -> list[tuple[str, str]]:
-    progress = found.progress
-    if found.ended_at_s is not None:
-        return [("took", _duration_text(found.submitted_at_s, found.ended_at_s))]
+def _progress_facts(request: api.Request) -> list[tuple[str, str]]:
+    progress = request.progress
+    if request.ended_at_s is not None:
+        return [("took", _duration_text(request.submitted_at_s, request.ended_at_s))]
     if progress is None:
         return []
     files = format_count(progress.files_left, "selected file")
     left = f"{format_bytes(progress.bytes_left)} in {files}"
-    return [("progress", f"{progress.fraction:.0%} · {sentence(found)}"), ("left", left)]
+    return [("progress", f"{progress.fraction:.0%} · {sentence(request)}"), ("left", left)]
 
 
 def _result_facts(request: api.Request) -> list[tuple[str, str]]:
     """Return the results of a request, or nothing if the history has none of its jobs."""
-    found = request.result
-    if found is not None and not found.jobs and found.complete and request.state == "done":
+    result = request.result
+    if result is not None and not result.jobs and result.complete and request.state == "done":
         return [("result", "nothing to do: no file needs rewriting")]
-    if found is None or not found.jobs:
+    if result is None or not result.jobs:
         return []
-    part = "" if found.complete else " (the history does not reach back to its first job)"
+    part = "" if result.complete else " (the history does not reach back to its first job)"
     dropped = {
-        "changed": found.changed,
-        "superseded": found.superseded,
-        "expired": found.expired,
-        "deleted": found.deleted,
-        "tombstones dropped": found.tombstones_dropped,
+        "changed": result.changed,
+        "superseded": result.superseded,
+        "expired": result.expired,
+        "deleted": result.deleted,
+        "tombstones dropped": result.tombstones_dropped,
     }
     words = ", ".join(f"{count:,} {what}" for what, count in dropped.items() if count)
-    sizes = f"{format_bytes(found.bytes_before)} → {format_bytes(found.bytes_after)}"
-    rows = f"{found.rows_before:,} → {found.rows_after:,}"
+    sizes = f"{format_bytes(result.bytes_before)} → {format_bytes(result.bytes_after)}"
+    rows = f"{result.rows_before:,} → {result.rows_after:,}"
     return [
-        ("jobs", f"{found.jobs:,}{part}"),
-        ("files", f"{found.files_before:,} → {found.files_after:,}"),
+        ("jobs", f"{result.jobs:,}{part}"),
+        ("files", f"{result.files_before:,} → {result.files_after:,}"),
         ("size", sizes),
         ("rows", rows + (f": {words}" if words else "")),
     ]
@@ -313,7 +313,7 @@ def compact(
     call: CallId = None,
 ) -> None:
     """Compact a table or a key range, optionally deleting or changing rows."""
-    wanted: dict[str, Any] = {
+    body: dict[str, Any] = {
         "start": start,
         "end": end,
         "selector": selector,
@@ -329,17 +329,16 @@ def compact(
     }
     timeout_s = wait_max_s(timeout, wait=wait)
     if dry_run:
-        found = session.client.dry_run(name, **wanted)
-        session.show(found, lambda: render_dry_run(found))
+        session.show(session.client.dry_run(name, **body), render_dry_run)
         return
-    request = session.client.compact(name, call=call, **wanted)
+    request = session.client.compact(name, call=call, **body)
     if wait:
         session.say(f"requested as {request.id}")
         wait_for(session, request, timeout_s)
         return
-    asked = request.status(tablets=0)
+    submitted = request.status(tablets=0)
     text = f"requested as {request.id}; `neve request show {name} {request.id}` shows its progress"
-    session.show(asked, text)
+    session.show(submitted, text)
 
 
 def wait_max_s(timeout: str | None, *, wait: bool) -> float | None:
@@ -365,13 +364,13 @@ def wait_for(session: Session, request: Request, timeout_s: float | None) -> Non
         timeout_s: Maximum time to wait; None means no limit.
     """
     try:
-        found = request.wait(progress=not session.as_json, timeout_s=timeout_s)
+        ended = request.wait(progress=not session.as_json, timeout_s=timeout_s)
     except KeyboardInterrupt:
         session.say(
             f"{request.id} continues; `neve request cancel {request.table} {request.id}` cancels it"
         )
         raise
-    session.show(found, lambda: render_request(found))
+    session.show(ended, render_request)
 
 
 # ------------------------------------------------------------------------------------ neve request
@@ -395,7 +394,7 @@ def list_requests(
     names = [table.name for table in client.tables()] if name is None else [name]
     listed = [request for table in names for request in client.requests(table, count)]
     listed.sort(key=lambda request: request.submitted_at_s, reverse=True)
-    session.show(listed, lambda: render_requests(listed, verbose=verbose))
+    session.show(listed, lambda listed: render_requests(listed, verbose=verbose))
 
 
 @verb("request show", Panel.COMPACTIONS, "neve request show users req-cc565346271b7be7 --wait")
@@ -409,12 +408,11 @@ def show_request(
     timeout: Timeout = None,
 ) -> None:
     """Show the progress of a request, in total and per tablet."""
-    asked = session.client.request(name, request)
+    handle = session.client.request(name, request)
     if wait:
-        wait_for(session, asked, wait_max_s(timeout, wait=wait))
+        wait_for(session, handle, wait_max_s(timeout, wait=wait))
         return
-    found = asked.status(tablets=tablets)
-    session.show(found, lambda: render_request(found))
+    session.show(handle.status(tablets=tablets), render_request)
 
 
 @verb("request cancel", Panel.COMPACTIONS, "neve request cancel users req-cc565346271b7be7")
@@ -430,7 +428,7 @@ def cancel_request(
     ] = None,
 ) -> None:
     """Cancel a request, or its part in some tablets. Committed work stays."""
-    found = session.client.request(name, request).cancel(start=start, end=end, tablet=tablet)
+    cancelled = session.client.request(name, request).cancel(start=start, end=end, tablet=tablet)
     whole = start is None and end is None and tablet is None
     text = f"{request} is being cancelled" if whole else f"part of {request} is cancelled"
-    session.show(found, text)
+    session.show(cancelled, text)

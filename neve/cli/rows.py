@@ -48,11 +48,12 @@ def read_rows(path: Path, columns: Callable[[], Sequence[api.Column]]) -> pa.Tab
         if suffix == ".parquet":
             return _read_in_process("parquet", path)
         if suffix == ".csv":
-            known = arrow_schema(
+            schema = arrow_schema(
                 Column(column.name, column.type, column.nullable) for column in columns()
             )
             convert = pyarrow.csv.ConvertOptions(
-                column_types={each.name: each.type for each in known}, strings_can_be_null=True
+                column_types={column.name: column.type for column in schema},
+                strings_can_be_null=True,
             )
             return pyarrow.csv.read_csv(path, convert_options=convert)
         if suffix in ARROW:
@@ -142,10 +143,10 @@ def read_schema(example: str | None, written: str | None) -> pa.Schema | None:
         raise InputError(f"file {example} cannot be read as Parquet: {error}") from error
 
 
-def _split_columns(written: str) -> list[str]:
+def _split_columns(text: str) -> list[str]:
     """Split at commas outside brackets."""
     parts, depth = [""], 0
-    for letter in written:
+    for letter in text:
         depth += (letter in "<([") - (letter in ">)]")
         if letter == "," and depth == 0:
             parts.append("")
@@ -177,6 +178,12 @@ End = Annotated[
 ]
 
 
+CallId = Annotated[
+    str | None,
+    typer.Option(help="Id of the call; a retry with the same id has no further effect."),
+]
+
+
 @verb("add", Panel.TABLES, "neve add users 2025/a.parquet 2025/b.parquet")
 def add(
     session: Session,
@@ -184,14 +191,13 @@ def add(
     paths: Annotated[
         list[str], typer.Argument(help="Files in the table's location.", metavar="FILE...")
     ],
-    call: Annotated[
-        str | None,
-        typer.Option(help="Id of the call; a retry with the same id has no further effect."),
-    ] = None,
+    call: CallId = None,
 ) -> None:
     """Add Parquet files in the table's location: all or none, at most 10,000."""
-    added = session.client.add_files(name, [_path_for_service(path) for path in paths], call=call)
-    session.show(added, render.add_sentence(added))
+    session.show(
+        session.client.add_files(name, [_path_for_service(path) for path in paths], call=call),
+        render.add_sentence,
+    )
 
 
 @verb("append", Panel.TABLES, "neve append users rows.csv")
@@ -204,15 +210,11 @@ def append(
             help="Parquet, CSV or Arrow file; `-` reads an Arrow stream.", metavar="FILE"
         ),
     ],
-    call: Annotated[
-        str | None,
-        typer.Option(help="Id of the call; a retry with the same id has no further effect."),
-    ] = None,
+    call: CallId = None,
 ) -> None:
     """Append the rows of a file on this machine."""
     rows = read_rows(file, lambda: session.client.describe(name).schema)
-    added = session.client.append(name, rows, call=call)
-    session.show(added, render.add_sentence(added))
+    session.show(session.client.append(name, rows, call=call), render.add_sentence)
 
 
 @verb("call", Panel.TABLES, "neve call users 019513d5-6c00-7000-8000-000000000000")
@@ -222,8 +224,7 @@ def call(
     call: Annotated[str, typer.Argument(help="Id of the call.", metavar="CALL")],
 ) -> None:
     """Show the outcome of a call: accepted, not accepted, or too old."""
-    found = session.client.call(name, call)
-    session.show(found, lambda: render.call_sentence(found))
+    session.show(session.client.call(name, call), render.call_sentence)
 
 
 @verb("scan", Panel.TABLES, "neve scan users --columns id,name --start 100 --end 200")
@@ -260,19 +261,19 @@ def scan(
         rows = session.client.count(name, start, end, **more)
         session.show({"rows": rows}, f"{rows:,}")
         return
-    wanted = names(columns) or None
-    reader = session.client.scan(name, wanted, start, end, batches=True, **more)
+    names_read = names(columns) or None
+    reader = session.client.scan(name, names_read, start, end, batches=True, **more)
     if output is not None:
         rows = write_rows(output, reader)
         session.show(
             {"rows": rows, "output": str(output)}, f"wrote {format_count(rows, 'row')} to {output}"
         )
         return
-    found = (row for batch in reader for row in batch.to_pylist())
-    shown = list(found if limit <= 0 else islice(found, limit))
-    cells = [[_cell_text(value) for value in row.values()] for row in shown]
-    session.show(shown, lambda: render.grid([(each, "") for each in reader.schema.names], cells))
-    if limit > 0 and next(found, None) is not None:
+    rows_read = (row for batch in reader for row in batch.to_pylist())
+    shown = list(rows_read if limit <= 0 else islice(rows_read, limit))
+    cells = [list(row.values()) for row in shown]
+    session.show(shown, lambda _: render.grid([(name, "") for name in reader.schema.names], cells))
+    if limit > 0 and next(rows_read, None) is not None:
         session.say(
             f"only the first {format_count(limit, 'row')}; --limit 0 shows all, --output "
             "writes a file"
@@ -284,7 +285,3 @@ def _path_for_service(path: str) -> str:
     if "://" in path or not Path(path).exists():
         return path
     return str(Path(path).resolve())
-
-
-def _cell_text(value: object) -> str | None:
-    return None if value is None else str(value)

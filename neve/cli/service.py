@@ -20,7 +20,6 @@ from neve.cli.compactors import (
     render_groups,
     render_scaling,
 )
-from neve.cli.doctor import try_cluster
 from neve.cli.render import (
     facts,
     lines,
@@ -44,80 +43,83 @@ TRIGGERS_SHOWN = 5
 """Number of tables whose last trigger `neve status` shows; `--json` has more."""
 
 
-def render_status(found: api.Status) -> RenderableType:
+def render_status(status: api.Status) -> RenderableType:
     """Render the state of the whole service."""
     return lines(
         facts(
             [
-                ("coordinator", f"up for {format_duration(max(found.now_s - found.started_s, 0))}"),
-                ("tables", found.tables),
-                ("tablets", _tablets_text(found)),
-                ("committed", f"{format_count(found.committed, 'job')}"),
-                ("failed", f"{format_count(found.failed, 'job')}"),
-                ("released", f"{found.released:,} reservations"),
-                ("quarantined", f"{format_count(found.quarantined, 'tablet')}"),
-                *(("quarantine", text) for text in quarantine_texts(found)),
-                *(("error", error) for error in found.errors),
-                *(("note", warning) for warning in found.warnings),
-                *(("store", store_warning) for store_warning in found.store_warnings),
+                (
+                    "coordinator",
+                    f"up for {format_duration(max(status.now_s - status.started_s, 0))}",
+                ),
+                ("tables", status.tables),
+                ("tablets", _tablets_text(status)),
+                ("committed", f"{format_count(status.committed, 'job')}"),
+                ("failed", f"{format_count(status.failed, 'job')}"),
+                ("released", f"{status.released:,} reservations"),
+                ("quarantined", f"{format_count(status.quarantined, 'tablet')}"),
+                *(("quarantine", text) for text in quarantine_texts(status)),
+                *(("error", error) for error in status.errors),
+                *(("note", warning) for warning in status.warnings),
+                *(("store", store_warning) for store_warning in status.store_warnings),
                 *(
                     ("trigger", _trigger_text(trigger))
-                    for trigger in found.triggers[:TRIGGERS_SHOWN]
+                    for trigger in status.triggers[:TRIGGERS_SHOWN]
                 ),
             ]
         ),
         "",
-        render_groups(found.groups),
-        *render_scaling(found.groups),
+        render_groups(status.groups),
+        *render_scaling(status.groups),
         "",
-        render_compactors(found.compactors),
+        render_compactors(status.compactors),
     )
 
 
-def _tablets_text(found: api.Status) -> str:
+def _tablets_text(status: api.Status) -> str:
     """Return the number of known tablets, and whether the first scan may add more."""
-    if not found.tables_unscanned:
-        return f"{found.tablets_known:,}"
+    if not status.tables_unscanned:
+        return f"{status.tablets_known:,}"
     return (
-        f"{found.tablets_known:,} so far: the first scan since the start is running, "
-        f"{found.tables_unscanned:,} of {format_count(found.tables, 'table')} left"
+        f"{status.tablets_known:,} so far: the first scan since the start is running, "
+        f"{status.tables_unscanned:,} of {format_count(status.tables, 'table')} left"
     )
 
 
-def _trigger_text(found: api.TableTrigger) -> str:
+def _trigger_text(trigger: api.TableTrigger) -> str:
     counts = [
         f"{count:,} {verdict}"
         for verdict, count in (
-            ("accepted", found.accepted),
-            ("held", found.held),
-            ("refused", found.refused),
-            ("failed", found.failed),
+            ("accepted", trigger.accepted),
+            ("held", trigger.held),
+            ("refused", trigger.refused),
+            ("failed", trigger.failed),
         )
         if count
     ]
     tablets = f"tablets: {', '.join(counts)}" if counts else "no planner was asked"
-    asked = f"{found.table}: {found.trigger} at {time_text(found.triggered_at_s)}, {tablets}"
-    return f"{asked} ({found.refusal})" if found.refusal else asked
+    summary = (
+        f"{trigger.table}: {trigger.trigger} at {time_text(trigger.triggered_at_s)}, {tablets}"
+    )
+    return f"{summary} ({trigger.refusal})" if trigger.refusal else summary
 
 
 @verb("status", Panel.SEE, "neve status")
 def status(session: Session) -> None:
     """Show the state of the whole service."""
     try:
-        found = session.client.status()
+        state = session.client.status()
     except UnavailableError as error:
+        from neve.cli.doctor import try_cluster
+
         # With a cluster address in the environment, explain why no service could be started there.
-        wrong = [
-            attempt_try.found
-            for attempt_try in try_cluster()
-            if attempt_try.refused or attempt_try.odd
-        ]
+        wrong = [check.found for check in try_cluster() if check.refused or check.odd]
         if not wrong:
             raise
         raise UnavailableError("; ".join((str(error), *wrong))) from error
     for fault in session.stack_faults:
         session.say(f"warning: {fault}")
-    session.show(found, lambda: render_status(found))
+    session.show(state, render_status)
 
 
 # -------------------------------------------------------------------------------------------- Stack
@@ -269,20 +271,20 @@ def logs(
 
     folder = stack_folder(home, stack, ended=True)
     state = folder.load()
-    found = StackLogs(folder.logs, None if state is None else state.ray_folder)
+    stack_logs = StackLogs(folder.logs, None if state is None else state.ray_folder)
     if part is None:
         if follow:
             raise RequestError("--follow needs the name of a process; `neve logs` lists them")
-        paths = {each: str(found.files(each)[-1]) for each in found.parts()}
+        paths = {part: str(stack_logs.files(part)[-1]) for part in stack_logs.parts()}
         text = "\n".join(f"{name:24} {path}" for name, path in paths.items())
         session.show(paths, text or "none")
         return
-    lines_found = found.tail(part, lines) if lines else []
+    newest = stack_logs.tail(part, lines) if lines else []
     if not follow:
-        session.show({"part": part, "lines": lines_found}, lambda: "\n".join(lines_found))
+        session.show({"part": part, "lines": newest}, "\n".join(newest))
         return
-    session.write("".join(f"{visible(line)}\n" for line in lines_found))
-    for line in found.follow(part, threading.Event().wait):
+    session.write("".join(f"{visible(line)}\n" for line in newest))
+    for line in stack_logs.follow(part, threading.Event().wait):
         session.write(f"{visible(line)}\n")
 
 
@@ -390,7 +392,7 @@ def check_settings(
     shown, remarks = shown_settings(loaded), setting_remarks(loaded)
     session.show(
         {"settings": settings_to_document(shown), "remarks": remarks},
-        lambda: render.lines(_settings_grid(shown), *(f"note: {remark}" for remark in remarks)),
+        render.lines(_settings_grid(shown), *(f"note: {remark}" for remark in remarks)),
     )
 
 
@@ -403,10 +405,10 @@ def show_settings(
     ] = False,
 ) -> None:
     """Show the settings of the running service and the source of each value."""
-    found = session.client.config()
+    settings = session.client.config()
     if given:
-        found = [setting for setting in found if setting.source != "default"]
-    session.show({"settings": found}, lambda: _settings_grid(found))
+        settings = [setting for setting in settings if setting.source != "default"]
+    session.show({"settings": settings}, lambda _: _settings_grid(settings))
 
 
 def _settings_grid(shown: Sequence[_SettingLike]) -> RenderableType:

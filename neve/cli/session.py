@@ -30,6 +30,7 @@ from common.errors import (
     UnknownOutcomeError,
 )
 from common.setting_rules import SettingError
+from neve.cli.render import KnownTables
 from neve.client import Client
 from neve.client.connect import connect, find_target
 from neve.client.errors import (
@@ -72,9 +73,9 @@ Verbose = Annotated[
 WholeIds = Annotated[bool, typer.Option("--verbose", help="Show whole ids.")]
 
 
-def names(written: str | None) -> tuple[str, ...]:
+def names(texts: str | None) -> tuple[str, ...]:
     """Return column names from a comma-separated text."""
-    return tuple(part.strip() for part in (written or "").split(",") if part.strip())
+    return tuple(part.strip() for part in (texts or "").split(",") if part.strip())
 
 
 DOCUMENT_BYTES_MAX = 512 * 1024**2
@@ -174,7 +175,7 @@ _UNSEEN = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]|[\u200e\u200f\u2028-\u202
 
 def visible(text: str) -> str:
     """Return a text with escapes in place of characters that would control a terminal."""
-    return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _UNSEEN.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 class TerminalConsole(Console):
@@ -222,13 +223,18 @@ class Session:
             self._client = connect(self.url, self._token, stack=self.stack)
         return self._client
 
-    def show(self, value: Any, render: Callable[[], RenderableType] | RenderableType) -> None:
-        """Print a result: as JSON, or in the human-readable form that `render` returns."""
+    @property
+    def keys(self) -> KnownTables:
+        """The keys of tablets; tables are read when the first tablet is shown."""
+        return KnownTables(self.client.tables)
+
+    def show(self, value: Any, render: Callable[[Any], RenderableType] | RenderableType) -> None:
+        """Print a result: as JSON, or in the human-readable form that `render` returns for it."""
         if self.as_json:
             self.write(json.dumps(to_dictionaries(value), indent=2, default=str) + "\n")
         else:
             with self._out.capture() as capture:
-                self._out.print(render() if callable(render) else render, markup=False)
+                self._out.print(render(value) if callable(render) else render, markup=False)
             self.write("".join(line.rstrip() + "\n" for line in capture.get().splitlines()))
 
     def show_or_watch(
@@ -249,16 +255,16 @@ class Session:
             every_s: Interval between repetitions.
         """
         if not watch:
-            found = look()
-            self.show(found, lambda: render(found))
+            result = look()
+            self.show(result, render)
             return
         pause = Event()
         while True:
-            found = look()
+            result = look()
             if self.as_json:
-                self.write(json.dumps(to_dictionaries(found), default=str) + "\n")
+                self.write(json.dumps(to_dictionaries(result), default=str) + "\n")
             else:
-                self.show(found, render(found))
+                self.show(result, render)
                 self.write("\n")
             pause.wait(every_s)
 
@@ -313,9 +319,9 @@ def to_dictionaries(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, Mapping):
-        return {name: to_dictionaries(each) for name, each in value.items()}
+        return {name: to_dictionaries(item) for name, item in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str | bytes):
-        return [to_dictionaries(each) for each in value]
+        return [to_dictionaries(item) for item in value]
     return value
 
 
@@ -427,18 +433,18 @@ def _option(name: str, annotation: Any, *, default: Any = None) -> inspect.Param
     )
 
 
-def name_values(written: Iterable[str], what: str) -> dict[str, str]:
+def name_values(texts: Iterable[str], what: str) -> dict[str, str]:
     """Return `name=value` texts as a dictionary.
 
     Args:
-        written: Texts given by the user.
+        texts: Texts given by the user.
         what: What a text stands for, such as "setting"; used in the message.
 
     Raises:
         RequestError: A text has no `=`.
     """
     values: dict[str, str] = {}
-    for text in written:
+    for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise RequestError(f"{what} {text!r} is not of the form name=value")

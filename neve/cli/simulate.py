@@ -127,7 +127,7 @@ def simulate(
     )
     outcomes = _simulated(session, source, workers, days=days, seed=seed)
     _write(outcomes, source.text, csv=csv, plots=plots, report=report)
-    session.show(_as_document(outcomes), lambda: render_outcomes(outcomes))
+    session.show(_as_document(outcomes), lambda _: render_outcomes(outcomes))
 
 
 @verb("record", Panel.SEE, "neve record users --for 10m")
@@ -233,8 +233,8 @@ def _of_service(
     )
     # People do not read the files and arrivals: there are too many.
     shown = [
-        {name: value for name, value in each.items() if name not in {"files", "arrivals"}}
-        for each in document["table"]
+        {name: value for name, value in table.items() if name not in {"files", "arrivals"}}
+        for table in document["table"]
     ]
     return _Source(document, json.dumps({**document, "table": shown}, indent=2))
 

@@ -6,8 +6,6 @@ import typer
 
 from neve import api
 from neve.cli import render
-from neve.cli.render import KnownTables
-from neve.cli.rows import read_schema
 from neve.cli.session import (
     Columns,
     Name,
@@ -60,8 +58,10 @@ def create(
     paused: Annotated[bool, typer.Option("--paused", help="Create the table paused.")] = False,
 ) -> None:
     """Create a table."""
+    from neve.cli.rows import read_schema
+
     given = read_schema(example, schema)
-    made = session.client.create_table(
+    created = session.client.create_table(
         name,
         absolute(location),
         schema=given,
@@ -75,39 +75,36 @@ def create(
         partition_by=names(partition_by),
         paused=paused,
     )
-    _say_unread(session, made, settings or [])
-    for note in made.notes:
+    _say_unread(session, created, settings or [])
+    for note in created.notes:
         session.say(f"note: {note}")
-    session.show(made, lambda: render.render_table(made))
+    session.show(created, render.render_table)
 
 
 @verb("table list", Panel.TABLES, "neve table list")
 def list_tables(session: Session) -> None:
     """List the tables."""
-    found = session.client.tables()
-    session.show(found, lambda: render.render_tables(found))
+    session.show(session.client.tables(), render.render_tables)
 
 
 @verb("table describe", Panel.TABLES, "neve table describe users")
 def describe(session: Session, name: Name) -> None:
     """Show a table, its columns, totals and settings."""
-    found = session.client.describe(name)
-    session.show(found, lambda: render.render_table(found))
+    session.show(session.client.describe(name), render.render_table)
 
 
 @verb("table tablets", Panel.TABLES, "neve table tablets users")
 def tablets(session: Session, name: Name) -> None:
     """List the tablets of a table."""
-    found = session.client.tablets(name)
-    session.show(found, lambda: render.render_tablets(found))
+    session.show(session.client.tablets(name), render.render_tablets)
 
 
 @verb("table files", Panel.TABLES, "neve table files users")
 def files(session: Session, name: Name) -> None:
     """List the files of a table."""
-    found = session.client.files(name)
-    keys = KnownTables(session.client.tables)
-    session.show(found, lambda: render.render_files(found, name, keys))
+    session.show(
+        session.client.files(name), lambda listed: render.render_files(listed, name, session.keys)
+    )
 
 
 @verb("table set", Panel.TABLES, "neve table set users ttl=30d codec_level=6")
@@ -139,7 +136,7 @@ def set_settings(
         widen_columns=_columns(widen_column),
     )
     _say_unread(session, changed, settings or [])
-    session.show(changed, lambda: render.render_changes(before, changed))
+    session.show(changed, lambda _: render.render_changes(before, changed))
 
 
 @verb("table drop", Panel.TABLES, "neve table drop users --yes")
@@ -157,28 +154,24 @@ def drop(
     if not yes and not session.as_json:
         typer.confirm(f"Drop table {name} {what}?", abort=True, err=True)
     dropped = session.client.drop(name, delete_files=delete_files)
-    session.show(
-        {"dropped": name, **to_dictionaries(dropped)}, lambda: render.drop_sentence(dropped)
-    )
+    session.show({"dropped": name, **to_dictionaries(dropped)}, render.drop_sentence(dropped))
 
 
 @verb("pause", Panel.COMPACTIONS, "neve pause users")
 def pause(session: Session, name: Name) -> None:
     """Pause a table: no new job starts; running jobs continue."""
-    found = session.client.pause(name)
-    session.show(found, f"{name} is {found.state}")
+    session.show(session.client.pause(name), lambda table: f"{name} is {table.state}")
 
 
 @verb("resume", Panel.COMPACTIONS, "neve resume users")
 def resume(session: Session, name: Name) -> None:
     """Resume a paused table."""
-    found = session.client.resume(name)
-    session.show(found, f"{name} is {found.state}")
+    session.show(session.client.resume(name), lambda table: f"{name} is {table.state}")
 
 
-def _say_unread(session: Session, table: api.Table, written: list[str]) -> None:
+def _say_unread(session: Session, table: api.Table, settings: list[str]) -> None:
     """Print a note for each given setting that has no effect."""
-    for text in written:
+    for text in settings:
         name = known_name(text.partition("=")[0].strip()) or ""
         if name in table.without_effect:
             session.say(f"note: {name} {table.without_effect[name]}")

@@ -14,7 +14,6 @@ from neve.api import Operation
 from neve.cli.render import (
     RIGHT,
     WHOLE,
-    KnownTables,
     TabletKeys,
     grid,
     lines,
@@ -36,14 +35,14 @@ from neve.client.errors import CallerError
 
 
 def render_explanations(
-    found: Sequence[api.Explanation], keys: TabletKeys, *, verbose: bool = False
+    explanations: Sequence[api.Explanation], keys: TabletKeys, *, verbose: bool = False
 ) -> RenderableType:
     """Render the state of tablets with reasons, one paragraph per tablet.
 
     Each paragraph begins with the keys of the tablet and the id that other commands accept.
     """
     parts: list[RenderableType | str] = []
-    for explanation in found:
+    for explanation in explanations:
         where = shortened(keys(explanation.table, explanation.tablet))
         parts += [f"{explanation.table}, tablet {where} (id {explanation.tablet})"]
         parts += [f"  {sentence}" for sentence in explanation.sentences]
@@ -52,11 +51,11 @@ def render_explanations(
     return lines(*(parts or ["none"]))
 
 
-def render_story(found: api.Story, keys: TabletKeys) -> RenderableType:
+def render_story(story: api.Story, keys: TabletKeys) -> RenderableType:
     """Render the history of a tablet, one event per row. `keys` maps tablets to their keys."""
-    where = shortened(keys(found.table, found.tablet))
+    where = shortened(keys(story.table, story.tablet))
     return lines(
-        f"{found.table}, tablet {where} (id {found.tablet})",
+        f"{story.table}, tablet {where} (id {story.tablet})",
         grid(
             [("TIME (UTC)", WHOLE), ("KIND", ""), ("WHAT HAPPENED", "")],
             [
@@ -65,19 +64,19 @@ def render_story(found: api.Story, keys: TabletKeys) -> RenderableType:
                     entry.kind,
                     entry.sentence,
                 )
-                for entry in found.entries
+                for entry in story.entries
             ],
         ),
     )
 
 
 def render_live_bytes(
-    found: Sequence[api.LiveBytes], table: str, keys: TabletKeys
+    listed: Sequence[api.LiveBytes], table: str, keys: TabletKeys
 ) -> RenderableType:
     """Render the live bytes of tablets.
 
     Args:
-        found: Live bytes per tablet.
+        listed: Live bytes per tablet.
         table: The table that they belong to.
         keys: Keys of its tablets.
     """
@@ -107,7 +106,7 @@ def render_live_bytes(
                 None if live.elapsed_s is None else f"{live.elapsed_s:.1f} s",
                 None if live.since_s is None else time_text(live.since_s),
             )
-            for live in found
+            for live in listed
         ],
     )
 
@@ -133,13 +132,14 @@ def explain(
                 f"--history needs a tablet: `neve explain {name} TABLET --history`; `neve "
                 f"table tablets {name}` lists the tablets"
             )
-        story = session.client.story(name, tablet)
-        session.show(story, lambda: render_story(story, KnownTables(session.client.tables)))
+        session.show(
+            session.client.story(name, tablet), lambda story: render_story(story, session.keys)
+        )
         return
-    found = session.client.explain(name, tablet)
+    explanations = session.client.explain(name, tablet)
     session.show(
-        found,
-        lambda: render_explanations(found, KnownTables(session.client.tables), verbose=verbose),
+        explanations,
+        lambda explanations: render_explanations(explanations, session.keys, verbose=verbose),
     )
 
 
@@ -158,8 +158,10 @@ def analyze(
     Compactors read only the necessary columns, after all other jobs. Nothing is rewritten.
     """
     timeout_s = parse_duration_s(timeout, "--timeout") if wait else None
-    found = session.client.analyze(name, tablet, timeout_s=timeout_s)
-    session.show(found, lambda: render_live_bytes(found, name, KnownTables(session.client.tables)))
+    session.show(
+        session.client.analyze(name, tablet, timeout_s=timeout_s),
+        lambda analyzed: render_live_bytes(analyzed, name, session.keys),
+    )
 
 
 @verb("lift-quarantine", Panel.CONTROL, "neve lift-quarantine users")
@@ -188,9 +190,10 @@ def lower_watermark(
     ] = None,
 ) -> None:
     """Lower the watermark of a tablet so that it accepts older rows again."""
-    found = session.client.lower_watermark(name, tablet, to)
+    lowered = session.client.lower_watermark(name, tablet, to)
     session.show(
-        found, f"watermark: {found.before or 'none'} → {found.after or 'none'}; {found.may_rise}"
+        lowered,
+        f"watermark: {lowered.before or 'none'} → {lowered.after or 'none'}; {lowered.may_rise}",
     )
 
 
@@ -225,7 +228,7 @@ def render_operations(
                 operation.id,
                 operation.kind,
                 None if operation.at is None else shortened(operation.at),
-                ", ".join(shortened(keys(table, one)) for one in operation.tablets),
+                ", ".join(shortened(keys(table, tablet)) for tablet in operation.tablets),
                 time_text(operation.since_s),
                 operation.step,
                 operation.waits,
@@ -291,7 +294,7 @@ def split(
         into=parts,
         wait=wait,
         timeout_s=timeout_s,
-        progress=lambda each: session.say(f"split at {each.at} started"),
+        progress=lambda started: session.say(f"split at {started.at} started"),
     )
     _show_started(session, name, begun, wait=wait)
 
@@ -340,7 +343,7 @@ def merge(
         end=end,
         wait=wait,
         timeout_s=timeout_s,
-        progress=lambda each: session.say(f"merge at {each.at} started"),
+        progress=lambda started: session.say(f"merge at {started.at} started"),
     )
     _show_started(session, name, begun, wait=wait)
 
@@ -348,14 +351,16 @@ def merge(
 @verb("table operations", Panel.TABLES, "neve table operations users")
 def operations(session: Session, name: Name, *, verbose: WholeIds = False) -> None:
     """List the splits and merges in progress with what they wait for."""
-    under_way, keys = session.client.operations(name), KnownTables(session.client.tables)
-    session.show(under_way, lambda: render_operations(under_way, name, keys, verbose=verbose))
+    session.show(
+        session.client.operations(name),
+        lambda under_way: render_operations(under_way, name, session.keys, verbose=verbose),
+    )
 
 
 def _abandon_operations(session: Session, name: str, kind: str, tablet: str | None) -> None:
     """Abandon all operations of a kind, or those of one tablet."""
-    found = session.client.operations(name, tablet=tablet)
-    given_up = [operation for operation in found if operation.kind == kind]
+    under_way = session.client.operations(name, tablet=tablet)
+    given_up = [operation for operation in under_way if operation.kind == kind]
     for operation in given_up:
         session.client.abandon(name, operation.id)
     ended = ", ".join(f"{kind} at {operation.at}" for operation in given_up)

@@ -14,6 +14,7 @@ The package imports httpx, pyarrow and `neve.api`, and nothing else of the proje
     errors        exceptions, grouped by who must act
     tables        create, describe, change, drop, pause
     rows          add, append, files, scan
+    arrow         rows as Arrow data; loads pyarrow, so it is imported on first use
     imports       import and export
     requests      compactions: submit, follow, wait, cancel
     tablets       explain, story, live bytes, quarantine, watermarks, splits and merges
@@ -29,7 +30,6 @@ A call: a method builds a body of `neve.api` → `Connection` sends it, and retr
 that got no answer → a problem becomes an exception → JSON becomes a value of `neve.api`.
 """
 
-from types import TracebackType
 from typing import Self
 
 from neve.client.access import AccessCalls
@@ -115,10 +115,5 @@ class Client(
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.close()

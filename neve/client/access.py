@@ -21,6 +21,7 @@ class AccessCalls:
             table: Return only calls about this table.
             caller: Return only calls of this caller.
         """
-        parameters = {"count": count, "table": table, "caller": caller}
-        answer = self._connection.call("GET", "/v1/audit", parameters=parameters)
+        answer = self._connection.call(
+            "GET", "/v1/audit", parameters={"count": count, "table": table, "caller": caller}
+        )
         return decode_list(AuditEntry, answer, "entries")

@@ -49,8 +49,7 @@ class CompactorCalls:
 
     def compactors(self) -> list[Compactor]:
         """Return the compactors that the coordinator knows."""
-        answer = self._connection.call("GET", "/v1/compactors")
-        return decode_list(Compactor, answer, "compactors")
+        return decode_list(Compactor, self._connection.call("GET", "/v1/compactors"), "compactors")
 
     def drain(self, compactor: str) -> None:
         """Let a compactor finish its jobs, and assign no new ones to it."""
@@ -65,8 +64,7 @@ class CompactorCalls:
                 None: `compactor.drain_timeout_s` of the service.
         """
         path = f"/v1/compactors/{quote(compactor, safe='')}/stop"
-        parameters = {} if wait_max_s is None else {"wait_max_s": wait_max_s}
-        self._connection.call("POST", path, parameters=parameters)
+        self._connection.call("POST", path, parameters={"wait_max_s": wait_max_s})
 
     def groups(self) -> list[Group]:
         """Return the compaction groups, with their queue, compactors and scaling."""

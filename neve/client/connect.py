@@ -134,11 +134,11 @@ def find_target(
     environ = os.environ if environ is None else environ
     token = token or _given_token(environ)
     stacks = _running_stacks(environ)
-    wanted, source = (url, "given") if url else (environ.get(URL_VARIABLE), URL_VARIABLE)
-    if wanted and (url or not stack):
-        own = [target for target in stacks.values() if target.url == wanted.rstrip("/")]
-        found = own[0] if own else Target(wanted, None, source)
-        return replace(found, url=wanted, token=token or found.token, source=source)
+    address, source = (url, "given") if url else (environ.get(URL_VARIABLE), URL_VARIABLE)
+    if address and (url or not stack):
+        own = [target for target in stacks.values() if target.url == address.rstrip("/")]
+        named = own[0] if own else Target(address, None, source)
+        return replace(named, url=address, token=token or named.token, source=source)
     local = _choose_stack(stacks, stack or environ.get(STACK_VARIABLE) or None)
     return replace(local, token=token or local.token)
 
@@ -170,11 +170,11 @@ def _choose_stack(stacks: Mapping[str, Target], name: str | None) -> Target:
 def _running_stacks(environ: Mapping[str, str]) -> dict[str, Target]:
     """Return the running local stacks that have a gateway, by name."""
     home = Path(environ.get(HOME_VARIABLE) or Path.home() / ".neve").expanduser()
-    found = {
+    targets = {
         path.parent.name: _target_of_folder(path.parent)
         for path in sorted(home.glob("*/state.json"))
     }
-    return {name: target for name, target in found.items() if target is not None}
+    return {name: target for name, target in targets.items() if target is not None}
 
 
 def _target_of_folder(folder: Path) -> Target | None:
@@ -187,7 +187,7 @@ def _target_of_folder(folder: Path) -> Target | None:
     url = state.get("gateway_url") if isinstance(state, dict) else None
     if not isinstance(url, str) or not url:
         return None
-    processes = [each for each in state.get("processes") or () if isinstance(each, dict)]
+    processes = [process for process in state.get("processes") or () if isinstance(process, dict)]
     ended = [
         str(process.get("role", "")) for process in processes if _has_ended(process.get("pid"))
     ]

@@ -7,6 +7,7 @@ other modules of this package define the individual calls.
 import json
 import secrets
 import ssl
+import sys
 import time  # noqa: TID251  the client may import no clock of the project
 import types
 import typing
@@ -15,9 +16,7 @@ from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar, cast
 
-import httpx
-
-from neve.api import CALL_HEADER, PROBLEM
+from neve.api import CALL_HEADER, PROBLEM, FilePage, TabletPage
 from neve.api.files import open_regular
 from neve.client.errors import (
     CallerError,
@@ -28,10 +27,20 @@ from neve.client.errors import (
     error_of,
 )
 
+# httpx loads its own command line, with click, rich and pygments, if it finds them. None in the
+# table of modules marks it as not installed.
+_modules = cast("dict[str, Any]", sys.modules)
+_modules.setdefault("httpx._main", None)
+import httpx  # noqa: E402
+
+if _modules["httpx._main"] is None:
+    del _modules["httpx._main"]
+
 # ---------------------------------------------------------------------------- Wire models from JSON
 
 
 T = TypeVar("T")
+_Page = TypeVar("_Page", FilePage, TabletPage)
 
 
 def decode(kind: type[T], value: Any) -> T:
@@ -64,7 +73,7 @@ def decode_list(kind: type[T], answer: Any, name: str) -> list[T]:
     if not isinstance(listed, list):
         message = f"the service's answer has no list {name!r}; are the versions alike?"
         raise ProtocolError(message)
-    return [decode(kind, each) for each in listed]
+    return [decode(kind, item) for item in listed]
 
 
 def _decode(kind: Any, value: Any, where: str) -> Any:
@@ -77,7 +86,7 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
         present = [option for option in inner if option is not type(None)]
         return None if value is None else _decode(present[0], value, where)
     if origin is tuple and isinstance(value, list | tuple):
-        return tuple(_decode(inner[0], each, where) for each in value)
+        return tuple(_decode(inner[0], item, where) for item in value)
     if origin is dict and isinstance(value, dict):
         return dict(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -92,15 +101,15 @@ def _decode_object(kind: type[Any], value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise ValueError(f"{where} is {value!r}, expected an object")  # noqa: TRY004  one kind of error for callers
     hints = typing.get_type_hints(kind)
-    known: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for field in fields(kind):
         if field.name in value:
-            known[field.name] = _decode(
+            values[field.name] = _decode(
                 hints[field.name], value[field.name], f"{where}.{field.name}"
             )
         elif field.default is MISSING and field.default_factory is MISSING:
             raise ValueError(f"{where}.{field.name} is missing")
-    return kind(**known)
+    return kind(**values)
 
 
 # -------------------------------------------------------------------------------------------- Calls
@@ -206,6 +215,14 @@ class Connection:
             error.call = call
             raise
         return _json(response)
+
+    def pages(self, path: str, kind: type[_Page]) -> Iterator[_Page]:
+        """Yield the pages of a listing."""
+        page = decode(kind, self.call("GET", path))
+        yield page
+        while page.next is not None:
+            page = decode(kind, self.call("GET", path, parameters={"after": page.next}))
+            yield page
 
     @contextmanager
     def stream(

@@ -65,7 +65,7 @@ class ImportCalls:
                 directory, so that the table may be compacted.
             dry_run: Report what would be done, and change nothing.
         """
-        wanted = NewImport(
+        body = NewImport(
             location=location,
             name=name,
             key=tuple(key),
@@ -80,7 +80,7 @@ class ImportCalls:
             readers_use_manifest=readers_use_manifest,
             dry_run=dry_run,
         )
-        return self._imported(wanted, progress)
+        return self._imported(body, progress)
 
     def _imported(self, wanted: NewImport, progress: OnImport | None) -> ImportReport:
         body = asdict(wanted)
@@ -96,10 +96,10 @@ class ImportCalls:
 
     def manifest(self, table: str) -> dict[str, Any]:
         """Return the current manifest: the description of a table and all its files."""
-        found = self._connection.call("GET", table_path(table, "manifest"))
-        if not isinstance(found, dict):
+        answer = self._connection.call("GET", table_path(table, "manifest"))
+        if not isinstance(answer, dict):
             raise ProtocolError("the service's answer is no manifest; are the versions alike?")
-        return found
+        return answer
 
     def export(
         self,

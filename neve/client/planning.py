@@ -30,8 +30,9 @@ class PlanningCalls:
             group: Return the jobs of this compaction group; None: of all groups.
             count: Maximum number of entries.
         """
-        parameters = {"group": group, "count": count}
-        answer = self._connection.call("GET", "/v1/queue", parameters=parameters)
+        answer = self._connection.call(
+            "GET", "/v1/queue", parameters={"group": group, "count": count}
+        )
         return decode_list(PlannedJob, answer, "jobs")
 
     def plan(self, table: str) -> Plan:
@@ -51,9 +52,8 @@ class PlanningCalls:
         Args:
             table: Return only this table; None: all tables.
         """
-        parameters = None if table is None else {"table": table}
-        found = self._connection.call("GET", "/v1/backlog", parameters=parameters)
-        return decode_list(Backlog, found, "backlog")
+        answer = self._connection.call("GET", "/v1/backlog", parameters={"table": table})
+        return decode_list(Backlog, answer, "backlog")
 
     def owed_tablets(self, table: str, count: int = 100) -> list[OwedTablet]:
         """Return the tablets of a table with the largest backlog, largest first.
@@ -64,10 +64,10 @@ class PlanningCalls:
             table: Name of the table.
             count: Maximum number of tablets.
         """
-        found = self._connection.call(
+        answer = self._connection.call(
             "GET", table_path(table, "backlog"), parameters={"count": count}
         )
-        return decode_list(OwedTablet, found, "tablets")
+        return decode_list(OwedTablet, answer, "tablets")
 
     def backlog_history(self, table: str | None = None) -> list[BacklogPoint]:
         """Return the backlog over the last hour, oldest point first.
@@ -77,9 +77,8 @@ class PlanningCalls:
         Args:
             table: Return the backlog of this table; None: the total of all tables.
         """
-        parameters = None if table is None else {"table": table}
-        found = self._connection.call("GET", "/v1/backlog/history", parameters=parameters)
-        return decode_list(BacklogPoint, found, "history")
+        answer = self._connection.call("GET", "/v1/backlog/history", parameters={"table": table})
+        return decode_list(BacklogPoint, answer, "history")
 
     def maintenance(self, table: str, tablet: str | None = None) -> TableMaintenance:
         """Return possible maintenance of tablets: gain, cost and memory, or why it is not done.
@@ -88,9 +87,10 @@ class PlanningCalls:
             table: Name of the table.
             tablet: One tablet, identified by its end; None: the first tablets of the table.
         """
-        parameters = {} if tablet is None else {"tablet": tablet}
         path = table_path(table, "maintenance")
-        return decode(TableMaintenance, self._connection.call("GET", path, parameters=parameters))
+        return decode(
+            TableMaintenance, self._connection.call("GET", path, parameters={"tablet": tablet})
+        )
 
     def trigger(self, table: str, tablet: str | None = None) -> Trigger:
         """Run the planner of a table now, and return its decision for each tablet.

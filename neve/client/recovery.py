@@ -77,9 +77,8 @@ class RecoveryCalls:
             delete: Hand the files to the collector, which deletes them after the grace period.
             progress: Called with each progress update.
         """
-        parameters = {"delete": delete}
         return self._follow_lines(
-            GcReport, table_path(table, "gc"), progress, parameters=parameters
+            GcReport, table_path(table, "gc"), progress, parameters={"delete": delete}
         )
 
     def rebuild(

@@ -4,7 +4,6 @@ import importlib.util
 import time  # noqa: TID251  the client may import no clock of the project
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 from urllib.parse import quote
 
@@ -41,12 +40,7 @@ class ProgressBar:
             self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -145,8 +139,7 @@ class Request:
             tablet: One tablet, identified by its end.
         """
         body = {"start": start, "end": end, "tablet": tablet}
-        answer = self._connection.call("POST", self._path("cancel"), body=body)
-        return decode(api.Request, answer)
+        return decode(api.Request, self._connection.call("POST", self._path("cancel"), body=body))
 
     def wait(self, *, progress: bool = False, timeout_s: float | None = None) -> api.Request:
         """Wait until the request is done, and return its final state.
@@ -162,11 +155,11 @@ class Request:
                 The request continues.
         """
         with ProgressBar(f"compact {self.table}", shown=progress) as bar:
-            found = self._followed(bar, timeout_s)
-        if found.state == "done":
-            return found
+            ended = self._followed(bar, timeout_s)
+        if ended.state == "done":
+            return ended
         raise RequestFailedError(
-            f"request {self.id} of table {self.table!r} is {_why_not_done(found)}", code=found.state
+            f"request {self.id} of table {self.table!r} is {_why_not_done(ended)}", code=ended.state
         )
 
     def _followed(self, bar: ProgressBar, timeout_s: float | None) -> api.Request:
@@ -175,15 +168,15 @@ class Request:
         heard_s = time.monotonic()
         while True:
             try:
-                found = self.status(tablets=0)
+                current = self.status(tablets=0)
             except UnavailableError:
                 if time.monotonic() - heard_s >= OUTAGE_MAX_S:
                     raise
             else:
                 heard_s = time.monotonic()
-                bar.show(found)
-                if found.ended:
-                    return found
+                bar.show(current)
+                if current.ended:
+                    return current
             if not pauses.wait():
                 raise UnavailableError(
                     f"request {self.id} of table {self.table!r} is not done within "
@@ -194,11 +187,11 @@ class Request:
         return table_path(self.table, "compactions", quote(self.id, safe=""), *rest)
 
 
-def _why_not_done(found: api.Request) -> str:
-    if found.state == "done_in_part":
-        left_out = ", ".join(keys.text for keys in found.cancelled)
+def _why_not_done(request: api.Request) -> str:
+    if request.state == "done_in_part":
+        left_out = ", ".join(keys.text for keys in request.cancelled)
         return f"done in part: cancelled for the keys {left_out}"
-    return found.state + (f": {found.cause}" if found.cause else "")
+    return request.state + (f": {request.cause}" if request.cause else "")
 
 
 OUTPUT = ("codec", "codec_level", "row_group_bytes")
@@ -316,8 +309,8 @@ class RequestCalls:
             deadline=deadline,
         )
         path = table_path(table, "compactions")
-        wanted = asdict(replace(body, dry_run=True))
-        return decode(api.DryRun, self._connection.call("POST", path, body=wanted))
+        document = asdict(replace(body, dry_run=True))
+        return decode(api.DryRun, self._connection.call("POST", path, body=document))
 
     def requests(self, table: str, count: int = 100) -> list[api.Request]:
         """Return the compaction requests of a table, newest first.
@@ -345,23 +338,23 @@ def _body(**wanted: Unpack[Wanted]) -> api.NewRequest:
     return api.NewRequest(output=None if output == api.Output() else output, **given)
 
 
-def _plugin(written: PluginText | None, what: str) -> api.Plugin | None:
+def _plugin(plugin: PluginText | None, what: str) -> api.Plugin | None:
     """Parse `name`, `name:option=value,option=value` or a pair into name and options.
 
     Raises:
         CallerError: The name is missing, or an option has no `=`.
     """
-    if written is None or isinstance(written, api.Plugin):
-        return written
-    if isinstance(written, str):
-        name, _, text = written.partition(":")
+    if plugin is None or isinstance(plugin, api.Plugin):
+        return plugin
+    if isinstance(plugin, str):
+        name, _, text = plugin.partition(":")
         options = dict(
-            _option(each, what, name.strip()) for each in text.split(",") if each.strip()
+            _option(part, what, name.strip()) for part in text.split(",") if part.strip()
         )
     else:
-        name, options = written[0], {each: str(value) for each, value in written[1].items()}
+        name, options = plugin[0], {option: str(value) for option, value in plugin[1].items()}
     if not name.strip():
-        raise CallerError(f"{what} {written!r} has no name, expected {PLUGIN_FORM}")
+        raise CallerError(f"{what} {plugin!r} has no name, expected {PLUGIN_FORM}")
     return api.Plugin(name=name.strip(), options=options)
 
 

@@ -1,32 +1,16 @@
 """Reading and writing of rows: add, append, files, scan, count."""
 
-import io
-import json
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import datetime, time, timedelta
-from decimal import Decimal
-from numbers import Integral, Real
-from typing import Any, Literal, Protocol, TypeAlias, overload
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, Union, overload
 from urllib.parse import quote
-
-import pyarrow as pa
-from pyarrow import types as is_type
 
 from neve.api import (
     ARROW_STREAM,
-    STREAM_PROBLEM,
     Added,
     Call,
     File,
     FilePage,
     Table,
-)
-from neve.api.column_types import read_type
-from neve.client.errors import (
-    CallerError,
-    ProtocolError,
-    error_of,
 )
 from neve.client.http import (
     Connection,
@@ -36,139 +20,8 @@ from neve.client.http import (
 )
 from neve.client.tables import table_path
 
-# ------------------------------------------------------------------------------------- Dictionaries
-# Lossless conversion of dictionaries to an Arrow table with the column types of the service.
-#
-# Arrow itself would truncate `1.5` in an integer column and microseconds in a column of seconds,
-# and would drop fields that a struct lacks. This module rejects such rows. Rounding to the
-# precision of a floating-point column (`0.1` as `float`) is allowed: the user has chosen that type.
-
-
-_WRONG = (pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError)
-"""Exceptions that Arrow raises for values that do not fit a type."""
-_SHOWN_CHARS = 100
-
-
-def table_of(rows: Sequence[Any], types: Mapping[str, str]) -> pa.Table:
-    """Return dictionaries as a table, with columns in order of first appearance.
-
-    Args:
-        rows: One dictionary per row; a missing column is null.
-        types: Column name → type, in the notation of the service.
-
-    Raises:
-        CallerError: A value does not fit its column; the message names row, column and type.
-    """
-    for number, row in enumerate(rows, start=1):
-        if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
-            raise CallerError(
-                f"row {number} is {_shown(row)}, expected a dictionary with a text as each name"
-            )
-    names = dict.fromkeys(name for row in rows for name in row)
-    return pa.table(
-        {name: _column(name, [row.get(name) for row in rows], types.get(name)) for name in names}
-    )
-
-
-def _column(name: str, values: list[Any], text: str | None) -> pa.Array:
-    kind = None if text is None else type_of(text)
-    try:
-        column = pa.array(values, kind)
-    except _WRONG as error:
-        raise _refusal(name, values, text, kind) or CallerError(
-            f"the values of column {name!r} have no common type: {error}"
-        ) from error
-    if kind is not None and any(True for value in values for _ in _losses(value, kind)):
-        raise _refusal(name, values, text, kind) or AssertionError(name)
-    return column
-
-
-def _refusal(
-    name: str, values: list[Any], text: str | None, kind: pa.DataType | None
-) -> CallerError | None:
-    """Return an error about the first value that does not fit, or None if all fit."""
-    for number, value in enumerate(values, start=1):
-        if cause := _misfit(value, kind):
-            wanted = "a value that Arrow knows" if text is None else text
-            return CallerError(
-                f"row {number}: the value {_shown(value)} of column {name!r} does not fit,"
-                f" expected {wanted}: {cause}"
-            )
-    return None
-
-
-def _misfit(value: object, kind: pa.DataType | None) -> str:
-    try:
-        pa.array([value], kind)
-    except _WRONG as error:
-        return str(error)
-    return "" if kind is None else next(_losses(value, kind), "")
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
-
-
-# ----------------------------------------------------------------------- What Arrow would truncate
-
-
-def _losses(value: Any, kind: pa.DataType) -> Iterator[str]:
-    """Yield what storing a value as a type would lose; usually nothing."""
-    if value is None or not _may_lose(kind):
-        return
-    if is_type.is_integer(kind):
-        if isinstance(value, Decimal | Real) and not isinstance(value, Integral) and value % 1:
-            yield f"{value} is no whole number"
-    elif is_type.is_temporal(kind):
-        if _is_cut(value, kind):
-            yield f"{value} is finer than that"
-    else:
-        if is_type.is_struct(kind):
-            unknown = (name for name in dict(value) if kind.get_field_index(name) < 0)
-            yield from (f"it has no field {name!r}" for name in unknown)
-        for inner, inner_kind in _parts(value, kind):
-            yield from _losses(inner, inner_kind)
-
-
-def _parts(value: Any, kind: pa.DataType) -> Iterator[tuple[Any, pa.DataType]]:
-    """Yield the values inside a nested value, each with its type."""
-    if is_type.is_struct(kind):
-        fields = dict(value)
-        yield from ((fields.get(field.name), field.type) for field in kind)
-    elif is_type.is_map(kind):
-        for key, item in value.items() if isinstance(value, Mapping) else value:
-            yield from ((key, kind.key_type), (item, kind.item_type))
-    else:
-        yield from ((each, kind.value_type) for each in value)
-
-
-def _may_lose(kind: pa.DataType) -> bool:
-    if is_type.is_list(kind):
-        return _may_lose(kind.value_type)
-    return bool(is_type.is_nested(kind) or is_type.is_integer(kind) or is_type.is_temporal(kind))
-
-
-def _is_cut(value: object, kind: pa.DataType) -> bool:
-    """Return whether a time or duration has parts that are finer than a type's unit."""
-    if is_type.is_date(kind):
-        return isinstance(value, datetime) and value.time() != time()
-    unit = {"s": 1_000_000, "ms": 1000}.get(kind.unit, 1)
-    if isinstance(value, datetime | time):
-        return bool(value.microsecond % unit)
-    return isinstance(value, timedelta) and bool(value.microseconds % unit)
-
-
-# ------------------------------------------------------------------------------------ Types as text
-
-
-def type_of(text: str) -> pa.DataType | None:
-    """Return the Arrow type that a text names, or None if only the service can parse it."""
-    try:
-        return read_type(text, pa)
-    except (LookupError, *_WRONG):
-        return None
-
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # --------------------------------------------------------------------------------------------- Rows
 
@@ -189,14 +42,14 @@ class ArrowArray(Protocol):
         ...
 
 
-Rows: TypeAlias = (
-    pa.Table
-    | pa.RecordBatch
-    | ArrowStream
-    | ArrowArray
-    | Iterable[pa.RecordBatch]
-    | Sequence[Mapping[str, object]]
-)
+Rows: TypeAlias = Union[
+    "pa.Table",
+    "pa.RecordBatch",
+    ArrowStream,
+    ArrowArray,
+    Iterable["pa.RecordBatch"],
+    Sequence[Mapping[str, object]],
+]
 """Inputs that `append` accepts."""
 
 
@@ -207,14 +60,8 @@ class RowCalls:
 
     def files(self, table: str) -> list[File]:
         """Return the files of a table, tablet by tablet."""
-        path, found, after = table_path(table, "files"), list[File](), None
-        while True:
-            answer = self._connection.call("GET", path, parameters={"after": after})
-            page = decode(FilePage, answer)
-            found += page.files
-            after = page.next
-            if after is None:
-                return found
+        pages = self._connection.pages(table_path(table, "files"), FilePage)
+        return [file for page in pages for file in page.files]
 
     def add_files(self, table: str, paths: Iterable[str], *, call: str | None = None) -> Added:
         """Add Parquet files from below the table's location, all or none.
@@ -249,12 +96,14 @@ class RowCalls:
                 an iterable of batches, or a list of dictionaries.
             call: Id of this call (`neve.new_call_id()`); reuse it after an unknown outcome.
         """
+        from neve.client.arrow import stream_of, table_of
+
         if isinstance(rows, Sequence) and rows and isinstance(rows[0], Mapping):
             rows = table_of(rows, self._types(table))
         answer = self._connection.call(
             "POST",
             table_path(table, "append"),
-            content=_stream_of(rows),
+            content=stream_of(rows),
             headers={"Content-Type": ARROW_STREAM},
             call=call or new_call(),
         )
@@ -286,7 +135,7 @@ class RowCalls:
         batches: Literal[False] = False,
         include_expired: bool = False,
         include_deleted: bool = False,
-    ) -> pa.Table: ...
+    ) -> "pa.Table": ...
 
     @overload
     def scan(
@@ -299,7 +148,7 @@ class RowCalls:
         batches: Literal[True],
         include_expired: bool = False,
         include_deleted: bool = False,
-    ) -> pa.RecordBatchReader: ...
+    ) -> "pa.RecordBatchReader": ...
 
     def scan(
         self,
@@ -311,7 +160,7 @@ class RowCalls:
         batches: bool = False,
         include_expired: bool = False,
         include_deleted: bool = False,
-    ) -> pa.Table | pa.RecordBatchReader:
+    ) -> "pa.Table | pa.RecordBatchReader":
         """Return the merged rows of a table: the newest row per key, without deleted rows.
 
         Args:
@@ -324,14 +173,16 @@ class RowCalls:
             include_expired: Include expired rows that no compaction has dropped so far.
             include_deleted: Include tombstones that no compaction has dropped so far.
         """
-        wanted = None if columns is None else list(columns)
-        asked: Parameters = {"columns": wanted, "start": start, "end": end}
+        from neve.client.arrow import reader_of
+
+        names = None if columns is None else list(columns)
+        parameters: Parameters = {"columns": names, "start": start, "end": end}
         opened = self._scan_stream(
-            table, {**asked, **_included(expired=include_expired, deleted=include_deleted)}
+            table, {**parameters, **_included(expired=include_expired, deleted=include_deleted)}
         )
         if batches:
-            return _reader(opened)
-        return _reader(opened).read_all()
+            return reader_of(opened)
+        return reader_of(opened).read_all()
 
     def count(
         self,
@@ -353,17 +204,20 @@ class RowCalls:
         """
         parameters: Parameters = {"start": start, "end": end}
         included = _included(expired=include_expired, deleted=include_deleted)
-        parameters = {**parameters, **included}
-        answer = self._connection.call("GET", table_path(table, "count"), parameters=parameters)
+        answer = self._connection.call(
+            "GET", table_path(table, "count"), parameters={**parameters, **included}
+        )
         return int(answer["rows"])
 
     def _scan_stream(
         self, table: str, parameters: Parameters
-    ) -> Generator[pa.RecordBatch | pa.Schema, None, None]:
+    ) -> Generator["pa.RecordBatch | pa.Schema", None, None]:
         """Yield the schema, then the batches."""
+        from neve.client.arrow import arrow_reader
+
         with (
             self._connection.stream(table_path(table, "scan"), parameters) as chunks,
-            _arrow_reader(chunks) as reader,
+            arrow_reader(chunks) as reader,
         ):
             yield reader.schema
             yield from reader
@@ -371,73 +225,5 @@ class RowCalls:
 
 def _included(*, expired: bool, deleted: bool) -> dict[str, bool]:
     """Return the query parameters that include invisible rows; usually none."""
-    asked = {"include_expired": expired, "include_deleted": deleted}
-    return {name: wanted for name, wanted in asked.items() if wanted}
-
-
-def _stream_of(rows: Rows) -> bytes:
-    if isinstance(rows, pa.Table | pa.RecordBatch):
-        schema, pieces = rows.schema, [rows]
-    elif hasattr(rows, "__arrow_c_stream__"):
-        with pa.RecordBatchReader.from_stream(rows) as reader:
-            schema, pieces = reader.schema, list(reader)
-    elif hasattr(rows, "__arrow_c_array__"):
-        batch = pa.record_batch(rows)
-        schema, pieces = batch.schema, [batch]
-    else:
-        pieces = list(rows)
-        if not pieces:
-            raise ValueError("there are no rows to append: give a table or at least one batch")
-        schema = pieces[0].schema
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        for piece in pieces:
-            writer.write(piece)
-    return sink.getvalue()
-
-
-def _reader(stream: Generator[pa.RecordBatch | pa.Schema, None, None]) -> pa.RecordBatchReader:
-    return pa.RecordBatchReader.from_batches(next(stream), stream)
-
-
-@contextmanager
-def _arrow_reader(chunks: Iterator[bytes]) -> Iterator[pa.RecordBatchReader]:
-    source = _Chunks(chunks)
-    try:
-        with pa.ipc.open_stream(pa.PythonFile(source, mode="r")) as reader:
-            yield reader
-    except (pa.ArrowInvalid, OSError) as error:
-        if source.problem is not None:
-            raise error_of(int(source.problem.get("status", 500)), source.problem) from None
-        raise ProtocolError(f"the answer of a scan is no Arrow stream: {error}") from error
-
-
-class _Chunks(io.RawIOBase):
-    """A file object over chunks of bytes, for Arrow."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._rest = b""
-        self.problem: dict[str, Any] | None = None
-        """The problem that the server reported when it ended the stream early, if any."""
-
-    def readable(self) -> bool:
-        """Return True: the file is readable."""
-        return True
-
-    def read(self, size: int = -1, /) -> bytes:
-        """Return exactly `size` bytes, fewer only at the end."""
-        parts = [self._rest]
-        length = len(self._rest)
-        while size < 0 or length < size:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                break
-            parts.append(chunk)
-            length += len(chunk)
-        whole = b"".join(parts)
-        cut = length if size < 0 else min(size, length)
-        self._rest = whole[cut:]
-        if whole.startswith(STREAM_PROBLEM):
-            self.problem = json.loads(whole[len(STREAM_PROBLEM) : cut])
-        return whole[:cut]
+    visibility = {"include_expired": expired, "include_deleted": deleted}
+    return {name: value for name, value in visibility.items() if value}

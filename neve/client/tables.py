@@ -2,10 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
-
-import pyarrow as pa
 
 from neve.api import (
     Column,
@@ -16,6 +14,9 @@ from neve.api import (
     TabletPage,
 )
 from neve.client.http import Connection, decode, decode_list
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def table_path(table: str, *rest: str) -> str:
@@ -37,7 +38,7 @@ class TableCalls:
         name: str,
         location: str,
         *,
-        schema: pa.Schema | None = None,
+        schema: "pa.Schema | None" = None,
         example: str | None = None,
         key: Sequence[str] = (),
         splits: Sequence[str] = (),
@@ -118,21 +119,17 @@ class TableCalls:
             table: Name of the table.
             delete_files: Delete its files as well, once no reader can need them.
         """
-        parameters = {"delete_files": delete_files}
         return decode(
-            Dropped, self._connection.call("DELETE", table_path(table), parameters=parameters)
+            Dropped,
+            self._connection.call(
+                "DELETE", table_path(table), parameters={"delete_files": delete_files}
+            ),
         )
 
     def tablets(self, table: str) -> list[Tablet]:
         """Return the tablets of a table, ascending by end."""
-        path, found, after = table_path(table, "tablets"), list[Tablet](), None
-        while True:
-            answer = self._connection.call("GET", path, parameters={"after": after})
-            page = decode(TabletPage, answer)
-            found += page.tablets
-            after = page.next
-            if after is None:
-                return found
+        pages = self._connection.pages(table_path(table, "tablets"), TabletPage)
+        return [tablet for page in pages for tablet in page.tablets]
 
     def pause(self, table: str) -> Table:
         """Start no new jobs on a table; running jobs continue."""
@@ -143,10 +140,10 @@ class TableCalls:
         return decode(Table, self._connection.call("POST", table_path(table, "resume")))
 
 
-def columns_of(schema: pa.Schema) -> tuple[Column, ...]:
+def columns_of(schema: "pa.Schema") -> tuple[Column, ...]:
     """Convert an Arrow schema to columns of the wire model."""
     return tuple(
-        Column(name=each.name, type=str(each.type), nullable=each.nullable) for each in schema
+        Column(name=field.name, type=str(field.type), nullable=field.nullable) for field in schema
     )
 
 

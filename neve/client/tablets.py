@@ -72,18 +72,18 @@ class TabletCalls:
         Raises:
             UnavailableError: The analysis did not finish in time. It continues.
         """
-        parameters = {} if tablet is None else {"tablet": tablet}
-        self._connection.call("POST", table_path(table, "analyze"), parameters=parameters)
+        self._connection.call("POST", table_path(table, "analyze"), parameters={"tablet": tablet})
         end_s = time.monotonic() + (timeout_s or 0.0)
         while True:
-            found = self.live_bytes(table, tablet)
-            waiting = sum(live.waiting for live in found)
+            measured = self.live_bytes(table, tablet)
+            waiting = sum(live.waiting for live in measured)
             if timeout_s is None or not waiting:
-                return found
+                return measured
             if time.monotonic() >= end_s:
                 raise UnavailableError(
                     f"live bytes of table {table!r} were not counted within {timeout_s:g} s: "
-                    f"waiting tablets: {waiting} of {len(found)}; `neve explain {table}` says why"
+                    f"waiting tablets: {waiting} of {len(measured)}; "
+                    f"`neve explain {table}` says why"
                 )
             time.sleep(REST_POLL_S)
 
@@ -94,9 +94,8 @@ class TabletCalls:
             table: Name of the table.
             tablet: One tablet, identified by its end; None: all tablets of the table.
         """
-        parameters = {} if tablet is None else {"tablet": tablet}
         path = table_path(table, "live-bytes")
-        answer = self._connection.call("GET", path, parameters=parameters)
+        answer = self._connection.call("GET", path, parameters={"tablet": tablet})
         return decode_list(LiveBytes, answer, "tablets")
 
     def report_reads(self, table: str, tablets: Mapping[str, int]) -> None:
@@ -116,9 +115,8 @@ class TabletCalls:
             table: Name of the table.
             tablet: One tablet, identified by its end; None: all tablets of the table.
         """
-        parameters = {} if tablet is None else {"tablet": tablet}
         path = table_path(table, "lift-quarantine")
-        self._connection.call("POST", path, parameters=parameters)
+        self._connection.call("POST", path, parameters={"tablet": tablet})
 
     def lower_watermark(self, table: str, tablet: str, to: str | None = None) -> LoweredWatermark:
         """Let a tablet accept rows again at versions whose tombstones were dropped.
@@ -128,9 +126,11 @@ class TabletCalls:
             tablet: The tablet, identified by its end.
             to: Version up to which rows are still rejected; None: accept all versions.
         """
-        parameters = {"tablet": tablet} | ({} if to is None else {"to": to})
         path = table_path(table, "lower-watermark")
-        return decode(LoweredWatermark, self._connection.call("POST", path, parameters=parameters))
+        return decode(
+            LoweredWatermark,
+            self._connection.call("POST", path, parameters={"tablet": tablet, "to": to}),
+        )
 
 
 # -------------------------------------------------------------------------------------- Split merge
@@ -229,9 +229,8 @@ class SplitMergeCalls:
             table: Name of the table.
             tablet: Return only operations of this tablet, identified by its end.
         """
-        parameters = {} if tablet is None else {"tablet": tablet}
         path = table_path(table, "operations")
-        answer = self._connection.call("GET", path, parameters=parameters)
+        answer = self._connection.call("GET", path, parameters={"tablet": tablet})
         return [*decode(Operations, answer).operations]
 
     def abandon(self, table: str, operation: str) -> None:
@@ -254,7 +253,7 @@ class SplitMergeCalls:
         if progress is not None:
             progress(operation)
         pauses = PollPauses(POLL_FIRST_S, end_s)
-        while any(each.id == operation.id for each in self._of(table, operation)):
+        while any(other.id == operation.id for other in self._of(table, operation)):
             if not pauses.wait():
                 raise UnavailableError(
                     f"{operation.kind} {operation.id} of table {table!r} is not over in time; "

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import pyarrow as pa
@@ -83,42 +82,42 @@ def expected_rows(files: Sequence[Path]) -> tuple[pa.Table, pa.Table]:
     return last.filter(pc.invert(last[TOMBSTONE])), dead.select(list(KEY))
 
 
-def prove(files: Sequence[Path], found: pa.Table, wishes: Wishes | None = None) -> Proof:
+def prove(files: Sequence[Path], scanned: pa.Table, wishes: Wishes | None = None) -> Proof:
     """Compare a scan of the table with the raw feed.
 
     Args:
         files: All files of the feed so far.
-        found: The result of a scan of the whole table.
+        scanned: The result of a scan of the whole table.
         wishes: Applies users' compactions to the visible rows.
     """
     expected, dead = expected_rows(files)
     if wishes is not None:
         expected, deleted = wishes(expected)
         dead = pa.concat_tables([dead, deleted.select(list(KEY))])
-    found = found.select(expected.column_names).cast(expected.schema)
-    keys = found.select(list(KEY))
+    scanned = scanned.select(expected.column_names).cast(expected.schema)
+    keys = scanned.select(list(KEY))
     distinct = keys.group_by(list(KEY)).aggregate([])
     lost = expected.select(list(KEY)).join(distinct, keys=list(KEY), join_type="left anti")
     risen = dead.join(distinct, keys=list(KEY), join_type="left semi")
     order = [(name, "ascending") for name in (*KEY, VERSION)]
-    same = found.num_rows == expected.num_rows and found.sort_by(order).equals(
+    same = scanned.num_rows == expected.num_rows and scanned.sort_by(order).equals(
         expected.sort_by(order)
     )
     return Proof(
         fed_rows=sum(pq.read_metadata(path).num_rows for path in files),
         expected_rows=expected.num_rows,
-        found_rows=found.num_rows,
+        found_rows=scanned.num_rows,
         lost=lost.num_rows,
-        doubled=found.num_rows - distinct.num_rows,
+        doubled=scanned.num_rows - distinct.num_rows,
         resurrected=risen.num_rows,
-        different=0 if same else _count_differences(expected, found),
+        different=0 if same else _count_differences(expected, scanned),
     )
 
 
-def _count_differences(expected: pa.Table, found: pa.Table) -> int:
+def _count_differences(expected: pa.Table, scanned: pa.Table) -> int:
     """Estimate the number of keys whose rows differ; return at least 1."""
     names = expected.column_names
-    left, right = _row_texts(expected, names), _row_texts(found, names)
+    left, right = _row_texts(expected, names), _row_texts(scanned, names)
     return max(1, len(left ^ right) // 2)
 
 
@@ -164,18 +163,13 @@ class ProgressDisplay:
         """Start drawing."""
         if self._console.is_terminal:
             self._live = Live(console=self._console, refresh_per_second=4)
-            self._live.__enter__()
+            self._live.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         """Stop drawing; keep the last picture."""
         if self._live is not None:
-            self._live.__exit__(kind, error, trace)
+            self._live.stop()
 
     def look(self) -> None:
         """Read the progress of the compaction and draw it."""
@@ -291,8 +285,8 @@ def expected_after_requests(expected: pa.Table) -> tuple[pa.Table, pa.Table]:
     miles = expected["distance"].cast(pa.float64())
     km = pc.round(pc.multiply(miles, KM_PER_MILE), round_mode="half_towards_infinity")
     distance = pc.if_else(spring, km, miles).cast(expected.schema.field("distance").type)
-    place = expected.schema.get_field_index("distance")
-    changed = expected.set_column(place, expected.schema.field(place), distance)
+    index = expected.schema.get_field_index("distance")
+    changed = expected.set_column(index, expected.schema.field(index), distance)
     return changed.filter(pc.invert(gone)), expected.filter(gone)
 
 
@@ -378,7 +372,7 @@ def _run_in_stack(stack: LocalStack, folder: Path, console: Console) -> Proof:
         feed = write_feed(folder / "feed")
     console.print(
         f"[green]✓[/] feed written: {format_count(len(feed), 'file')}, "
-        f"{format_count(_row_count(feed), 'row')}"
+        f"{format_count(sum(file.rows for file in feed), 'row')}"
     )
     with Client(stack.gateway_url, token=stack.token) as client:
         feeder = Feeder(client, TABLE, location)
@@ -494,7 +488,3 @@ def _files_by_act(
     """Return the files of the first act, of the wait for rest, and of the second act."""
     first, second = int(len(feed) * FIRST_SHARE), int(len(feed) * SECOND_SHARE)
     return feed[:first], feed[first:second], feed[second:]
-
-
-def _row_count(feed: Sequence[FeedFile]) -> int:
-    return sum(file.rows for file in feed)

@@ -189,18 +189,18 @@ def parameters_text(scope: Scope, route: APIRoute, path: Mapping[str, Any]) -> s
         path: Path parameters of the call.
     """
     query = QueryParams(scope["query_string"])
-    found: dict[str, Any] = {name: value for name, value in path.items() if name != "table"}
+    details: dict[str, Any] = {name: value for name, value in path.items() if name != "table"}
     for field in route.dependant.query_params:
         if given := query.getlist(field.alias):
             for value in (given[-1], given):
-                found[field.alias], errors = field.validate(value, {}, loc=("query",))
+                details[field.alias], errors = field.validate(value, {}, loc=("query",))
                 if not errors:
                     break
             else:
-                found[field.alias] = given[-1]
+                details[field.alias] = given[-1]
     words = [
         f"{name}={value_text(value)}"
-        for name, value in sorted(found.items(), key=lambda each: isinstance(each[1], str | list))
+        for name, value in sorted(details.items(), key=lambda item: isinstance(item[1], str | list))
     ]
     if unknown := len(set(query.keys()) - {field.alias for field in route.dependant.query_params}):
         words.append(f"({unknown} unknown)")
@@ -296,11 +296,11 @@ class AuditedCalls:
             except UnavailableError as error:
                 await problem_response(error)(scope, receive, send)
                 return
-        seen = _SeenAnswer(send)
+        answer = _SeenAnswer(send)
         try:
-            await self._app(scope, receive, seen)
+            await self._app(scope, receive, answer)
         finally:
-            entry = ended_entry(begun, call, seen.status, seen.error())
+            entry = ended_entry(begun, call, answer.status, answer.error())
             if call.begin is not None and entry.outcome != DONE:
                 self._audit.refuse_early(entry)
             elif is_read:
@@ -357,7 +357,9 @@ class BoundedBodies:
             return
         headers = dict(scope["headers"])
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip()
-        large = any(scope["path"].endswith(end) and kind == wanted for end, wanted in LARGE_BODIES)
+        large = any(
+            scope["path"].endswith(end) and kind == large_kind for end, large_kind in LARGE_BODIES
+        )
         most = self._body_bytes_max if large else min(self._body_bytes_max, _json_bytes_max(scope))
         length = headers.get(b"content-length", b"")
         if length.isdigit() and (len(length) > CHARS_MAX or int(length) > most):
@@ -373,13 +375,13 @@ def _json_bytes_max(scope: Scope) -> int:
 
 def _bounded(receive: Receive, most: int) -> Receive:
     """Count the body as it arrives: `Content-Length` may be missing or wrong."""
-    seen = 0
+    received_bytes = 0
 
     async def next_message() -> Message:
-        nonlocal seen
+        nonlocal received_bytes
         message = await receive()
-        seen += len(message.get("body", b""))
-        if seen > most:
+        received_bytes += len(message.get("body", b""))
+        if received_bytes > most:
             raise _too_large(most)
         return message
 
@@ -450,7 +452,10 @@ class AnswerHeaders:
             if message["type"] == "http.response.start":
                 given = list(message.get("headers", ()))
                 names = {name for name, _ in given}
-                message["headers"] = [*given, *(each for each in more if each[0] not in names)]
+                message["headers"] = [
+                    *given,
+                    *(header for header in more if header[0] not in names),
+                ]
             await send(message)
 
         await self._app(scope, receive, with_headers)

@@ -3,8 +3,8 @@
 import asyncio
 import json
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
@@ -38,22 +38,22 @@ def timed_receive(receive: Receive, wait_s: float) -> Receive:
         SlowBodyError: The next piece, or the body as a whole, arrives too slowly.
     """
     loop = asyncio.get_running_loop()
-    begun_s, seen, whole = loop.time(), 0, False
+    begun_s, received_bytes, whole = loop.time(), 0, False
 
     async def next_message() -> Message:
-        nonlocal seen, whole
+        nonlocal received_bytes, whole
         if whole:
             return await receive()
-        left_s = begun_s + wait_s + seen / RATE_LEAST_BYTES_S - loop.time()
+        left_s = begun_s + wait_s + received_bytes / RATE_LEAST_BYTES_S - loop.time()
         try:
             async with asyncio.timeout(min(wait_s, left_s)):
                 message = await receive()
         except TimeoutError as error:
             raise SlowBodyError(
-                f"the body came too slowly: {seen} bytes, and then nothing in time;"
+                f"the body came too slowly: {received_bytes} bytes, and then nothing in time;"
                 f" expected a piece every {wait_s:g} s and {RATE_LEAST_BYTES_S} bytes/s"
             ) from error
-        seen += len(message.get("body", b""))
+        received_bytes += len(message.get("body", b""))
         whole = not message.get("more_body", False)
         return message
 
@@ -151,7 +151,7 @@ class JsonRoute(APIRoute):
         """Return the handler of a request."""
         handler = super().get_route_handler()
         body = self.body_field.field_info.annotation if self.body_field is not None else None
-        names = [each.name for each in fields(body)] if is_dataclass(body) else []
+        names = [field.name for field in fields(body)] if is_dataclass(body) else []
 
         async def answer(request: Request) -> Response:
             whole = JsonRequest(request.scope, request.receive)
@@ -162,6 +162,21 @@ class JsonRoute(APIRoute):
                     current_call().details = body_text(whole.tree, names)
 
         return answer
+
+
+# -------------------------------------------------------------------------------- Streamed answers
+
+
+async def begun_stream(stream: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    """Return a stream whose first chunk was read: an earlier error becomes a problem."""
+    return _with_first(await anext(stream), stream)
+
+
+async def _with_first(first: bytes, stream: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    async with aclosing(stream):
+        yield first
+        async for chunk in stream:
+            yield chunk
 
 
 # ---------------------------------------------------------------------------------- Progress stream

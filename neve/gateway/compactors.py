@@ -102,23 +102,23 @@ class CompactorRoutes:
 
         Another one is started if its group needs it.
         """
-        known = await self._known_compactor(compactor)
-        await self._services.coordinator.stop_compactor(known, wait_max_s)
+        whole = await self._known_compactor(compactor)
+        await self._services.coordinator.stop_compactor(whole, wait_max_s)
 
     async def _known_compactor(self, compactor: str) -> str:
-        heard = [each.compactor for each in await self._services.coordinator.compactors()]
+        heard = [reported.compactor for reported in await self._services.coordinator.compactors()]
         # Without the check for a digit, `default-1` would be `default-10` once it has ended.
-        found = whole_id(
+        whole = whole_id(
             compactor,
             [name for name in heard if not name.removeprefix(compactor)[:1].isdigit()],
             "compactor",
         )
-        if found is None:
-            known = ", ".join(heard) or "none"
+        if whole is None:
+            running = ", ".join(heard) or "none"
             raise UnknownCompactorError(
-                f"no compactor {compactor[:64]!r} is known, expected one of: {known}"
+                f"no compactor {compactor[:64]!r} is known, expected one of: {running}"
             )
-        return found
+        return whole
 
     @route("GET /v1/groups", READ_ALL)
     async def groups(self) -> dict[str, list[api.Group]]:
@@ -129,8 +129,8 @@ class CompactorRoutes:
     @route("PUT /v1/groups/{group}/scale", ADMIN_ALL, status_code=202)
     async def scale_group(self, group: str, body: api.ScaleWish) -> None:
         """Set the number of compactors of a group, whatever the settings say."""
-        known = await known_group(self._services, group)
-        await self._services.coordinator.scale(known, body.compactors)
+        name = await known_group(self._services, group)
+        await self._services.coordinator.scale(name, body.compactors)
 
     @route("DELETE /v1/groups/{group}/scale", ADMIN_ALL, status_code=202)
     async def unscale_group(self, group: str) -> None:

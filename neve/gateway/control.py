@@ -37,12 +37,12 @@ class ControlRoutes:
         """
         services = self._services
         bounded_count(len(body.tables), LATENCIES_MAX, "number of tables")
-        for name, each in body.tables.items():
-            bounded_count(each.reads, READ_REPORT_MAX, f"reads of table {name[:64]!r}")
-            _require_latency(each.latency_s, name)
-        found = {name: await services.table(name) for name in body.tables}
+        for name, table_reads in body.tables.items():
+            bounded_count(table_reads.reads, READ_REPORT_MAX, f"reads of table {name[:64]!r}")
+            _require_latency(table_reads.latency_s, name)
+        tables = {name: await services.table(name) for name in body.tables}
         await begin_call()
-        for name, table in found.items():
+        for name, table in tables.items():
             report = body.tables[name]
             services.waits.note(services, table.id, report.latency_s, report.reads)
 

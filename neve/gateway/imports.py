@@ -11,8 +11,7 @@ Once the table is paused or live, a repetition adds new files.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -34,7 +33,7 @@ from common.units import format_bytes, format_count
 from neve import api
 from neve.api import LINES
 from neve.gateway.access.callers import ADMIN_ALL, READ, current_call, route
-from neve.gateway.bodies import progress_lines
+from neve.gateway.bodies import begun_stream, progress_lines
 from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.rows.add import add_files, inspect_incoming
 from neve.gateway.rows.scan import manifest_json, manifest_names
@@ -68,33 +67,33 @@ def import_view(directory: ImportedDirectory, table: Table, planner: str = "") -
         table: The table as it is now, or as it would be.
         planner: Sentence on the planner of a new table; empty: the table existed before.
     """
-    body, found = directory.body, directory.survey
-    there = not body.dry_run or directory.table is not None
-    parts = islice(sorted(found.partitions.items()), LISTED_MAX)
-    misfits = islice(sorted(found.misfits.items()), LISTED_MAX)
+    body, survey = directory.body, directory.survey
+    exists = not body.dry_run or directory.table is not None
+    parts = islice(sorted(survey.partitions.items()), LISTED_MAX)
+    misfits = islice(sorted(survey.misfits.items()), LISTED_MAX)
     return api.ImportReport(
         table=table.name,
         location=table.location,
-        state=table.state.value if there else "",
-        files=found.total.files + directory.already,
-        rows=found.total.rows,
-        size_bytes=found.total.size_bytes,
+        state=table.state.value if exists else "",
+        files=survey.total.files + directory.already,
+        rows=survey.total.rows,
+        size_bytes=survey.total.size_bytes,
         added=directory.added,
         already=directory.already,
         ignored=directory.listing.ignored,
-        misfits=len(found.misfits),
+        misfits=len(survey.misfits),
         schema=tuple(
             api.Column(name=column.name, type=column.type, nullable=column.nullable)
             for column in table.schema
         ),
         key=table.key,
         partition_by=table.partition_by,
-        partitions=len(found.partitions),
+        partitions=len(survey.partitions),
         per_partition=tuple(
             api.PartitionTotals(
-                partition=text, files=each.files, rows=each.rows, size_bytes=each.size_bytes
+                partition=text, files=part.files, rows=part.rows, size_bytes=part.size_bytes
             )
-            for text, each in parts
+            for text, part in parts
         ),
         misfit_files=tuple(api.Misfit(path=path, why=why) for path, why in misfits),
         notes=(*filter(None, [planner]), *_import_notes(directory, table)),
@@ -103,7 +102,7 @@ def import_view(directory: ImportedDirectory, table: Table, planner: str = "") -
 
 
 def _import_notes(directory: ImportedDirectory, table: Table) -> list[str]:
-    body, found = directory.body, directory.survey
+    body, survey = directory.body, directory.survey
     notes = [*_reader_notes(table), *_microseconds_notes(directory)]
     if not body.readers_use_manifest:
         notes.append(
@@ -114,19 +113,21 @@ def _import_notes(directory: ImportedDirectory, table: Table) -> list[str]:
     if table.settings.manifest_interval_s is None:
         notes.append("no manifest is published: the setting manifest_interval_s is off")
     lose = "rows without a version lose against every other row of their key"
-    if found.unversioned_rows:
+    if survey.unversioned_rows:
         notes.append(
             f"{body.version_column} is null in "
-            f"{format_count(found.unversioned_rows, 'row')}; {lose}"
+            f"{format_count(survey.unversioned_rows, 'row')}; {lose}"
         )
-    if found.unknown_nulls:
+    if survey.unknown_nulls:
         notes.append(
-            f"{format_count(found.unknown_nulls, 'file does', 'files do')} not say whether "
+            f"{format_count(survey.unknown_nulls, 'file does', 'files do')} not say whether "
             f"{body.version_column} is null; {lose}"
         )
-    if found.misfits:
+    if survey.misfits:
         left = "left out" if body.dry_run else "left out, and unseen by readers of the manifest"
-        notes.append(f"{format_count(len(found.misfits), 'file does', 'files do')} not fit: {left}")
+        notes.append(
+            f"{format_count(len(survey.misfits), 'file does', 'files do')} not fit: {left}"
+        )
     return notes
 
 
@@ -151,7 +152,7 @@ def _microseconds_notes(directory: ImportedDirectory) -> list[str]:
     body, fine = directory.body, directory.survey.nanosecond_files
     if not fine:
         return []
-    size_bytes = sum(each.size_bytes for each in directory.survey.files if each.path in fine)
+    size_bytes = sum(file.size_bytes for file in directory.survey.files if file.path in fine)
     files = f"{format_count(len(fine), 'file')} with nanoseconds ({format_bytes(size_bytes)})"
     if body.timestamps is None:
         return [
@@ -188,12 +189,12 @@ async def read_known(services: Services, directory: ImportedDirectory) -> None:
     """Read the paths that need not be added, because they are in the table or were replaced."""
     if directory.table is None:
         return
-    known: set[str] = set()
+    paths: set[str] = set()
     async for page in walk_tiles(services.store, directory.table):
         for tablet in page:
-            known.update(tablet.files)
-    known.update(entry.path for entry in await services.store.garbage(directory.table.id))
-    directory.known = known
+            paths.update(tablet.files)
+    paths.update(entry.path for entry in await services.store.garbage(directory.table.id))
+    directory.known = paths
 
 
 async def read_copies(services: Services, directory: ImportedDirectory) -> None:
@@ -201,8 +202,8 @@ async def read_copies(services: Services, directory: ImportedDirectory) -> None:
     table = directory.table
     if table is None:
         return
-    uri, place = directory.place.uri, directory.place
-    directory.copied = await services.footers.run(uri, read_copied, place, table.own_ids)
+    uri, location = directory.location.uri, directory.location
+    directory.copied = await services.footers.run(uri, read_copied, location, table.own_ids)
     directory.copied |= copied_files(directory, table)
 
 
@@ -210,7 +211,7 @@ def copied_files(directory: ImportedDirectory, table: Table) -> dict[str, int]:
     """Return the listed files whose copies are in the table: path → size."""
     files = directory.listing.files
     return {
-        each.path: each.size_bytes for each in files if copy_path(table, each) in directory.known
+        file.path: file.size_bytes for file in files if copy_path(table, file) in directory.known
     }
 
 
@@ -317,11 +318,11 @@ async def _readable_files(
     """Return the files that can be read to their end, and record the others as misfits."""
     good = list[str]()
     looks = await inspect_incoming(services, table, paths)
-    for path, found in zip(paths, looks, strict=True):
-        if isinstance(found, RequestError):
-            directory.survey.misfits[path] = str(found)
-        elif isinstance(found, CompactionError):
-            raise found
+    for path, outcome in zip(paths, looks, strict=True):
+        if isinstance(outcome, RequestError):
+            directory.survey.misfits[path] = str(outcome)
+        elif isinstance(outcome, CompactionError):
+            raise outcome
         else:
             good.append(path)
     return good
@@ -368,19 +369,19 @@ async def import_directory(
         RefusedError: The directory has another owner, or some files do not fit.
     """
     directory = await _open_directory(services, body)
-    on_progress(f"listing {directory.place.uri}")
-    long, uri = services.rows.within(LONG_STEP_MAX_S), directory.place.uri
-    directory.listing = await long.run(uri, list_directory, directory.place)
+    on_progress(f"listing {directory.location.uri}")
+    long, uri = services.rows.within(LONG_STEP_MAX_S), directory.location.uri
+    directory.listing = await long.run(uri, list_directory, directory.location)
     if directory.table is None:
-        former = await long.run(uri, list_former, directory.place)
+        former = await long.run(uri, list_former, directory.location)
         directory.listing.misfits |= former
     await read_known(services, directory)
     await read_copies(services, directory)
     new = [file for file in directory.listing.files if not _is_known(directory, file)]
     directory.already = len(directory.listing.files) - len(new)
-    looked = await _read_footers(services, directory, new, on_progress)
-    wanted = _import_options(body, directory.table)
-    directory.survey = await long.run(uri, survey, looked, wanted)
+    footers = await _read_footers(services, directory, new, on_progress)
+    options = _import_options(body, directory.table)
+    directory.survey = await long.run(uri, survey, footers, options)
     directory.survey.misfits |= directory.listing.misfits
     described, planner = await _checked_table(services, directory)
     if body.dry_run:
@@ -399,17 +400,17 @@ def _is_known(directory: ImportedDirectory, file: FoundFile) -> bool:
 
 async def _open_directory(services: Services, body: api.NewImport) -> ImportedDirectory:
     checked_label(body.name, "table name")
-    written = body.location
-    site = await services.footers.run(written, services.locations.admitted, written)
-    place = open_location(site.uri)
+    uri = body.location
+    site = await services.footers.run(uri, services.locations.admitted, uri)
+    location = open_location(site.uri)
     store = await services.store.store_id()
     table = await services.store.table_named(body.name)
     if table is not None:
-        _require_same_table(body, place.uri, table)
+        _require_same_table(body, location.uri, table)
     else:  # Check before listing: files of a live table would look like those of a dropped one.
         (await other_tables(services.store, services.footers)).refuse_overlap(site)
-    await services.footers.run(place.uri, check_import_location, place, store)
-    return ImportedDirectory(body=body, place=place, table=table)
+    await services.footers.run(location.uri, check_import_location, location, store)
+    return ImportedDirectory(body=body, location=location, table=table)
 
 
 def _require_same_table(body: api.NewImport, location: str, table: Table) -> None:
@@ -419,7 +420,7 @@ def _require_same_table(body: api.NewImport, location: str, table: Table) -> Non
         ChangeRefusedError: The table differs from the options, or is being dropped.
         RefusedError: Another verb is filling the table.
     """
-    asked: dict[str, object] = {
+    expected: dict[str, object] = {
         "location": location,
         "key": tuple(body.key),
         "version_column": body.version_column,
@@ -427,12 +428,12 @@ def _require_same_table(body: api.NewImport, location: str, table: Table) -> Non
         "time_column": body.time_column,
     }
     if body.partition_by is not None:
-        asked["partition_by"] = tuple(body.partition_by)
-    for name, wanted in asked.items():
-        found = getattr(table, name)
-        if found != wanted:
+        expected["partition_by"] = tuple(body.partition_by)
+    for name, value in expected.items():
+        present = getattr(table, name)
+        if present != value:
             raise ChangeRefusedError(
-                f"table {table.name!r} exists already, with {name} {found!r} and not {wanted!r}; "
+                f"table {table.name!r} exists already, with {name} {present!r} and not {value!r}; "
                 "to go on with an import, repeat it as it was; else choose another name",
                 "exists",
             )
@@ -467,49 +468,50 @@ async def _read_footers(
     on_progress: ReportImportProgress,
 ) -> list[tuple[FoundFile, FooterFacts | str]]:
     """Read the footers of files concurrently."""
-    body, looked = directory.body, list[tuple[FoundFile, FooterFacts | str]]()
+    body, footers_read = directory.body, list[tuple[FoundFile, FooterFacts | str]]()
     folders = {part for file in files for part in file.path.split("/")[:-1] if "=" in part}
     partition = sorted({part.partition("=")[0] for part in folders})
-    known = () if directory.table is None else directory.table.schema
-    required = [column.name for column in known if not column.nullable]
+    columns = () if directory.table is None else directory.table.schema
+    required = [column.name for column in columns if not column.nullable]
     names = [*dict.fromkeys([*filter(None, [body.version_column]), *required, *partition])]
     whole_bytes, done_bytes, rows = sum(file.size_bytes for file in files), 0, 0
-    place = directory.place
+    location = directory.location
     for first in range(0, len(files), FOOTERS_AT_ONCE):
-        some = files[first : first + FOOTERS_AT_ONCE]
+        batch = files[first : first + FOOTERS_AT_ONCE]
         work = (
-            services.footers.run(place.uri, read_import_footer, place, file, names) for file in some
+            services.footers.run(location.uri, read_import_footer, location, file, names)
+            for file in batch
         )
         footers = await asyncio.gather(*work)
-        looked += zip(some, footers, strict=True)
-        done_bytes += sum(file.size_bytes for file in some)
+        footers_read += zip(batch, footers, strict=True)
+        done_bytes += sum(file.size_bytes for file in batch)
         rows += sum(footer.rows for footer in footers if isinstance(footer, FooterFacts))
-        if first % REPORT_EVERY == 0 or len(looked) == len(files):
+        if first % REPORT_EVERY == 0 or len(footers_read) == len(files):
             on_progress(
                 "reading footers",
-                files_done=len(looked),
+                files_done=len(footers_read),
                 files=len(files),
                 bytes_done=done_bytes,
                 size_bytes=whole_bytes,
                 rows=rows,
             )
-    return looked
+    return footers_read
 
 
 def _new_table(directory: ImportedDirectory) -> api.NewTable:
-    body, found = directory.body, directory.survey
+    body, survey = directory.body, directory.survey
     return api.NewTable(
         name=body.name,
-        location=directory.place.uri,
+        location=directory.location.uri,
         schema=tuple(
             api.Column(name=column.name, type=column.type, nullable=column.nullable)
-            for column in found.columns
+            for column in survey.columns
         ),
         key=tuple(body.key),
         version_column=body.version_column,
         tombstone_column=body.tombstone_column,
         time_column=body.time_column,
-        partition_by=found.partition_by,
+        partition_by=survey.partition_by,
         settings=dict(body.settings),
         paused=True,
     )
@@ -526,7 +528,7 @@ async def _checked_table(services: Services, directory: ImportedDirectory) -> tu
         why = next(iter(sorted(directory.survey.misfits.items())), None)
         hint = f"; for example {why[0]}: {why[1]}" if why else ""
         raise RequestError(
-            f"location {directory.place.uri} holds no file that can be imported{hint}"
+            f"location {directory.location.uri} holds no file that can be imported{hint}"
         )
     try:
         new = await new_table(services, _new_table(directory))
@@ -589,12 +591,12 @@ async def _finish_filling(services: Services, directory: ImportedDirectory, tabl
             "added, the first is "
             f"{missing[0]}: repeat the import"
         )
-    found = await services.table(table.name, filling=True)
-    if found.filling is None or found.filling.run != table.filling.run:
+    current = await services.table(table.name, filling=True)
+    if current.filling is None or current.filling.run != table.filling.run:
         raise RefusedError(f"table {table.name!r}: another import goes on with it", "filling")
     state = TableState.LIVE if directory.body.readers_use_manifest else TableState.PAUSED
     settled = replace(table, state=state, filling=None)
-    await services.footers.run(table.location, write_copied, directory.place, table.id, copied)
+    await services.footers.run(table.location, write_copied, directory.location, table.id, copied)
     await sign_site(services.footers, services.store, settled)
     change = FinishFilling(
         table=table.id,
@@ -608,14 +610,14 @@ async def _finish_filling(services: Services, directory: ImportedDirectory, tabl
 
 async def _finish(services: Services, directory: ImportedDirectory, table: Table) -> Table:
     """Make a complete table live if its readers are ready."""
-    found = await services.table(table.name)
-    if directory.body.readers_use_manifest and found.state is TableState.PAUSED:
+    current = await services.table(table.name)
+    if directory.body.readers_use_manifest and current.state is TableState.PAUSED:
         change = ChangeTable(
-            table=found.id, settings_version=found.settings_version, state=TableState.LIVE
+            table=current.id, settings_version=current.settings_version, state=TableState.LIVE
         )
         require_applied(await services.store.apply(change))
         return await services.table(table.name)
-    return found
+    return current
 
 
 # ------------------------------------------------------------------------------------------- Routes
@@ -643,23 +645,13 @@ class ImportRoutes:
     @route("GET /v1/tables/{table}/manifest", READ)
     async def manifest(self, table: str) -> StreamingResponse:
         """Return the current manifest of a table: a JSON object that names every file."""
-        found = await self._services.table(table)
-        chunks = manifest_json(self._services, found)
-        # An error before the first chunk becomes a problem instead of a broken stream.
-        first = await anext(chunks)
-        return StreamingResponse(_with_first(first, chunks), media_type="application/json")
+        stored_table = await self._services.table(table)
+        chunks = await begun_stream(manifest_json(self._services, stored_table))
+        return StreamingResponse(chunks, media_type="application/json")
 
     @route("GET /v1/tables/{table}/manifest/files", READ)
     async def names(self, table: str) -> StreamingResponse:
         """Return the absolute paths of the current files of a table, one per line."""
-        found = await self._services.table(table)
-        chunks = manifest_names(self._services, found)
-        first = await anext(chunks)
-        return StreamingResponse(_with_first(first, chunks), media_type="text/plain")
-
-
-async def _with_first(first: bytes, stream: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
-    async with aclosing(stream):
-        yield first
-        async for chunk in stream:
-            yield chunk
+        stored_table = await self._services.table(table)
+        chunks = await begun_stream(manifest_names(self._services, stored_table))
+        return StreamingResponse(chunks, media_type="text/plain")

@@ -53,7 +53,7 @@ def job_view(running: RunningAttempt) -> api.Job:
 
 def finished_view(entry: HistoryEntry) -> api.Finished:
     """Return the wire model of a finished attempt."""
-    values = {each.name: getattr(entry, each.name) for each in fields(api.Finished)}
+    values = {field.name: getattr(entry, field.name) for field in fields(api.Finished)}
     return api.Finished(**values | {"tablet": entry.tablet.text})
 
 
@@ -92,14 +92,14 @@ class JobRoutes:
         """
         running = await self._seen_running()
         attempts = {name: job for job in running for name in (job.job_id, job.attempt)}
-        found = whole_id(attempt, attempts, "job")
-        if found is None:
+        whole = whole_id(attempt, attempts, "job")
+        if whole is None:
             raise UnknownJobError(
                 f"no running job has attempt {attempt[:64]!r} (any more); `neve jobs` lists them"
             )
-        check_table(attempts[found].table_name)
+        check_table(attempts[whole].table_name)
         await begin_call()
-        await self._services.coordinator.cancel(attempts[found].attempt)
+        await self._services.coordinator.cancel(attempts[whole].attempt)
 
     @route(
         "DELETE /v1/queue/{job}",
@@ -156,8 +156,8 @@ class JobRoutes:
         count: Annotated[int, Query(description="Number of attempts at most.")] = 100,
     ) -> dict[str, list[api.Finished]]:
         """Return the finished attempts of a table, newest first."""
-        found = await self._services.table(table)
+        stored_table = await self._services.table(table)
         entries = await self._services.store.history(
-            found.id, bounded_count(count, LIST_MAX, "count")
+            stored_table.id, bounded_count(count, LIST_MAX, "count")
         )
         return {"attempts": [finished_view(entry) for entry in entries]}

@@ -226,13 +226,13 @@ def _assigned(entry: StoryEntry) -> str:
 
 
 def _committed(entry: StoryEntry) -> str:
-    made = format_count(entry.number, "file")
+    files_text = format_count(entry.number, "file")
     done = f"{entry.compactor} committed {entry.job}"
     if not entry.files:
         return done
     more = entry.number - len(entry.files)
     names = ", ".join(entry.files) + (f" and {more:,} more" if more else "")
-    return f"{done}, {made}: {names}"
+    return f"{done}, {files_text}: {names}"
 
 
 def _failed(entry: StoryEntry) -> str:
@@ -241,9 +241,9 @@ def _failed(entry: StoryEntry) -> str:
 
 
 def _step(entry: StoryEntry) -> str:
-    known = _STEPS.get(entry.step, "{0} took a step")
+    template = _STEPS.get(entry.step, "{0} took a step")
     files = format_count(entry.number, "file")
-    return known.format(entry.request, files) + _because(entry)
+    return template.format(entry.request, files) + _because(entry)
 
 
 def _table(entry: StoryEntry) -> str:
@@ -252,29 +252,38 @@ def _table(entry: StoryEntry) -> str:
 
 _SENTENCES: Mapping[StoryKind, Callable[[StoryEntry], str]] = {
     StoryKind.PLANNED: _planned,
-    StoryKind.PLANNING_FAILED: lambda it: f"planning failed: {it.reason}",
-    StoryKind.FILE_QUARANTINED: lambda it: f"{it.files[0]} is quarantined: {it.reason}",
-    StoryKind.SHED: lambda it: f"jobs of other tablets took its place in the full queue {it.group}",
+    StoryKind.PLANNING_FAILED: lambda entry: f"planning failed: {entry.reason}",
+    StoryKind.FILE_QUARANTINED: lambda entry: f"{entry.files[0]} is quarantined: {entry.reason}",
+    StoryKind.SHED: lambda entry: (
+        f"jobs of other tablets took its place in the full queue {entry.group}"
+    ),
     StoryKind.ASSIGNED: _assigned,
-    StoryKind.REFUSED: lambda it: f"the store refused {it.job} ({it.code}): {it.reason}",
-    StoryKind.UNKNOWN: lambda it: f"the store did not answer the reservation of {it.job}",
-    StoryKind.FOUND: lambda it: f"{it.job} was found reserved in the store for {it.compactor}",
+    StoryKind.REFUSED: lambda entry: (
+        f"the store refused {entry.job} ({entry.code}): {entry.reason}"
+    ),
+    StoryKind.UNKNOWN: lambda entry: f"the store did not answer the reservation of {entry.job}",
+    StoryKind.FOUND: lambda entry: (
+        f"{entry.job} was found reserved in the store for {entry.compactor}"
+    ),
     StoryKind.FAILED: _failed,
-    StoryKind.GIVEN_BACK: lambda it: f"{it.compactor} gave {it.job} back, {it.code}{_because(it)}",
-    StoryKind.RELEASING: lambda it: (
-        f"{it.job} was taken from {it.compactor or 'no compactor'} as {it.code}{_because(it)}"
+    StoryKind.GIVEN_BACK: lambda entry: (
+        f"{entry.compactor} gave {entry.job} back, {entry.code}{_because(entry)}"
     ),
-    StoryKind.RELEASED: lambda it: f"the files of {it.job} are free again",
+    StoryKind.RELEASING: lambda entry: (
+        f"{entry.job} was taken from {entry.compactor or 'no compactor'} as {entry.code}"
+        f"{_because(entry)}"
+    ),
+    StoryKind.RELEASED: lambda entry: f"the files of {entry.job} are free again",
     StoryKind.COMMITTED: _committed,
-    StoryKind.LIFTED: lambda it: "an operator lifted its quarantine",
+    StoryKind.LIFTED: lambda entry: "an operator lifted its quarantine",
     StoryKind.STEP: _step,
-    StoryKind.STEP_REFUSED: lambda it: (
-        f"the store refused step {it.step} of {it.request} ({it.code}){_because(it)}"
+    StoryKind.STEP_REFUSED: lambda entry: (
+        f"the store refused step {entry.step} of {entry.request} ({entry.code}){_because(entry)}"
     ),
-    StoryKind.GONE: lambda it: "the tablet is gone: merged into its neighbour, or dropped",
+    StoryKind.GONE: lambda entry: "the tablet is gone: merged into its neighbour, or dropped",
     StoryKind.TABLE: _table,
-    StoryKind.GROUP_PAUSED: lambda it: f"an operator paused group {it.group}",
-    StoryKind.GROUP_RESUMED: lambda it: f"an operator resumed group {it.group}",
+    StoryKind.GROUP_PAUSED: lambda entry: f"an operator paused group {entry.group}",
+    StoryKind.GROUP_RESUMED: lambda entry: f"an operator resumed group {entry.group}",
 }
 
 

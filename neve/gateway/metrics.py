@@ -60,9 +60,9 @@ class RequestMetrics:
             status: HTTP status of the answer.
             elapsed_s: Time until the last byte of the answer.
         """
-        known = method if method in {"GET", "POST", "PATCH", "DELETE", "HEAD"} else "other"
-        self._requests.labels(route, known, str(status)).inc()
-        self._seconds.labels(route, known).observe(elapsed_s)
+        label = method if method in {"GET", "POST", "PATCH", "DELETE", "HEAD"} else "other"
+        self._requests.labels(route, label, str(status)).inc()
+        self._seconds.labels(route, label).observe(elapsed_s)
 
     def text(self, status: CoordinatorStatus | None, scans: ScanSlots, audit: AuditCounts) -> bytes:
         """Return all metrics as Prometheus text.

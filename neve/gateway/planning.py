@@ -50,12 +50,12 @@ def plan_view(
         for interval in plan.intervals
     )
     wanted = [job for plan in plans for job in plan.jobs]
-    places = {job.id: place for place, job in enumerate(wanted)}
+    numbers = {job.id: number for number, job in enumerate(wanted)}
     jobs = [
         replace(
             _planned_view(job),
             table=table.name,
-            after=tuple(places[depend] for depend in job.depends_on),
+            after=tuple(numbers[depend] for depend in job.depends_on),
         )
         for job in wanted
     ]
@@ -141,9 +141,13 @@ class PlanningRoutes:
         """
         if table is not None:
             await self._services.table(table)
-        found = (await self._services.coordinator.status()).backlogs
+        backlogs = (await self._services.coordinator.status()).backlogs
         # The entry without a name stands for all other tables.
-        chosen = [each for each in found if table in {None, each.table} and sees_table(each.table)]
+        chosen = [
+            backlog
+            for backlog in backlogs
+            if table in {None, backlog.table} and sees_table(backlog.table)
+        ]
         return {"backlog": chosen}
 
     @route("GET /v1/tables/{table}/backlog", READ)
@@ -155,9 +159,9 @@ class PlanningRoutes:
         A tablet at rest is not listed.
         """
         services = self._services
-        found = await services.table(table)
+        stored_table = await services.table(table)
         owed = await services.coordinator.owed_tablets(
-            found.id, bounded_count(count, 10_000, "count")
+            stored_table.id, bounded_count(count, 10_000, "count")
         )
         return {"tablets": owed}
 
@@ -191,17 +195,19 @@ class PlanningRoutes:
     async def plan(self, table: str) -> api.Plan:
         """Return the jobs that would be planned for a table now. Nothing is started."""
         services = self._services
-        found = await services.table(table)
+        stored_table = await services.table(table)
         now_s = await services.store.now_s()
         plans: list[TabletPlan] = []
         tablets: list[TabletId] = []
         running = 0
-        async for page in services.pages(found):
+        async for page in services.pages(stored_table):
             running += sum(len(tablet.running) for tablet in page)
-            plans += await services.rows.run(found.location, self._planned, found, page, now_s)
+            plans += await services.rows.run(
+                stored_table.location, self._planned, stored_table, page, now_s
+            )
             tablets += [tablet.id for tablet in page]
             bounded_count(len(plans) or 1, PLANNED_TABLETS_MAX, "number of tablets to plan")
-        return plan_view(found, plans, running, tablets)
+        return plan_view(stored_table, plans, running, tablets)
 
     def _planned(self, table: Table, tablets: list[Tablet], now_s: float) -> list[TabletPlan]:
         try:
@@ -227,9 +233,9 @@ class PlanningRoutes:
         The planner may decide against a job. A compaction request does not depend on the planner.
         """
         services = self._services
-        found = await services.table(table)
-        only = None if tablet is None else (await services.tablet(found, tablet)).text
-        return await services.coordinator.trigger(found.id, only)
+        stored_table = await services.table(table)
+        only = None if tablet is None else (await services.tablet(stored_table, tablet)).text
+        return await services.coordinator.trigger(stored_table.id, only)
 
     @route("GET /v1/tables/{table}/maintenance", READ)
     async def maintenance(
@@ -241,6 +247,6 @@ class PlanningRoutes:
     ) -> api.TableMaintenance:
         """Return possible maintenance of tablets: gain, cost and memory, or why it is not done."""
         services = self._services
-        found = await services.table(table)
-        only = None if tablet is None else (await services.tablet(found, tablet)).text
-        return await services.coordinator.maintenance(found.id, only)
+        stored_table = await services.table(table)
+        only = None if tablet is None else (await services.tablet(stored_table, tablet)).text
+        return await services.coordinator.maintenance(stored_table.id, only)

@@ -205,8 +205,8 @@ def install_problems(app: FastAPI, log: Log) -> None:
 
 async def _validation_problem(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    found = error.errors()
-    first = found[0] if found else {"loc": (), "msg": "unreadable"}
+    errors = error.errors()
+    first = errors[0] if errors else {"loc": (), "msg": "unreadable"}
     where = ".".join(str(part) for part in first["loc"]) or "the request"
     given = f", got {_short_text(first['input'])!r}" if "input" in first else ""
     return problem_response(BodyError(f"{where[:200]}: {first['msg']}{given}"))
@@ -229,12 +229,12 @@ async def _http_problem(request: Request, error: Exception) -> JSONResponse:
         # FastAPI wraps errors that occur while it reads a body.
         return problem_response(error.__cause__)
     path, method = request.url.path, request.method
-    known: dict[int, tuple[str, str]] = {
+    answers: dict[int, tuple[str, str]] = {
         404: ("UnknownRouteError", f"there is nothing at {path}; /docs lists what there is"),
         405: ("MethodNotAllowedError", f"{method} is not possible at {path}; see /docs"),
         415: ("BodyError", str(error.detail)),
     }
-    name, detail = known.get(error.status_code, ("HTTPError", str(error.detail)))
+    name, detail = answers.get(error.status_code, ("HTTPError", str(error.detail)))
     title = HTTPStatus(error.status_code).phrase
     return _answer(error.status_code, error=name, title=title, detail=detail, more=error.headers)
 

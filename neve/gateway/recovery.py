@@ -6,6 +6,7 @@
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import IO, Annotated, Any
 
@@ -30,15 +31,12 @@ from neve.recovery.backup import (
     NOT_IN_ARCHIVES,
     BackupOptions,
     RestoreOptions,
-    RestorePorts,
     backup,
     restore,
 )
 from neve.recovery.gc import GcResult, collect_orphans
 from neve.recovery.rebuild.table_rebuild import (
     RebuildOptions,
-    RebuildPorts,
-    RebuildResult,
     rebuild,
 )
 from neve.recovery.repair import RepairOptions, RepairReport, check_and_repair
@@ -46,6 +44,7 @@ from neve.recovery.scope import (
     NOTES,
     UNDER_WAY,
     Finding,
+    RecoveryPorts,
     RepairedFinding,
     ReportProgress,
     TableScope,
@@ -64,14 +63,17 @@ LISTED_MAX = 10_000
 def fsck_view(table: Table, report: RepairReport) -> api.FsckReport:
     """Return the wire model of a check's report."""
     first = report.checked.findings
-    seen = {*first}
-    findings = [*first, *(done.finding for done in report.settled if done.finding not in seen)]
+    first_findings = {*first}
+    findings = [
+        *first,
+        *(done.finding for done in report.settled if done.finding not in first_findings),
+    ]
     repairs = _repairs_of(findings, report.settled)
     pairs = list(zip(findings, repairs, strict=True))
     wrong = [(finding, repair) for finding, repair in pairs if finding.code not in NOTES]
     return api.FsckReport(
         table=table.name,
-        sound=all(done and done.done and found.code not in UNDER_WAY for found, done in wrong),
+        sound=all(done and done.done and finding.code not in UNDER_WAY for finding, done in wrong),
         findings=tuple(finding_view(*pair) for pair in pairs[:LISTED_MAX]),
         more=max(0, len(pairs) - LISTED_MAX),
         tablets=report.checked.tablets,
@@ -116,25 +118,6 @@ def gc_view(table: Table, done: GcResult) -> api.GcReport:
     )
 
 
-def rebuilt_view(done: RebuildResult, *, dry_run: bool) -> api.RebuildReport:
-    """Return the wire model of a rebuild's result."""
-    return api.RebuildReport(
-        table=done.table.name,
-        location=done.table.location,
-        state=done.table.state.value,
-        tablets=done.tablets,
-        files=len(done.files),
-        rows=done.rows,
-        size_bytes=done.size_bytes,
-        user_files=done.user_files,
-        left=_limited(done.left),
-        lost=_limited(done.lost),
-        not_recovered=done.not_recovered,
-        manifest=done.manifest,
-        dry_run=dry_run,
-    )
-
-
 def restored_view(done: Iterable[CreatedTable], *, dry_run: bool) -> api.RestoreReport:
     """Return the wire model of a restore's result."""
     tables = (
@@ -176,7 +159,7 @@ class RecoveryRoutes:
 
         Only what the body asks for is repaired.
         """
-        found = await self._services.table(table)
+        stored_table = await self._services.table(table)
         options = RepairOptions(
             repair=body.repair,
             deep=body.deep,
@@ -186,8 +169,8 @@ class RecoveryRoutes:
         )
 
         async def work(on_progress: ReportProgress) -> api.FsckReport:
-            report = await check_and_repair(self._scope(found, on_progress), options)
-            return await asyncio.to_thread(fsck_view, found, report)
+            report = await check_and_repair(self._scope(stored_table, on_progress), options)
+            return await asyncio.to_thread(fsck_view, stored_table, report)
 
         return self._lines(work)
 
@@ -204,11 +187,12 @@ class RecoveryRoutes:
 
         Nothing is written unless `delete` is set.
         """
-        found = await self._services.table(table)
+        stored_table = await self._services.table(table)
 
         async def work(on_progress: ReportProgress) -> api.GcReport:
             return gc_view(
-                found, await collect_orphans(self._scope(found, on_progress), delete=delete)
+                stored_table,
+                await collect_orphans(self._scope(stored_table, on_progress), delete=delete),
             )
 
         return self._lines(work)
@@ -217,7 +201,6 @@ class RecoveryRoutes:
     async def rebuild(self, body: api.LostTable) -> StreamingResponse:
         """Rebuild a table from the files of its location after its metadata was lost."""
         current_call().table = body.name
-        services = self._services
         options = RebuildOptions(
             name=checked_label(body.name, "table name"),
             given=_given_table_facts(body),
@@ -227,16 +210,8 @@ class RecoveryRoutes:
         )
 
         async def work(on_progress: ReportProgress) -> api.RebuildReport:
-            rebuilder = RebuildPorts(
-                store=services.store,
-                threads=services.long_steps,
-                ids=services.ids,
-                admission=GatewayAdmission.of(services),
-                on_progress=on_progress,
-                listing_delay_s=services.settings.gateway.listing_delay_s,
-            )
-            done = await rebuild(rebuilder, body.location, options)
-            return rebuilt_view(done, dry_run=body.dry_run)
+            report = (await rebuild(self._ports(on_progress), body.location, options)).report
+            return replace(report, left=_limited(report.left), lost=_limited(report.lost))
 
         return self._lines(work)
 
@@ -248,7 +223,7 @@ class RecoveryRoutes:
             tables = [await services.table(name) for name in body.tables]
         else:
             every = await services.store.tables()
-            tables = [each for each in every if each.filling is None]
+            tables = [table for table in every if table.filling is None]
         if not tables:
             raise UnknownTableError("there is no table to back up")
         hold_s = parse_duration_s(body.hold, "hold") if body.hold else 0.0
@@ -277,7 +252,6 @@ class RecoveryRoutes:
         dry_run: Annotated[bool, Query(description="Only report what would be done.")] = False,
     ) -> StreamingResponse:
         """Restore tables from an archive. The files must lie in the locations of the tables."""
-        services = self._services
         kind = request.headers.get("content-type", "").partition(";")[0].strip()
         if kind != api.ARCHIVE:
             raise BodyError(f"content type {kind!r} is not accepted here, expected {api.ARCHIVE}")
@@ -292,16 +266,21 @@ class RecoveryRoutes:
 
         async def work(on_progress: ReportProgress) -> api.RestoreReport:
             with source:
-                restorer = RestorePorts(
-                    store=services.store,
-                    threads=services.long_steps,
-                    ids=services.ids,
-                    admission=GatewayAdmission.of(services),
-                    on_progress=on_progress,
-                )
-                return restored_view(await restore(restorer, source, options), dry_run=dry_run)
+                restored = await restore(self._ports(on_progress), source, options)
+                return restored_view(restored, dry_run=dry_run)
 
         return self._lines(work)
+
+    def _ports(self, on_progress: ReportProgress) -> RecoveryPorts:
+        services = self._services
+        return RecoveryPorts(
+            store=services.store,
+            threads=services.long_steps,
+            ids=services.ids,
+            admission=GatewayAdmission.of(services),
+            on_progress=on_progress,
+            listing_delay_s=services.settings.gateway.listing_delay_s,
+        )
 
     def _scope(self, table: Table, on_progress: Callable[[str], None]) -> TableScope:
         services = self._services
@@ -353,9 +332,9 @@ def _given_table_facts(body: api.LostTable) -> Mapping[str, Any]:
     }
 
 
-def _pairs(written: list[str] | None, what: str) -> dict[str, str]:
+def _pairs(texts: list[str] | None, what: str) -> dict[str, str]:
     pairs: dict[str, str] = {}
-    for text in written or ():
+    for text in texts or ():
         name, equals, value = text.partition("=")
         if not name or not equals or not value:
             raise RequestError(f"{what} {text!r} is not of the form table={what}")

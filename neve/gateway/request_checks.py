@@ -110,10 +110,10 @@ def _check_order(table: Table) -> None:
         )
 
 
-def _selector(written: Plugin | None) -> SelectorSpec:
-    if written is None:
+def _selector(plugin: Plugin | None) -> SelectorSpec:
+    if plugin is None:
         return SelectorSpec()
-    spec = SelectorSpec(name=written.name, options=dict(written.options))
+    spec = SelectorSpec(name=plugin.name, options=dict(plugin.options))
     load_request_selector(spec)
     return spec
 
@@ -139,50 +139,50 @@ def _transform(body: NewRequest) -> TransformSpec:
     return TransformSpec(kind=TransformKind.PLUGIN, name=name, options=options)
 
 
-def _output(table: Table, written: Output) -> OutputSpec:
-    codec = None if written.codec is None else codec_name(written.codec)
-    if written.codec is not None and codec is None:
+def _output(table: Table, output: Output) -> OutputSpec:
+    codec = None if output.codec is None else codec_name(output.codec)
+    if output.codec is not None and codec is None:
         raise RequestError(
-            f"codec {written.codec!r} is unknown, expected one of {', '.join(CODECS)}"
+            f"codec {output.codec!r} is unknown, expected one of {', '.join(CODECS)}"
         )
     chosen = codec or table.settings.codec
-    if written.codec_level is not None and not has_level(chosen, written.codec_level):
+    if output.codec_level is not None and not has_level(chosen, output.codec_level):
         low, high = LEVELS[chosen]
         raise RequestError(
-            f"codec_level {written.codec_level} is not one of {chosen}, expected {low} to {high}"
+            f"codec_level {output.codec_level} is not one of {chosen}, expected {low} to {high}"
         )
     return OutputSpec(
         codec=codec,
-        codec_level=written.codec_level,
-        row_group_bytes=_row_group_bytes(written.row_group_bytes),
+        codec_level=output.codec_level,
+        row_group_bytes=_row_group_bytes(output.row_group_bytes),
     )
 
 
-def _row_group_bytes(written: int | str | None) -> int | None:
-    if written is None:
+def _row_group_bytes(size: int | str | None) -> int | None:
+    if size is None:
         return None
-    size_bytes = parse_size_bytes(written, "row_group_bytes")
+    size_bytes = parse_size_bytes(size, "row_group_bytes")
     if not ROW_GROUP_BYTES_MIN <= size_bytes <= ROW_GROUP_BYTES_MAX:
-        raise RequestError(f"row_group_bytes {written!r} is out of range, expected 64 KiB to 1 GiB")
+        raise RequestError(f"row_group_bytes {size!r} is out of range, expected 64 KiB to 1 GiB")
     return size_bytes
 
 
-def _hints(written: Mapping[str, str]) -> dict[str, str]:
-    if "" in written:
+def _hints(hints: Mapping[str, str]) -> dict[str, str]:
+    if "" in hints:
         raise RequestError("a hint has no name, expected one")
-    return dict(written)
+    return dict(hints)
 
 
-def _boost(written: int) -> int:
-    if abs(written) > BOOST_MAX:
-        raise RequestError(f"boost {written} is out of range, expected -{BOOST_MAX} to {BOOST_MAX}")
-    return written
+def _boost(boost: int) -> int:
+    if abs(boost) > BOOST_MAX:
+        raise RequestError(f"boost {boost} is out of range, expected -{BOOST_MAX} to {BOOST_MAX}")
+    return boost
 
 
-def _deadline_s(written: float | str | None) -> float | None:
-    if written is None:
+def _deadline_s(deadline: float | str | None) -> float | None:
+    if deadline is None:
         return None
-    deadline_s = parse_duration_s(written, "deadline")
+    deadline_s = parse_duration_s(deadline, "deadline")
     if not DEADLINE_MIN_S <= deadline_s <= DEADLINE_MAX_S:
-        raise RequestError(f"deadline {written!r} is out of range, expected 1s to 366d")
+        raise RequestError(f"deadline {deadline!r} is out of range, expected 1s to 366d")
     return deadline_s

@@ -98,27 +98,27 @@ class ProgressTotals:
         self._files_left = self._running = self._bytes_left = self._bytes_done = 0
         self._bytes_per_s = 0.0
 
-    def add(self, tablet: Tablet, here: RequestProgressInTablet) -> None:
+    def add(self, tablet: Tablet, progress: RequestProgressInTablet) -> None:
         """Count a tablet.
 
         Args:
             tablet: The tablet as it was read.
-            here: Progress of the request in the tablet.
+            progress: Progress of the request in the tablet.
         """
-        self._states[here.state] += 1
-        self._running += len(here.running)
-        self._files_left += here.files - here.results
-        self._bytes_left += here.bytes_left
-        made = (each for each in tablet.files.values() if each.request == self._request.id)
-        self._bytes_done += sum(file.size_bytes for file in made)
-        for attempt in filter(None, map(self._attempts.get, here.running)):
-            read = min(attempt.bytes_done, here.bytes_left)
+        self._states[progress.state] += 1
+        self._running += len(progress.running)
+        self._files_left += progress.files - progress.results
+        self._bytes_left += progress.bytes_left
+        outputs = (file for file in tablet.files.values() if file.request == self._request.id)
+        self._bytes_done += sum(file.size_bytes for file in outputs)
+        for attempt in filter(None, map(self._attempts.get, progress.running)):
+            read = min(attempt.bytes_done, progress.bytes_left)
             self._bytes_left -= read
             self._bytes_done += read
             self._bytes_per_s += attempt.bytes_done / max(self._now_s - attempt.since_s, 1.0)
-        listed = self._ended if here.state in _ENDED else self._open
+        listed = self._ended if progress.state in _ENDED else self._open
         if len(listed) < TABLETS_MAX:
-            listed.append(self._view(tablet, here))
+            listed.append(self._view(tablet, progress))
 
     def tablets(self, count: int) -> tuple[api.RequestTablet, ...]:
         """Return at most `count` tablets; those in which the request has not ended come first."""
@@ -151,17 +151,17 @@ class ProgressTotals:
             return max(self._bytes_left, 0) * elapsed_s / self._bytes_done
         return None
 
-    def _view(self, tablet: Tablet, here: RequestProgressInTablet) -> api.RequestTablet:
+    def _view(self, tablet: Tablet, progress: RequestProgressInTablet) -> api.RequestTablet:
         bounds = tablet.bounds
         return api.RequestTablet(
             tablet=tablet.id.text,
-            state=here.state.value,
-            reason=here.reason,
+            state=progress.state.value,
+            reason=progress.reason,
             end=None if bounds.partition else key_text(bounds.end, self._types),
             partition=bounds.partition,
-            files_left=here.files - here.results,
-            bytes_left=here.bytes_left,
-            running=len(here.running),
+            files_left=progress.files - progress.results,
+            bytes_left=progress.bytes_left,
+            running=len(progress.running),
         )
 
 
@@ -297,7 +297,7 @@ def sum_commits(request: Request, entries: Sequence[HistoryEntry]) -> api.Result
         if entry.request == request.id and entry.end == AttemptEnd.COMMITTED.value
     ]
     read = {path for entry in own for path in entry.inputs}
-    written = {path for entry in own for path in entry.outputs}
+    outputs = {path for entry in own for path in entry.outputs}
     between_bytes = between_rows = 0
     for entry in own:
         again = sum(path in read for path in entry.outputs)
@@ -307,8 +307,8 @@ def sum_commits(request: Request, entries: Sequence[HistoryEntry]) -> api.Result
             between_rows += entry.rows_out * again // len(entry.outputs)
     return api.Result(
         jobs=len(own),
-        files_before=len(read - written),
-        files_after=len(written - read),
+        files_before=len(read - outputs),
+        files_after=len(outputs - read),
         bytes_before=sum(entry.bytes_in for entry in own) - between_bytes,
         bytes_after=sum(entry.bytes_out for entry in own) - between_bytes,
         rows_before=sum(entry.rows_in for entry in own) - between_rows,
@@ -339,23 +339,23 @@ async def submit_request(
     """
     now_s = await services.store.now_s()
     call = checked_call(services, call)
-    wanted = checked_request(table, body, call, now_s)
-    known = await services.store.request(table.id, wanted.id)
-    if known is None:
+    request = checked_request(table, body, call, now_s)
+    stored = await services.store.request(table.id, request.id)
+    if stored is None:
         try:
-            require_applied(await _submit_within_share(services, table, wanted, call))
-            return await stored_request(services, table, wanted.id)
+            require_applied(await _submit_within_share(services, table, request, call))
+            return await stored_request(services, table, request.id)
         except (RequestError, RefusedError, ConflictError):
             # A concurrent repetition of the same call may have stored the request first.
-            known = await services.store.request(table.id, wanted.id)
-            if known is None:
+            stored = await services.store.request(table.id, request.id)
+            if stored is None:
                 raise
-    require_applied(await services.store.apply(_repeated_change(wanted, known, call)))
-    return await stored_request(services, table, wanted.id)
+    require_applied(await services.store.apply(_repeated_change(request, stored, call)))
+    return await stored_request(services, table, request.id)
 
 
 async def _submit_within_share(
-    services: Services, table: Table, wanted: Request, call: str
+    services: Services, table: Table, request: Request, call: str
 ) -> Outcome:
     """Submit a request, which counts against the quota of its caller until it is finished.
 
@@ -363,33 +363,33 @@ async def _submit_within_share(
         QuotaError: The caller has reached its limit of compactions.
     """
     quotas, caller = services.quotas, current_call().caller.name
-    size_bytes = request_bytes(wanted)
+    size_bytes = request_bytes(request)
     if not quotas.has_room(caller, size_bytes):
         compactions = quotas.use_of(caller).compactions
-        for held in sorted(compactions):
-            known = await services.store.request(*held)
-            if known is None or known.state.ended:
-                compactions.pop(held, None)
+        for request_key in sorted(compactions):
+            stored = await services.store.request(*request_key)
+            if stored is None or stored.state.ended:
+                compactions.pop(request_key, None)
     with quotas.compaction(caller, size_bytes) as use:
-        outcome = await _submit_first(services, table, wanted, call)
-        use.compactions[table.id, wanted.id] = size_bytes
+        outcome = await _submit_first(services, table, request, call)
+        use.compactions[table.id, request.id] = size_bytes
     return outcome
 
 
-async def _submit_first(services: Services, table: Table, wanted: Request, call: str) -> Outcome:
+async def _submit_first(services: Services, table: Table, request: Request, call: str) -> Outcome:
     mark = await known_call(services, table, call)
     if mark is not None:
-        require_same_call(call, mark, CallKind.COMPACT, wanted.id)
+        require_same_call(call, mark, CallKind.COMPACT, request.id)
     generation = await check_writable(services, table)
-    change = SubmitRequest(request=wanted, call=call, generation=generation)
+    change = SubmitRequest(request=request, call=call, generation=generation)
     return await services.store.apply(change)
 
 
-def _repeated_change(wanted: Request, known: Request, call: str) -> SubmitRequest:
+def _repeated_change(request: Request, stored: Request, call: str) -> SubmitRequest:
     """Return the change of a repeated call, with the deadline of the first call."""
-    if None not in (known.deadline_s, wanted.deadline_s):
-        wanted = replace(wanted, deadline_s=known.deadline_s)
-    return SubmitRequest(request=wanted, call=call)
+    if None not in (stored.deadline_s, request.deadline_s):
+        request = replace(request, deadline_s=stored.deadline_s)
+    return SubmitRequest(request=request, call=call)
 
 
 async def stored_request(services: Services, table: Table, request: str) -> Request:
@@ -400,17 +400,17 @@ async def stored_request(services: Services, table: Table, request: str) -> Requ
         UnknownRequestError: The table has no, or no longer a, request with this id.
     """
     store = services.store
-    found = await store.request(table.id, request)
-    if found is None:
+    stored = await store.request(table.id, request)
+    if stored is None:
         listed = (*await store.requests(table.id, LISTED_MAX), *await store.open_requests(table.id))
-        known = {entry.id: entry for entry in listed}
-        found = known.get(whole_id(request, known, "request") or "")
-    if found is None:
+        by_id = {entry.id: entry for entry in listed}
+        stored = by_id.get(whole_id(request, by_id, "request") or "")
+    if stored is None:
         raise UnknownRequestError(
             f"table {table.name!r} has no request {request[:64]!r} (any more): "
             "`neve request list` lists them"
         )
-    return found
+    return stored
 
 
 async def cancel_request(
@@ -488,8 +488,14 @@ async def _cancelled_range(
     if body.tablet is None:
         inside = await _tablets_wholly_within(services, table, request, body)
     elif body.start is None and body.end is None:
-        found = await services.store.tablet(await services.tablet(table, body.tablet, whole=True))
-        inside = [] if found is None or not meets_tablet(request, found.bounds) else [found.bounds]
+        stored_tablet = await services.store.tablet(
+            await services.tablet(table, body.tablet, whole=True)
+        )
+        inside = (
+            []
+            if stored_tablet is None or not meets_tablet(request, stored_tablet.bounds)
+            else [stored_tablet.bounds]
+        )
         if not inside:
             raise RequestError(f"tablet {body.tablet!r} has no key of request {request.id}")
     else:
@@ -539,26 +545,26 @@ async def dry_run(services: Services, table: Table, request: Request) -> api.Dry
     """
     now_s = await services.store.now_s()
     counter, long = _SelectionCounter(table, request, now_s), services.rows.within(LONG_STEP_MAX_S)
-    taken: list[api.DryTablet] = []
+    per_tablet: list[api.DryTablet] = []
     async with pin_listed_files(services, table) as pin:
         async for page in request_tablets(services, table, request):
             for tablet in page:
                 try:
-                    found = await long.run(table.location, counter.of, tablet)
+                    counted_tablet = await long.run(table.location, counter.of, tablet)
                 finally:
                     pin.check()
-                taken += [found] if found.files else []
-    counted = [each.rows_in_range for each in taken if each.rows_in_range is not None]
+                per_tablet += [counted_tablet] if counted_tablet.files else []
+    counted = [tablet.rows_in_range for tablet in per_tablet if tablet.rows_in_range is not None]
     return api.DryRun(
         table=table.name,
-        tablets=len(taken),
-        files=sum(each.files for each in taken),
-        size_bytes=sum(each.size_bytes for each in taken),
-        rows=sum(each.rows for each in taken),
-        rows_in_range=sum(counted) if len(counted) == len(taken) else None,
+        tablets=len(per_tablet),
+        files=sum(tablet.files for tablet in per_tablet),
+        size_bytes=sum(tablet.size_bytes for tablet in per_tablet),
+        rows=sum(tablet.rows for tablet in per_tablet),
+        rows_in_range=sum(counted) if len(counted) == len(per_tablet) else None,
         transform=transform_text(request.transform),
         notes=retention_notes(table, request, now_s),
-        per_tablet=tuple(taken[:TABLETS_LISTED_MAX]),
+        per_tablet=tuple(per_tablet[:TABLETS_LISTED_MAX]),
     )
 
 
@@ -641,8 +647,8 @@ def _count_rows_of_file(table: Table, file: DataFile, keys: KeyRange) -> int:
     rows = 0
     location = open_location(table.location)
     with open_table_file(location, file.path) as source:
-        known = [name for name in schema.names if name in source.schema_arrow.names]
-        for batch in row_batches(OpenFile(location, file.path, source), known):
+        present = [name for name in schema.names if name in source.schema_arrow.names]
+        for batch in row_batches(OpenFile(location, file.path, source), present):
             part = conform(batch, schema, f"file {file.path}")
             rows += _count_keys(encode_keys(part, rules.key, rules.key_types), keys)
     return rows
@@ -685,14 +691,16 @@ class RequestRoutes:
         the range. It does not say how many rows a transform would change.
         """
         services = self._services
-        if any(each is not None for each in (body.delete_where, body.set, body.transform)):
+        if any(change is not None for change in (body.delete_where, body.set, body.transform)):
             current_call().further_role = Role.WRITE
-        found = await services.table(table)
+        stored_table = await services.table(table)
         if body.dry_run:
             now_s = await services.store.now_s()
             response.status_code = 200
-            return await dry_run(services, found, checked_request(found, body, "", now_s))
-        return request_view(found, await submit_request(services, found, body, call))
+            return await dry_run(
+                services, stored_table, checked_request(stored_table, body, "", now_s)
+            )
+        return request_view(stored_table, await submit_request(services, stored_table, body, call))
 
     @route("GET /v1/tables/{table}/compactions", READ)
     async def requests(
@@ -702,9 +710,11 @@ class RequestRoutes:
     ) -> dict[str, list[api.Request]]:
         """Return the requests of a table, newest first."""
         services = self._services
-        found = await services.table(table)
-        listed = await services.store.requests(found.id, bounded_count(count, LIST_MAX, "count"))
-        return {"requests": [request_view(found, request) for request in listed]}
+        stored_table = await services.table(table)
+        listed = await services.store.requests(
+            stored_table.id, bounded_count(count, LIST_MAX, "count")
+        )
+        return {"requests": [request_view(stored_table, request) for request in listed]}
 
     @route("GET /v1/tables/{table}/compactions/{request}", READ)
     async def follow(
@@ -718,16 +728,18 @@ class RequestRoutes:
     ) -> api.Request:
         """Return the progress of a request, in total and per tablet."""
         services = self._services
-        found = await services.table(table)
+        stored_table = await services.table(table)
         count = bounded_count(tablets + 1, TABLETS_MAX + 1, "tablets") - 1
         return await request_progress(
-            services, found, await stored_request(services, found, request), count
+            services, stored_table, await stored_request(services, stored_table, request), count
         )
 
     @route("POST /v1/tables/{table}/compactions/{request}/cancel", COMPACT, status_code=202)
     async def cancel(self, table: str, request: str, body: api.Cancel) -> api.Request:
         """Cancel a request, or its part in some tablets. Committed work stays."""
         services = self._services
-        found = await services.table(table)
-        known = await stored_request(services, found, request)
-        return request_view(found, await cancel_request(services, found, known, body))
+        stored_table = await services.table(table)
+        stored = await stored_request(services, stored_table, request)
+        return request_view(
+            stored_table, await cancel_request(services, stored_table, stored, body)
+        )

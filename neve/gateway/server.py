@@ -167,17 +167,17 @@ BACKLOG = 128
 LEAST = 16
 
 
-def connections_max(wanted: int) -> int:
+def connections_max(setting: int) -> int:
     """Return the possible number of connections, after raising the limit of descriptors.
 
     Args:
-        wanted: Number from the settings.
+        setting: Number from the settings.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < min(hard, DESCRIPTORS_WANTED):
         soft = min(hard, DESCRIPTORS_WANTED)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return max(LEAST, min(wanted, soft - DESCRIPTORS_KEPT))
+    return max(LEAST, min(setting, soft - DESCRIPTORS_KEPT))
 
 
 class ServerConnections:

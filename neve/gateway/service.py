@@ -47,11 +47,11 @@ class ServiceRoutes:
     @route("GET /v1/status", READ_ALL)
     async def status(self) -> api.Status:
         """Return the status of the whole service."""
-        found = await self._services.coordinator.status()
+        reported = await self._services.coordinator.status()
         silence = self._services.store_watch.warning
-        errors = (silence, *found.errors) if silence else found.errors
-        warnings = (*found.warnings, *await self._recovery_notes())
-        return replace(found, errors=errors, warnings=warnings)
+        errors = (silence, *reported.errors) if silence else reported.errors
+        warnings = (*reported.warnings, *await self._recovery_notes())
+        return replace(reported, errors=errors, warnings=warnings)
 
     async def _recovery_notes(self) -> list[str]:
         try:
@@ -82,11 +82,11 @@ class ServiceRoutes:
         store = self._services.store
         read = [await store.audit(LIST_MAX, kind) for kind in reversed(AUDIT_KINDS)]
         chosen = {"table": table, "caller": caller}
-        wanted = {name: value for name, value in chosen.items() if value is not None}
+        filters = {name: value for name, value in chosen.items() if value is not None}
         # If a call was begun and then refused, its last line is in the stream of refused calls.
-        entries = folded(chain.from_iterable(read), len(AUDIT_KINDS) * LIST_MAX, wanted)
-        entries = sorted(entries, key=lambda each: each.get("at_s", 0.0), reverse=True)[:count]
-        return {"entries": [entry_from(each) for each in entries]}
+        entries = folded(chain.from_iterable(read), len(AUDIT_KINDS) * LIST_MAX, filters)
+        entries = sorted(entries, key=lambda entry: entry.get("at_s", 0.0), reverse=True)[:count]
+        return {"entries": [entry_from(entry) for entry in entries]}
 
 
 T = TypeVar("T")

@@ -72,10 +72,10 @@ class SplitHints:
         """Return the ends of the tablets of a table that may be being split."""
         return tuple(self._ends.get(table, ()))
 
-    def seen(self, table: str, looked: Iterable[bytes], splitting: Iterable[bytes]) -> None:
+    def seen(self, table: str, ends_seen: Iterable[bytes], splitting: Iterable[bytes]) -> None:
         """Record which of the tablets that were read are being split."""
         ends = self._ends.setdefault(table, {})
-        for end in looked:
+        for end in ends_seen:
             ends.pop(end, None)
         ends.update(dict.fromkeys(splitting))
         if not ends:
@@ -116,9 +116,9 @@ class GenerationChecks:
             RefusedError: The store has gone back in time; the message says how to accept it.
             UnavailableError: The storage does not answer.
         """
-        seen_s, known = self._seen.get(table.id, (None, 0))
+        seen_s, generation = self._seen.get(table.id, (None, 0))
         if seen_s is not None and 0 <= now_s - seen_s < CHECK_INTERVAL_S:
-            return known
+            return generation
         # Read the location first: an increment in between must not look like a lagging store.
         written = await read()
         reason = generation_fault(table.name, await store.generation(table.id), written)
@@ -261,8 +261,8 @@ class Services:
     def __post_init__(self) -> None:
         """Create the parts that depend on the settings."""
         gateway = self.settings.gateway
-        places = ScanSlots(gateway.scans_max, gateway.scan_bytes_max)
-        object.__setattr__(self, "scans", places)
+        scans = ScanSlots(gateway.scans_max, gateway.scan_bytes_max)
+        object.__setattr__(self, "scans", scans)
         object.__setattr__(self, "rows", self.footers.with_threads(ROW_THREADS))
         object.__setattr__(self, "audit", self._audit())
         object.__setattr__(self, "quotas", self._quotas())
@@ -373,17 +373,17 @@ class Services:
             return tablet
         # Ends are sorted, so those with the prefix follow each other.
         ends = await self.store.tablet_ids(table.id, tablet.end, PREFIXED_MAX)
-        known = [end.text for end in ([tablet, *ends] if exists else ends)]
+        ids = [end.text for end in ([tablet, *ends] if exists else ends)]
         if whole:
-            longer = [end for end in known if end.startswith(text.lower())]
+            longer = [end for end in ids if end.startswith(text.lower())]
             hint = f"; this call needs the whole id, such as {longer[0]!r}" if longer else ""
             raise UnknownTabletError(
                 f"table {table.name!r} has no tablet {text!r} (any more){hint}"
             )
-        found = None if text == "last" else whole_id(text.lower(), known, "tablet")
-        if found is None:
+        whole_text = None if text == "last" else whole_id(text.lower(), ids, "tablet")
+        if whole_text is None:
             raise UnknownTabletError(f"table {table.name!r} has no tablet {text!r} (any more)")
-        return TabletId.parse(table.id, found)
+        return TabletId.parse(table.id, whole_text)
 
     async def pages(self, table: Table, after: bytes | None = None) -> AsyncIterator[list[Tablet]]:
         """Yield all tablets of a table, page by page, ascending.
@@ -399,10 +399,10 @@ class Services:
 
 def _hint(name: str, names: Iterable[str]) -> str:
     """Return a hint with the closest or the existing table names that the caller may see."""
-    seen = sorted(filter(sees_table, names))
-    if close := difflib.get_close_matches(name, seen, n=1):
+    visible = sorted(filter(sees_table, names))
+    if close := difflib.get_close_matches(name, visible, n=1):
         return f"did you mean {close[0]!r}?"
-    return f"there are: {', '.join(seen[:10])}" if seen else "there is none yet"
+    return f"there are: {', '.join(visible[:10])}" if visible else "there is none yet"
 
 
 def parsed_tablet(table: Table, text: str) -> TabletId:
@@ -424,26 +424,26 @@ PREFIXED_MAX = 4
 """Tablets that are read to see whether a prefix is unique."""
 
 
-def whole_id(given: str, known: Iterable[str], what: str) -> str | None:
+def whole_id(given: str, ids: Iterable[str], what: str) -> str | None:
     """Return the known id that a text is, or the only one that begins with it; None: none does.
 
     Args:
         given: Text from the caller.
-        known: Ids of existing objects.
+        ids: Ids of existing objects.
         what: Kind of the objects, for the message.
 
     Raises:
         RequestError: Several ids begin with the text.
     """
-    found = sorted({name for name in known if given and name.startswith(given)})
-    if given in found:
+    matching = sorted({name for name in ids if given and name.startswith(given)})
+    if given in matching:
         return given
-    if len(found) > 1:
+    if len(matching) > 1:
         raise RequestError(
-            f"{what} {given[:64]!r} is ambiguous: the ids {', '.join(found[:3])}"
-            f"{' …' if len(found) > 3 else ''} begin with it; give more characters"
+            f"{what} {given[:64]!r} is ambiguous: the ids {', '.join(matching[:3])}"
+            f"{' …' if len(matching) > 3 else ''} begin with it; give more characters"
         )
-    return found[0] if found else None
+    return matching[0] if matching else None
 
 
 def checked_label(text: str, what: str) -> str:
@@ -508,8 +508,8 @@ async def check_writable(services: Services, table: Table) -> int:
     await check_table_owner(services, table)
     now_s = services.clock.now_s()
     look = services.files.generation
-    written = partial(services.looks.run, table.location, look, table)
-    return await services.generations.check(services.store, table, now_s, written)
+    looks = partial(services.looks.run, table.location, look, table)
+    return await services.generations.check(services.store, table, now_s, looks)
 
 
 async def known_group(services: Services, name: str) -> str:
@@ -522,9 +522,9 @@ async def known_group(services: Services, name: str) -> str:
     checked_label(name, "group name")
     settings, status = services.settings, await services.coordinator.status()
     named = {group.name for service in settings.services.values() for group in service.groups}
-    known = {*settings.groups, *named, *(each.group for each in status.groups)}
-    if name not in known:
+    groups = {*settings.groups, *named, *(group.group for group in status.groups)}
+    if name not in groups:
         raise UnknownGroupError(
-            f"there is no compaction group {name!r}; there are: {', '.join(sorted(known))}"
+            f"there is no compaction group {name!r}; there are: {', '.join(sorted(groups))}"
         )
     return name

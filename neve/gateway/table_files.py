@@ -83,20 +83,22 @@ class ScanWeights:
         """
         names = tuple(columns)
         with self._lock:
-            known = {file.path: self._known.get((location.uri, file.path, names)) for file in files}
-        fresh = [path for path, weight in known.items() if weight is None]
-        found = map_files(location, partial(_weight, location, names), fresh)
-        weights = dict(zip(fresh, found, strict=True))
+            cached = {
+                file.path: self._known.get((location.uri, file.path, names)) for file in files
+            }
+        fresh = [path for path, weight in cached.items() if weight is None]
+        measured = map_files(location, partial(_weight, location, names), fresh)
+        weights = dict(zip(fresh, measured, strict=True))
         with self._lock:
             for path, weight in weights.items():
                 self._known.put((location.uri, path, names), weight)
-        return weights | {path: weight for path, weight in known.items() if weight is not None}
+        return weights | {path: weight for path, weight in cached.items() if weight is not None}
 
 
 def _weight(location: Location, names: tuple[str, ...], path: str) -> int:
     with open_table_file(location, path) as parquet:
-        known = [name for name in names if name in parquet.schema_arrow.names]
-        return decoded_bytes(OpenFile(location, path, parquet), known)
+        present = [name for name in names if name in parquet.schema_arrow.names]
+        return decoded_bytes(OpenFile(location, path, parquet), present)
 
 
 # ---------------------------------------------------------------------- Merge on read of one tablet
@@ -133,36 +135,36 @@ class TabletReader:
 
     def read(self, tablet: Tablet, start: bytes | None, end: bytes | None) -> Iterator[pa.Table]:
         """Yield the visible rows of a tablet with keys in `(start, end]`, by key."""
-        files = [each for _, each in sorted(tablet.files.items()) if _overlaps(each, start, end)]
+        files = [file for _, file in sorted(tablet.files.items()) if _overlaps(file, start, end)]
         for piece in self._pieces(files, start, end):
             if piece.num_rows:
                 yield piece.select(self._columns)
 
     def counts(self, tablet: Tablet, start: bytes | None, end: bytes | None) -> Iterator[int]:
         """Yield counts of visible rows with keys in `(start, end]`; their sum is the result."""
-        files = [each for _, each in sorted(tablet.files.items()) if _overlaps(each, start, end)]
+        files = [file for _, file in sorted(tablet.files.items()) if _overlaps(file, start, end)]
         if not self._rules.key:
             for file in files:
                 yield from self._bag_counts(file)
             return
-        known = self._known(tablet, files, start, end)
-        yield sum(file.rows for file in known)
-        rest = [file for file in files if file not in known]
+        counted = self._known(tablet, files, start, end)
+        yield sum(file.rows for file in counted)
+        rest = [file for file in files if file not in counted]
         self._looks.take(self._location, rest)
         names = list(self._rules.merge_columns)
         decoded = self._weights.of(self._location, rest, names)
         weights = {file.path: max(decoded[file.path], ROW_BYTES * file.rows) for file in rest}
         for low, high in self._ranges(rest, start, end, weights):
-            near = [file for file in rest if _overlaps(file, low, high)]
+            overlapping = [file for file in rest if _overlaps(file, low, high)]
             rows = [
                 read_rows(self._location, file.path, self._rules, low, high, columns=names)
-                for file in near
+                for file in overlapping
             ]
             count = count_visible(rows, self._rules, self._now_s)
             if count is not None:
                 yield count
             else:
-                yield from (piece.num_rows for piece in self._pieces(near, low, high))
+                yield from (piece.num_rows for piece in self._pieces(overlapping, low, high))
 
     def _bag_counts(self, file: DataFile) -> Iterator[int]:
         """Yield counts of the unexpired rows of a file, for a table without a key."""
@@ -200,9 +202,9 @@ class TabletReader:
     ) -> Iterator[pa.Table]:
         if not self._rules.key or (len(files) == 1 and files[0].clean):
             for first in range(0, len(files), AT_ONCE):
-                some = files[first : first + AT_ONCE]
-                self._looks.take(self._location, some)
-                for file in some:
+                batch = files[first : first + AT_ONCE]
+                self._looks.take(self._location, batch)
+                for file in batch:
                     yield from self._streamed(file, start, end)
             return
         self._looks.take(self._location, files)
@@ -210,8 +212,10 @@ class TabletReader:
         decoded = self._weights.of(self._location, files, names)
         weights = {file.path: max(file.size_bytes, decoded[file.path] // DECODED) for file in files}
         for low, high in self._ranges(files, start, end, weights):
-            near = [file for file in files if _overlaps(file, low, high)]
-            rows = [read_rows(self._location, file.path, self._rules, low, high) for file in near]
+            overlapping = [file for file in files if _overlaps(file, low, high)]
+            rows = [
+                read_rows(self._location, file.path, self._rules, low, high) for file in overlapping
+            ]
             if rows:
                 yield scan_tables(rows, self._rules, self._now_s, start=low, end=high)
 
@@ -251,11 +255,11 @@ class TabletReader:
         self, file: DataFile, step: int, start: bytes | None, end: bytes | None
     ) -> Iterator[bytes]:
         """Yield the key of every `step`-th row, reading the key columns only."""
-        seen = 0
+        rows_read = 0
         names = list(self._rules.key)
         for rows in stream_rows(self._location, file.path, self._rules, names):
-            numbers = range(-seen % step, rows.num_rows, step)
-            seen += rows.num_rows
+            numbers = range(-rows_read % step, rows.num_rows, step)
+            rows_read += rows.num_rows
             chosen = rows.take(pa.array(numbers, pa.int64()))
             for key in encode_keys(chosen, names, self._rules.key_types).to_pylist():
                 if (start is None or key > start) and (end is None or key < end):
@@ -411,10 +415,10 @@ class StoredFiles:
     def _guard_directory(self, location: Location, table: Table, paths: Sequence[str]) -> None:
         """Place guards in a location, because plain readers miss files below `_neve`."""
         folders = folders_of(paths)
-        known = table.id, table.settings_version, folders
-        if table.settings.directory_guard and not self._guarded.get(known):
+        guard = table.id, table.settings_version, folders
+        if table.settings.directory_guard and not self._guarded.get(guard):
             place_guards(location, folders)
-            self._guarded.put(known, True)
+            self._guarded.put(guard, True)
 
     def reader(self, table: Table, now_s: float, columns: Sequence[str]) -> RowReader:
         """Return a reader of the rows of a table that are visible at one time."""

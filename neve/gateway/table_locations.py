@@ -38,17 +38,17 @@ OPTIONS = frozenset({"endpoint_override", "region", "scheme"})
 """Storage options allowed in a URI, if the operator has allowed exactly the same options."""
 
 
-def normal_location(written: str, *, options: bool = False) -> str:
+def normal_location(uri: str, *, options: bool = False) -> str:
     """Return the canonical URI of a location: absolute, without trailing slash or `..`.
 
     Args:
-        written: A URI, or an absolute path on the service's machine.
+        uri: A URI, or an absolute path on the service's machine.
         options: Whether the URI may have storage options after a `?`.
 
     Raises:
         RequestError: The text is not a location, or contains credentials or another query.
     """
-    text = written.strip()
+    text = uri.strip()
     if len(text) > LOCATION_CHARS_MAX:
         raise RequestError(
             f"location of {len(text)} characters is too long, at most {LOCATION_CHARS_MAX}"
@@ -65,27 +65,27 @@ def normal_location(written: str, *, options: bool = False) -> str:
     more = (parts.query and not query) or parts.fragment or "@" in parts.netloc
     if scheme not in SCHEMES or more:
         raise RequestError(
-            f"location {redacted(written)!r} is not a location: expected a URI such as "
+            f"location {redacted(uri)!r} is not a location: expected a URI such as "
             f"file:///data/t or s3://bucket/t ({', '.join(SCHEMES)}), or an absolute path; "
             "no credentials, no query"
         )
     path = unquote(parts.path)
     if "\x00" in path or ".." in path.split("/"):
-        raise RequestError(f"location {redacted(written)!r} must not contain '..' or a zero byte")
+        raise RequestError(f"location {redacted(uri)!r} must not contain '..' or a zero byte")
     path = normal_path(path)
     host = "" if scheme == "file" else parts.netloc
     if scheme == "file" and (parts.netloc not in ("", "localhost") or not path):
-        raise RequestError(f"location {written!r} must name a folder: file:///folder/table")
+        raise RequestError(f"location {uri!r} must name a folder: file:///folder/table")
     if scheme != "file" and not host:
-        raise RequestError(f"location {written!r} names no bucket: {scheme}://bucket/table")
+        raise RequestError(f"location {uri!r} names no bucket: {scheme}://bucket/table")
     return f"{scheme}://{host}{quote(path)}{query}"
 
 
 def _options(query: str) -> str:
     """Return storage options in canonical form, with question mark; empty if not accepted."""
     pairs = sorted(parse_qsl(query, keep_blank_values=True))
-    known = pairs and {name for name, _ in pairs} <= OPTIONS
-    return f"?{urlencode(pairs)}" if known else ""
+    is_allowed = pairs and {name for name, _ in pairs} <= OPTIONS
+    return f"?{urlencode(pairs)}" if is_allowed else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +96,13 @@ class _AllowedRoot:
     uri: str
 
     @classmethod
-    def of(cls, written: str) -> "_AllowedRoot":
+    def of(cls, uri: str) -> "_AllowedRoot":
         """Parse a root.
 
         Raises:
             SettingError: The text is not a valid root.
         """
-        text = written.strip()
+        text = uri.strip()
         if text in ("/", "file:///"):
             return cls(text, "file:///")
         if text.endswith("://") and canonical_scheme(text[:-3]) in SCHEMES:
@@ -244,8 +244,8 @@ def read_columns(location: str, path: str) -> tuple[Column, ...]:
     Raises:
         RequestError: The file is missing, not below the location, or not a Parquet file.
     """
-    place = open_location(location)
-    with open_table_file(place, place.relative(path)) as file:
+    opened = open_location(location)
+    with open_table_file(opened, opened.relative(path)) as file:
         return columns_of(file.schema_arrow)
 
 

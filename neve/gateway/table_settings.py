@@ -54,25 +54,25 @@ _BOUNDS: dict[str, dict[str, Any]] = {
 
 
 def changed_settings(
-    present: TableSettings, wanted: Mapping[str, Any], *, services: Collection[str]
+    present: TableSettings, changes: Mapping[str, Any], *, services: Collection[str]
 ) -> TableSettings:
     """Return settings with new values for some names.
 
     Args:
         present: Current settings, which provide all other values.
-        wanted: Name → value, as the user wrote them.
+        changes: Name → value, as the user wrote them.
         services: Names of the configured services.
 
     Raises:
         RequestError: A name is unknown, or a value is not allowed; the message names it.
     """
-    given, _ = settings_by_name(wanted)
+    given, _ = settings_by_name(changes)
     values = {name: _allowed_value(name, value) for name, value in given.items()}
     settings = replace(present, **values)
     if settings.service not in services:
-        known = ", ".join(sorted(services))
+        names = ", ".join(sorted(services))
         raise RequestError(
-            f"setting service {settings.service!r} is not configured; known: {known}"
+            f"setting service {settings.service!r} is not configured; known: {names}"
         )
     if settings.lowest_ratio > settings.ratio:
         raise RequestError(
@@ -98,7 +98,7 @@ def changed_settings(
 
 
 def settings_of_new_table(
-    table: str, *, keyed: bool, wanted: Mapping[str, Any], services: Mapping[str, Service]
+    table: str, *, keyed: bool, changes: Mapping[str, Any], services: Mapping[str, Service]
 ) -> tuple[TableSettings, str]:
     """Return the settings of a new table, and a sentence that explains the choice of its planner.
 
@@ -108,14 +108,14 @@ def settings_of_new_table(
     Args:
         table: Name of the table.
         keyed: Whether the table has a key.
-        wanted: Name → value, as the user wrote them.
+        changes: Name → value, as the user wrote them.
         services: Configured services, by name.
 
     Raises:
         RequestError: As for `changed_settings`.
     """
-    settings = changed_settings(TableSettings(), wanted, services=services)
-    given, _ = settings_by_name(wanted)
+    settings = changed_settings(TableSettings(), changes, services=services)
+    given, _ = settings_by_name(changes)
     planner, why = settings.planner, "as its settings say"
     if not planner:
         planner, why = _planner_of_new_table(keyed, given, _services_of(settings, services))
@@ -138,7 +138,9 @@ def _planner_of_new_table(
         return changed.planner, f"as service {changed.name} says"
     if keyed:
         return DEFAULT_PLANNER, "since it has a key: overlapping files of near sizes are merged"
-    if (name := next((each for each in RATIO_SETTINGS if each in given), None)) is not None:
+    if (
+        name := next((setting for setting in RATIO_SETTINGS if setting in given), None)
+    ) is not None:
         return DEFAULT_PLANNER, f"since it reads the setting {name}"
     return BAG_PLANNER, "since it has no key: small files are merged up to target_bytes"
 
@@ -147,7 +149,7 @@ def _services_of(settings: TableSettings, services: Mapping[str, Service]) -> li
     """Return the services that may plan a table: its own service, and the ones named after it."""
     name = settings.service
     parts = [service for service in sorted(services) if service.startswith(f"{name}-")]
-    return [services[each] for each in (name, *parts)]
+    return [services[member] for member in (name, *parts)]
 
 
 def _is_chosen(service: Service) -> bool:

@@ -40,6 +40,7 @@ from common.rows.schema import (
     unreadable_columns,
 )
 from common.storage_threads import StorageThreads
+from common.units import format_count
 from coordinator.core.split_merge import has_ranges
 from neve import api
 from neve.gateway import table_locations
@@ -91,7 +92,7 @@ async def drop_named(services: Services, name: str, *, delete_files: bool) -> ap
         RefusedError: The table was dropped before, and its name waits for the collector.
     """
     try:
-        found = await services.table(name, filling=True)
+        stored_table = await services.table(name, filling=True)
     except UnknownTableError:
         left = (await services.store.names()).get(name) if sees_table(name) else None
         if left is None or await services.store.table(left) is not None:
@@ -99,7 +100,7 @@ async def drop_named(services: Services, name: str, *, delete_files: bool) -> ap
         await open_table(name)
         require_applied(await services.store.apply(DropTable(table=left, resumed=True)))
         return api.Dropped(table=name)
-    return await drop_table(services, found, delete_files=delete_files)
+    return await drop_table(services, stored_table, delete_files=delete_files)
 
 
 async def drop_table(services: Services, table: Table, *, delete_files: bool) -> api.Dropped:
@@ -165,17 +166,14 @@ async def drop_remains(services: Services, table: Table) -> api.Dropped:
 
 def being_dropped_error(left: api.Dropped) -> ChangeRefusedError:
     """Return the error for a table that is being dropped."""
-    files = "1 file" if left.files_left == 1 else f"{left.files_left} files"
-    until = "" if left.name_free_at_s is None else f", at about {_time_text(left.name_free_at_s)}"
+    files, until = format_count(left.files_left, "file"), ""
+    if left.name_free_at_s is not None:
+        until = f", at about {datetime.fromtimestamp(left.name_free_at_s, UTC):%Y-%m-%d %H:%M} UTC"
     return ChangeRefusedError(
         f"table {left.table!r} is being dropped: its name is free when the collector has deleted "
         f"{files}{until}, or later if readers still hold them",
         "going",
     )
-
-
-def _time_text(at_s: float) -> str:
-    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 # ------------------------------------------------------------------------------------------- Create
@@ -234,7 +232,7 @@ async def new_table(services: Services, body: api.NewTable) -> NewTableSite:
     location = site.uri
     columns = await _new_columns(services, body, location)
     settings, planner = settings_of_new_table(
-        body.name, keyed=bool(body.key), wanted=body.settings, services=services.settings.services
+        body.name, keyed=bool(body.key), changes=body.settings, services=services.settings.services
     )
     table = Table(
         id=services.ids.next("t"),
@@ -253,12 +251,12 @@ async def new_table(services: Services, body: api.NewTable) -> NewTableSite:
     check_columns(table)
     splits = await asyncio.to_thread(parse_splits, table, body.splits)
     await refuse_being_dropped(services, table.name)
-    near = await other_tables(services.store, services.footers)
-    if any(each.name == table.name for each in near.named):
+    others = await other_tables(services.store, services.footers)
+    if any(named.name == table.name for named in others.named):
         raise ChangeRefusedError(
             f"table {table.name!r} exists already; choose another name or drop it", "exists"
         )
-    free = await find_free_site(services.store, services.footers, site, neighbours=near)
+    free = await find_free_site(services.store, services.footers, site, neighbours=others)
     return NewTableSite(table=table, splits=splits, free=free, planner=planner)
 
 
@@ -287,14 +285,14 @@ class GatewayAdmission:
         """Return the admission with the settings of a gateway."""
         return cls(services.locations, services.footers, services.settings.services)
 
-    async def site(self, written: str) -> ResolvedLocation:
+    async def site(self, uri: str) -> ResolvedLocation:
         """Resolve a location, and check that a table is allowed there.
 
         Raises:
             RequestError: The text is not a location.
             RefusedError: No table is allowed there.
         """
-        return await self._threads.run(written, self._locations.admitted, written)
+        return await self._threads.run(uri, self._locations.admitted, uri)
 
     def checked(self, table: Table) -> Table:
         """Return the table as `create` would create it, with validated settings.
@@ -355,17 +353,17 @@ def check_columns(table: Table) -> None:
         key_type_of(_type_of_column(types, name, "key" if name in table.key else "partition_by"))
     _check_version(table, types)
     if table.tombstone_column is not None:
-        found = _type_of_column(types, table.tombstone_column, "tombstone_column")
-        if found != "bool" or table.tombstone_column in table.key:
+        kind = _type_of_column(types, table.tombstone_column, "tombstone_column")
+        if kind != "bool" or table.tombstone_column in table.key:
             raise RequestError(
-                f"tombstone_column {table.tombstone_column!r} is {found}, "
+                f"tombstone_column {table.tombstone_column!r} is {kind}, "
                 "expected a bool column outside the key"
             )
     if table.time_column is not None:
-        found = _type_of_column(types, table.time_column, "time_column")
-        if key_type_of(found) not in TIME_TYPES:
+        kind = _type_of_column(types, table.time_column, "time_column")
+        if key_type_of(kind) not in TIME_TYPES:
             raise RequestError(
-                f"time_column {table.time_column!r} is {found}, "
+                f"time_column {table.time_column!r} is {kind}, "
                 "expected a timestamp, a date or a number of seconds"
             )
     check_settings(table)
@@ -426,15 +424,15 @@ def _check_analysis_columns(table: Table) -> None:
 def _check_blooms(table: Table) -> None:
     types = {field.name: field.type for field in arrow_schema(table.schema)}
     for name in table.settings.bloom_columns:
-        found = types.get(name)
-        if found is None:
+        type_ = types.get(name)
+        if type_ is None:
             raise RequestError(
                 f"setting bloom_columns names {name!r}, which table {table.name!r} does not have; "
                 f"known: {', '.join(types)}"
             )
-        if pa.types.is_nested(found) or pa.types.is_boolean(found) or pa.types.is_null(found):
+        if pa.types.is_nested(type_) or pa.types.is_boolean(type_) or pa.types.is_null(type_):
             raise RequestError(
-                f"setting bloom_columns names {name!r}, which is {found}: Bloom filters are of "
+                f"setting bloom_columns names {name!r}, which is {type_}: Bloom filters are of "
                 "numbers, texts, bytes, dates and times"
             )
 
@@ -457,28 +455,28 @@ def _check_version(table: Table, types: Mapping[str, str]) -> None:
             raise RequestError(f"version_column {version!r} is in the key, expected it outside")
 
 
-def parse_splits(table: Table, written: Sequence[str]) -> tuple[bytes, ...]:
+def parse_splits(table: Table, texts: Sequence[str]) -> tuple[bytes, ...]:
     """Return the encoded ends of all tablets except the last.
 
     Raises:
         RequestError: A split cannot be parsed, or the splits are not in ascending order.
     """
-    if not written:
+    if not texts:
         return ()
     if not table.key or table.partition_by:
         why = "is partitioned by " + ", ".join(table.partition_by) if table.key else "has no key"
         raise RequestError(f"splits are given, but table {table.name!r} {why}")
-    if len(written) > api.SPLITS_MAX:
-        raise RequestError(f"{len(written)} splits are given, expected at most {api.SPLITS_MAX}")
+    if len(texts) > api.SPLITS_MAX:
+        raise RequestError(f"{len(texts)} splits are given, expected at most {api.SPLITS_MAX}")
     names = {column.name: column.type for column in table.schema}
     types = [key_type_of(names[name]) for name in table.key]
-    ends = [parse_key(text, types) for text in written]
-    for before, after, text in zip(ends, ends[1:], written[1:], strict=False):
+    ends = [parse_key(text, types) for text in texts]
+    for before, after, text in zip(ends, ends[1:], texts[1:], strict=False):
         if before >= after:
             raise RequestError(f"split {text!r} does not come after the one before it; sort them")
     if ends[-1] == PLUS_INFINITY or not ends[0]:
         raise RequestError("a split cannot be empty or +inf: the last tablet ends there anyway")
-    for end, text in zip(ends, written, strict=True):
+    for end, text in zip(ends, texts, strict=True):
         require_short(end, f"split {text[:40]!r}")
     return tuple(ends)
 
@@ -592,8 +590,8 @@ class TableRoutes:
     async def list_tables(self) -> dict[str, list[api.Table]]:
         """Return the tables that the caller may read, sorted by name."""
         listed = await self._services.store.listed_tables()
-        seen = [table for table in listed.tables if sees_table(table.name)]
-        return {"tables": [table_view(table, whole_schema=False) for table in seen]}
+        visible = [table for table in listed.tables if sees_table(table.name)]
+        return {"tables": [table_view(table, whole_schema=False) for table in visible]}
 
     @route("POST /v1/tables", ADMIN_ALL, status_code=201)
     async def create(self, body: api.NewTable) -> api.Table:
@@ -602,16 +600,18 @@ class TableRoutes:
         The service claims the location of the table. All files of the table lie there.
         """
         current_call().table = body.name
-        made, planner = await create_table(self._services, body)
-        unread = self._services.unread_settings(made.settings)
-        return replace(table_view(made, without_effect=unread), notes=(planner,))
+        created, planner = await create_table(self._services, body)
+        unread = self._services.unread_settings(created.settings)
+        return replace(table_view(created, without_effect=unread), notes=(planner,))
 
     @route("GET /v1/tables/{table}", READ)
     async def describe(self, table: str) -> api.Table:
         """Return a table with its totals."""
-        found = await self._services.table(table, filling=True)
+        stored_table = await self._services.table(table, filling=True)
         return table_view(
-            found, await self._totals(found), self._services.unread_settings(found.settings)
+            stored_table,
+            await self._totals(stored_table),
+            self._services.unread_settings(stored_table.settings),
         )
 
     @route("PATCH /v1/tables/{table}", ADMIN)
@@ -621,7 +621,7 @@ class TableRoutes:
         If one of the changes is not allowed, nothing is changed.
         """
         services = self._services
-        found = await services.table(table)
+        stored_table = await services.table(table)
 
         def wanted(present: TableSettings) -> TableSettings:
             return changed_settings(present, body.settings, services=services.settings.services)
@@ -634,22 +634,25 @@ class TableRoutes:
             Column(widen_column.name, widen_column.type) for widen_column in body.widen_columns
         ]
         for _ in range(TRIES_MAX):
-            version = body.settings_version or found.settings_version
-            settings = wanted(found.settings)
-            newer = changed_schema(found, added, wider)
+            version = body.settings_version or stored_table.settings_version
+            settings = wanted(stored_table.settings)
+            newer = changed_schema(stored_table, added, wider)
             check_settings(replace(newer, settings=settings))
             change = ChangeTable(
-                table=found.id, settings_version=version, settings=settings, schema=newer.schema
+                table=stored_table.id,
+                settings_version=version,
+                settings=settings,
+                schema=newer.schema,
             )
             outcome = await services.store.apply(change)
             again = await services.table(table)
-            moved = again.settings_version != found.settings_version
+            moved = again.settings_version != stored_table.settings_version
             if isinstance(outcome, Refused) and moved and body.settings_version is None:
-                found = again
+                stored_table = again
                 continue
             require_applied(outcome)
-            if found.settings.directory_guard and not settings.directory_guard:
-                await _remove_guards(services, found)
+            if stored_table.settings.directory_guard and not settings.directory_guard:
+                await _remove_guards(services, stored_table)
             return table_view(again, without_effect=services.unread_settings(again.settings))
         raise RefusedError(f"table {table!r}: its settings keep changing; try again")
 
@@ -694,11 +697,11 @@ class TableRoutes:
         Pass `next` as `after` to get the following page.
         """
         services = self._services
-        found = await services.table(table)
-        begin = None if after is None else parsed_tablet(found, after).end
+        stored_table = await services.table(table)
+        begin = None if after is None else parsed_tablet(stored_table, after).end
         count = bounded_count(count, PAGE_TABLETS, "count")
-        ids = await services.store.tablet_ids(found.id, begin, count)
-        types = key_types(found)
+        ids = await services.store.tablet_ids(stored_table.id, begin, count)
+        types = key_types(stored_table)
         read = await services.store.readable(ids)
         return api.TabletPage(
             tablets=tuple(
@@ -713,10 +716,10 @@ class TableRoutes:
         )
 
     async def _with_state(self, table: str, state: TableState) -> api.Table:
-        found = await self._services.table(table)
-        if found.state is not state:
+        stored_table = await self._services.table(table)
+        if stored_table.state is not state:
             change = ChangeTable(
-                table=found.id, settings_version=found.settings_version, state=state
+                table=stored_table.id, settings_version=stored_table.settings_version, state=state
             )
             require_applied(await self._services.store.apply(change))
         return table_view(await self._services.table(table))
@@ -743,7 +746,7 @@ class TableRoutes:
         totals = totals.plus([record for record in await store.records(ids) if record is not None])
         if totals.tablets > ROWS_COUNTED_TABLETS_MAX:
             return totals.without_rows()
-        files = [file for each in await store.files(ids) for file in each.values()]
+        files = [file for tablet_files in await store.files(ids) for file in tablet_files.values()]
         return totals.plus_rows(sum(file.rows for file in files))
 
     async def _sorted_out(self, ids: Sequence[TabletId]) -> tuple[list[TabletId], dict[str, str]]:

@@ -52,10 +52,12 @@ async def watermark_sentences(
         return dict.fromkeys((tablet.text for tablet in tablets), ())
     for tablet in tablets:
         try:
-            known = await services.store.tablet(tablet)
+            stored_tablet = await services.store.tablet(tablet)
         except BrokenValueError:
-            known = None  # The planning of the tablet reports the error.
-        sentences[tablet.text] = [] if known is None else _sentences(table, known, now_s)
+            stored_tablet = None  # The planning of the tablet reports the error.
+        sentences[tablet.text] = (
+            [] if stored_tablet is None else _sentences(table, stored_tablet, now_s)
+        )
     return sentences
 
 
@@ -91,8 +93,8 @@ async def lower_tablet_watermark(
             f"table {table.name!r} has no versions, so its tablets have no watermark"
         )
     version = None if to is None else parse_key([to], (RowRules.of(table).version_type,))
-    (known,) = await services.store.tablets([tablet])
-    before = known.purge if known is not None else None
+    (stored_tablet,) = await services.store.tablets([tablet])
+    before = stored_tablet.purge if stored_tablet is not None else None
     change = LowerWatermark(
         tablet=tablet, to=version, generation=await check_writable(services, table)
     )
@@ -127,7 +129,7 @@ def live_bytes_view(tablet: Tablet, last: HistoryEntry | None, *, waiting: bool)
     """
     files = tablet.files.values()
     measured = [file for file in files if file.live_bytes is not None]
-    found = tablet.record.statistics
+    statistics = tablet.record.statistics
     return api.LiveBytes(
         tablet=tablet.id.text,
         files=len(files),
@@ -140,17 +142,17 @@ def live_bytes_view(tablet: Tablet, last: HistoryEntry | None, *, waiting: bool)
         read_bytes=None if last is None else last.bytes_in,
         elapsed_s=None if last is None else last.ended_s - last.started_s,
         rows=None if last is None else last.rows_in,
-        **({} if found is None else _found_rows(found)),
+        **({} if statistics is None else _found_rows(statistics)),
     )
 
 
-def _found_rows(found: TabletStatistics) -> dict[str, Any]:
+def _found_rows(statistics: TabletStatistics) -> dict[str, Any]:
     return {
-        "updated_share": found.updated_share,
-        "compared_rows": found.compared_rows,
-        "changed_shares": dict(found.changed_shares),
-        "merged_share": found.merged_share,
-        "key_quantiles": tuple(key.hex() for key in found.key_quantiles),
+        "updated_share": statistics.updated_share,
+        "compared_rows": statistics.compared_rows,
+        "changed_shares": dict(statistics.changed_shares),
+        "merged_share": statistics.merged_share,
+        "key_quantiles": tuple(key.hex() for key in statistics.key_quantiles),
     }
 
 
@@ -162,6 +164,11 @@ EXPLAINED_MAX = 100
 
 
 SCANS_MAX = 1_000_000
+
+
+_OneTablet = Annotated[
+    str | None, Query(description="End of a tablet; every tablet of the table by default.")
+]
 
 
 class TabletRoutes:
@@ -180,17 +187,21 @@ class TabletRoutes:
     ) -> dict[str, list[api.Explanation]]:
         """Explain the state of tablets: what runs, what waits, and why."""
         services = self._services
-        found = await services.table(table)
+        stored_table = await services.table(table)
         if tablet is None:
-            ids = await services.store.tablet_ids(found.id, None, EXPLAINED_MAX)
+            ids = await services.store.tablet_ids(stored_table.id, None, EXPLAINED_MAX)
         else:
-            ids = [await services.tablet(found, tablet)]
-        explained = [await services.coordinator.explain(found.id, id_.text) for id_ in ids]
-        marks = await watermark_sentences(services, found, ids)
+            ids = [await services.tablet(stored_table, tablet)]
+        explained = [await services.coordinator.explain(stored_table.id, id_.text) for id_ in ids]
+        marks = await watermark_sentences(services, stored_table, ids)
         shown = [
             # The coordinator may know only the id of the table.
-            replace(each, table=table, sentences=(*each.sentences, *marks[each.tablet]))
-            for each in explained
+            replace(
+                explanation,
+                table=table,
+                sentences=(*explanation.sentences, *marks[explanation.tablet]),
+            )
+            for explanation in explained
         ]
         return {"tablets": shown}
 
@@ -203,20 +214,21 @@ class TabletRoutes:
         The story of a removed tablet is available as long as the coordinator keeps it.
         """
         services = self._services
-        found = await services.table(table)
-        end = parsed_tablet(found, tablet).text
-        known = await services.coordinator.story(found.id, end)
-        if not known.entries and (whole := await services.tablet(found, tablet)).text != end:
-            known = await services.coordinator.story(found.id, whole.text)
-        return story_view(known, found)
+        stored_table = await services.table(table)
+        end = parsed_tablet(stored_table, tablet).text
+        whole_story = await services.coordinator.story(stored_table.id, end)
+        if (
+            not whole_story.entries
+            and (whole := await services.tablet(stored_table, tablet)).text != end
+        ):
+            whole_story = await services.coordinator.story(stored_table.id, whole.text)
+        return story_view(whole_story, stored_table)
 
     @route("POST /v1/tables/{table}/analyze", COMPACT, status_code=202)
     async def analyze(
         self,
         table: str,
-        tablet: Annotated[
-            str | None, Query(description="End of a tablet; every tablet of the table by default.")
-        ] = None,
+        tablet: _OneTablet = None,
     ) -> dict[str, list[str]]:
         """Start an analysis of the live bytes of files, and return its tablets at once.
 
@@ -224,30 +236,30 @@ class TabletRoutes:
         reserved or rewritten. `live-bytes` returns the results, and the tablets that still wait.
         """
         services = self._services
-        found = await services.table(table)
-        await check_writable(services, found)
-        tablets = await self._tablets(found, tablet)
+        stored_table = await services.table(table)
+        await check_writable(services, stored_table)
+        tablets = await self._tablets(stored_table, tablet)
         await services.coordinator.analyze(
-            found.id, [each.id.text for each in tablets if each.files]
+            stored_table.id, [tablet.id.text for tablet in tablets if tablet.files]
         )
-        return {"tablets": [each.id.text for each in tablets]}
+        return {"tablets": [tablet.id.text for tablet in tablets]}
 
     @route("GET /v1/tables/{table}/live-bytes", READ)
     async def live_bytes(
         self,
         table: str,
-        tablet: Annotated[
-            str | None, Query(description="End of a tablet; every tablet of the table by default.")
-        ] = None,
+        tablet: _OneTablet = None,
     ) -> dict[str, list[api.LiveBytes]]:
         """Return the live bytes of tablets counted so far, and the cost of the analysis."""
         services = self._services
-        found = await services.table(table)
-        tablets = await self._tablets(found, tablet)
-        texts = [each.id.text for each in tablets]
-        waiting = set(await services.coordinator.unanalyzed(found.id, texts))
-        waiting |= {each.id.text for each in tablets if each.files and each.record.analysis_group}
-        history = await services.store.history(found.id, LIST_MAX)
+        stored_table = await services.table(table)
+        tablets = await self._tablets(stored_table, tablet)
+        texts = [tablet.id.text for tablet in tablets]
+        waiting = set(await services.coordinator.unanalyzed(stored_table.id, texts))
+        waiting |= {
+            tablet.id.text for tablet in tablets if tablet.files and tablet.record.analysis_group
+        }
+        history = await services.store.history(stored_table.id, LIST_MAX)
         # The history is newest first; reversed, the newest analysis of each tablet wins.
         last = {
             entry.job: entry for entry in reversed(history) if entry.end == AttemptEnd.COMMITTED
@@ -255,26 +267,26 @@ class TabletRoutes:
         return {
             "tablets": [
                 live_bytes_view(
-                    each, last.get(analysis_id(each.id)), waiting=each.id.text in waiting
+                    tablet, last.get(analysis_id(tablet.id)), waiting=tablet.id.text in waiting
                 )
-                for each in tablets
+                for tablet in tablets
             ]
         }
 
     async def _tablets(self, table: Table, text: str | None) -> list[Tablet]:
         """Return one tablet, or all tablets of a table up to the limit of one call."""
-        services, found = self._services, list[Tablet]()
+        services, tablets = self._services, list[Tablet]()
         if text is not None:
-            known = await services.store.tablet(await services.tablet(table, text))
-            return [] if known is None else [known]
+            stored_tablet = await services.store.tablet(await services.tablet(table, text))
+            return [] if stored_tablet is None else [stored_tablet]
         async for page in services.pages(table):
-            found += page
-            if len(found) > ANALYZED_TABLETS_MAX:
+            tablets += page
+            if len(tablets) > ANALYZED_TABLETS_MAX:
                 raise RequestError(
                     f"table {table.name!r} has more than {ANALYZED_TABLETS_MAX} tablets, which is "
                     "the most for one call: name one tablet at a time"
                 )
-        return found
+        return tablets
 
     @route(
         "POST /v1/tables/{table}/reads",
@@ -287,12 +299,12 @@ class TabletRoutes:
         The rates order system jobs of tables with the setting `workload_points`, and
         `GET /v1/tables/{table}/maintenance` shows them.
         """
-        found = await self._services.table(table)
+        stored_table = await self._services.table(table)
         bounded_count(len(body.tablets), LIST_MAX, "number of tablets")
         for tablet, scans in body.tablets.items():
-            parsed_tablet(found, tablet)
+            parsed_tablet(stored_table, tablet)
             bounded_count(scans, SCANS_MAX, f"scans of tablet {tablet}")
-        await self._services.coordinator.note_scans(found.id, body.tablets)
+        await self._services.coordinator.note_scans(stored_table.id, body.tablets)
 
     @route("POST /v1/tables/{table}/lower-watermark", ADMIN)
     async def lower_watermark(
@@ -308,24 +320,22 @@ class TabletRoutes:
         The answer says which deleted rows may come back.
         """
         services = self._services
-        found = await services.table(table)
+        stored_table = await services.table(table)
         return await lower_tablet_watermark(
-            services, found, await services.tablet(found, tablet, whole=True), to
+            services, stored_table, await services.tablet(stored_table, tablet, whole=True), to
         )
 
     @route("POST /v1/tables/{table}/lift-quarantine", COMPACT, status_code=202)
     async def lift_quarantine(
         self,
         table: str,
-        tablet: Annotated[
-            str | None, Query(description="End of a tablet; every tablet of the table by default.")
-        ] = None,
+        tablet: _OneTablet = None,
     ) -> None:
         """Plan tablets again that are in quarantine after repeated failures."""
         services = self._services
-        found = await services.table(table)
-        chosen = None if tablet is None else (await services.tablet(found, tablet)).text
-        await services.coordinator.lift_quarantine(found.id, chosen)
+        stored_table = await services.table(table)
+        chosen = None if tablet is None else (await services.tablet(stored_table, tablet)).text
+        await services.coordinator.lift_quarantine(stored_table.id, chosen)
 
 
 # -------------------------------------------------------------------------------------- Split merge
@@ -343,8 +353,8 @@ async def operations_under_way(
     Raises:
         UnknownTabletError: The tablet does not exist.
     """
-    found = [busy_tablet async for busy_tablet in busy_tablets(services, table, tablet)]
-    views = [await operation_view(services, table, each) for each in found]
+    tablets = [busy_tablet async for busy_tablet in busy_tablets(services, table, tablet)]
+    views = [await operation_view(services, table, busy) for busy in tablets]
     return api.Operations(operations=tuple(dict.fromkeys(views)))
 
 
@@ -361,13 +371,13 @@ async def busy_tablets(
     while ids := await services.store.tablet_ids(table.id, after):
         records = await services.store.records(ids)
         busy = [
-            each
-            for each, record in zip(ids, records, strict=True)
+            tablet_id
+            for tablet_id, record in zip(ids, records, strict=True)
             if record is not None and record.operation
         ]
-        for found in await services.store.tablets(busy) if busy else ():
-            if found is not None and found.operation is not None:
-                yield found
+        for busy_tablet in await services.store.tablets(busy) if busy else ():
+            if busy_tablet is not None and busy_tablet.operation is not None:
+                yield busy_tablet
         after = ids[-1].end
 
 
@@ -385,8 +395,8 @@ async def operation_view(services: Services, table: Table, tablet: Tablet) -> ap
     operation = tablet.operation
     assert operation is not None, tablet.id
     ids = await shown_tablets(services, tablet)
-    read = [each for each in await services.store.tablets(ids) if each is not None]
-    own = [each for each in read if each.operation == operation]
+    read = [tablet for tablet in await services.store.tablets(ids) if tablet is not None]
+    own = [tablet for tablet in read if tablet.operation == operation]
     now_s = await services.store.now_s()
     following = next_change(own or [tablet], now_s, lasts_max_s=float("inf"))
     return api.Operation(
@@ -428,8 +438,8 @@ async def start_split(services: Services, table: Table, wish: api.Split) -> api.
     if not at or at == PLUS_INFINITY:
         raise RequestError(f"no tablet can be split at {wish.at!r}, expected a key")
     require_short(at, f"split {wish.at[:40]!r}")
-    found = await services.store.locate(table.id, at)
-    tablet = None if found is None else await services.store.tablet(found)
+    located = await services.store.locate(table.id, at)
+    tablet = None if located is None else await services.store.tablet(located)
     if tablet is None:
         raise RefusedError(f"table {table.name!r}: its tablets are changing; try again")
     if tablet.id.end == at:
@@ -482,11 +492,11 @@ async def abandon_operation(services: Services, table: Table, operation: str) ->
     """
     busy = [tablet async for tablet in busy_tablets(services, table, None)]
     operations = {tablet.operation.operation_id: tablet for tablet in busy if tablet.operation}
-    found = whole_id(operation, operations, "operation")
-    if found is not None:
-        tablet = operations[found]
+    whole = whole_id(operation, operations, "operation")
+    if whole is not None:
+        tablet = operations[whole]
         tablets = await shown_tablets(services, tablet)
-        change = AbandonOperation(tablets=tablets, operation=found)
+        change = AbandonOperation(tablets=tablets, operation=whole)
         require_applied(await services.store.apply(change))
 
 
@@ -554,9 +564,9 @@ async def _started_operation(
     services: Services, table: Table, tablet: TabletId, change: BeginOperation
 ) -> api.Operation:
     """Return the operation that was just started, even if it has already ended."""
-    found = await services.store.tablet(tablet)
-    if found is not None and found.operation is not None:
-        return await operation_view(services, table, found)
+    stored_tablet = await services.store.tablet(tablet)
+    if stored_tablet is not None and stored_tablet.operation is not None:
+        return await operation_view(services, table, stored_tablet)
     at = change.tablets[0].end if change.at is None else change.at
     return api.Operation(
         id=change.operation,
@@ -585,8 +595,8 @@ async def _tablets_of_range(
     return first, last
 
 
-def _parse_bound(written: str | None, types: Sequence[KeyType]) -> bytes:
-    return b"" if written is None else parse_key(written, types)
+def _parse_bound(text: str | None, types: Sequence[KeyType]) -> bytes:
+    return b"" if text is None else parse_key(text, types)
 
 
 def _is_merge(tablet: Tablet, tablets: tuple[TabletId, TabletId]) -> bool:

@@ -56,10 +56,10 @@ class ServerCertificate:
 
     def look(self) -> None:
         """Reload the files if they have changed; an invalid pair leaves the old one in use."""
-        seen = self._signature()
-        if seen == self._seen:
+        signature = self._signature()
+        if signature == self._seen:
             return
-        self._seen = seen
+        self._seen = signature
         try:
             # Try the pair in another context first: half a pair would make this one unusable.
             server_context(self._certificate, self._key, "")
@@ -75,10 +75,10 @@ class ServerCertificate:
 
 def _signature(path: str) -> tuple[int, int, int]:
     try:
-        found = os.stat(path)
+        state = os.stat(path)
     except OSError:
         return (0, 0, 0)
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return state.st_ino, state.st_size, state.st_mtime_ns
 
 
 def server_context(certificate: str, key: str, client_authorities: str) -> ssl.SSLContext:

@@ -17,7 +17,7 @@ import psutil
 
 import neve
 from common.errors import ConfigError, error_line
-from common.metadata.redis.acl import RedisUser, rules
+from common.metadata.keyspace import RedisUser, acl_rules
 from common.runtime import Clock
 from neve.local.machine import LOOPBACK, Java, free_ports
 from neve.local.processes import (
@@ -285,7 +285,7 @@ class RedisServer:
                 f'unixsocket "{self.socket}"',
                 "unixsocketperm 700",
                 # The only user. Commands are not renamed: the append-only file must stay readable.
-                f"user default on #{digest} {rules(RedisUser.STORE)}",
+                f"user default on #{digest} {acl_rules(RedisUser.STORE)}",
                 OUTPUT_LIMIT,
                 f'dir "{self.folder}"',
                 "daemonize no",

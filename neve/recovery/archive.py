@@ -249,11 +249,14 @@ def _check_partition(
     cursor: _Cursor, table: Table, before: TabletDump | None, bounds: Bounds
 ) -> None:
     try:
-        wanted = partition_of_path(table, f"{bounds.partition}/x")
+        partition = partition_of_path(table, f"{bounds.partition}/x")
     except (RequestError, KeyError) as error:
         raise cursor.wrong(f"ends a tablet of no partition: {error}") from error
     follows = before is None or before.bounds.end < bounds.end
-    if bounds.start is not None or (wanted.end, wanted.text) != (bounds.end, bounds.partition):
+    if bounds.start is not None or (partition.end, partition.text) != (
+        bounds.end,
+        bounds.partition,
+    ):
         raise cursor.wrong(f"ends a tablet that is not that of partition {bounds.partition!r}")
     if not follows:
         raise cursor.wrong("ends a tablet that does not come after the one before it")

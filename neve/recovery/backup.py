@@ -7,7 +7,7 @@ the metadata.
 import asyncio
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import IO
@@ -16,7 +16,7 @@ from pyarrow import fs
 
 from common.errors import CompactionError, RefusedError, RequestError, UnavailableError, redacted
 from common.metadata.file_pin import FilePin
-from common.metadata.store import TabletStore, walk_tiles
+from common.metadata.store import walk_tiles
 from common.model.location_identity import overlapping_pair
 from common.model.table import Table, TableState
 from common.model.tablet import Tablet
@@ -27,7 +27,6 @@ from common.parquet.location import (
 )
 from common.parquet.service_files import table_to_plain, write_description
 from common.runtime import IdSource
-from common.storage_threads import StorageThreads
 from common.units import format_count
 from neve.recovery.archive import (
     FORMAT,
@@ -46,6 +45,7 @@ from neve.recovery.location_ownership import (
 )
 from neve.recovery.scope import (
     CALLS_FORGOTTEN,
+    RecoveryPorts,
     TableAdmission,
     TableScope,
     gather_bounded,
@@ -112,7 +112,7 @@ async def backup(
     )
     for scope in scopes:
         async for line in _backup_table(scope, ids, targets.get(scope.table.name), options):
-            yield line if _is_progress(line) else digest.see(line)
+            yield line if line.startswith(b'{"kind":"progress"') else digest.see(line)
     yield line_of("end", lines=digest.lines, sha256=digest.hex)
 
 
@@ -153,15 +153,15 @@ async def _copy_targets(
             owner; it is not empty; or no table is allowed there.
     """
     targets: dict[str, Location] = {}
-    near: OtherTables | None = None
+    others: OtherTables | None = None
     for scope in scopes if options.copy_to else ():
-        near = near or await other_tables(scope.store, scope.threads)
+        others = others or await other_tables(scope.store, scope.threads)
         site = await admission.site(child_uri(options.copy_to or "", scope.table.name))
-        free = await find_free_site(scope.store, scope.threads, site, neighbours=near)
+        free = await find_free_site(scope.store, scope.threads, site, neighbours=others)
         target = open_location(free.site.uri)
-        if there := await scope.threads.run(target.uri, list_location, target):
+        if stored := await scope.threads.run(target.uri, list_location, target):
             raise RefusedError(
-                f"location {target.uri} is not empty ({min(there)} lies there): copies go where "
+                f"location {target.uri} is not empty ({min(stored)} lies there): copies go where "
                 "nothing is, give another --copy-to"
             )
         targets[scope.table.name] = target
@@ -222,10 +222,6 @@ def _refuse_existing(target: Location, full: str) -> None:
         raise FileExistsError(full)
 
 
-def _is_progress(line: bytes) -> bool:
-    return line.startswith(b'{"kind":"progress"')
-
-
 # ------------------------------------------------------------------------------------------ Restore
 
 
@@ -246,34 +242,13 @@ class RestoreOptions:
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestorePorts:
-    """External dependencies of a restore."""
-
-    store: TabletStore
-    threads: StorageThreads
-    ids: IdSource
-    admission: TableAdmission
-    on_progress: Callable[[str], None]
-
-    def scope(self, table: Table) -> TableScope:
-        """Return the scope of a table, for the other tools."""
-        return TableScope(
-            store=self.store,
-            table=table,
-            threads=self.threads,
-            grace_s=0.0,
-            on_progress=self.on_progress,
-        )
-
-
 async def restore(
-    restorer: RestorePorts, source: IO[bytes], options: RestoreOptions
+    ports: RecoveryPorts, source: IO[bytes], options: RestoreOptions
 ) -> Sequence[CreatedTable]:
     """Restore tables. If one fails, the tables created before it remain.
 
     Args:
-        restorer: External dependencies.
+        ports: External dependencies.
         source: The archive; must be seekable.
         options: Options of the restore.
 
@@ -283,27 +258,26 @@ async def restore(
         RefusedError: A name or location is taken, a location belongs to another store, or no
             table is allowed there.
     """
-    restorer.on_progress("reading the archive")
+    ports.on_progress("reading the archive")
     tables = await asyncio.to_thread(_read_tables, source)
-    _check_options(options, [each.name for each in tables])
-    wanted = [each for each in tables if _is_wanted(each, options)]
-    restorer.on_progress(f"checking {format_count(len(wanted), 'table')}")
-    now_s = await restorer.store.now_s()
-    checked = {each.name: _checked_table(restorer, each, options, now_s) for each in wanted}
+    _check_options(options, [table.name for table in tables])
+    chosen = [table for table in tables if _is_wanted(table, options)]
+    ports.on_progress(f"checking {format_count(len(chosen), 'table')}")
+    now_s = await ports.store.now_s()
+    checked = {table.name: _checked_table(ports, table, options, now_s) for table in chosen}
     for name, table in checked.items():
-        await _end_filling(restorer, name, table, dry_run=options.dry_run)
-    near = await other_tables(restorer.store, restorer.threads)
-    _check_names(near, list(checked.values()))
-    places = {
-        name: await _restore_target(restorer, near, name, checked[name], options)
-        for name in checked
+        await _end_filling(ports, name, table, dry_run=options.dry_run)
+    others = await other_tables(ports.store, ports.threads)
+    _check_names(others, list(checked.values()))
+    targets = {
+        name: await _restore_target(ports, others, name, checked[name], options) for name in checked
     }
-    _check_locations_differ(list(places.values()))
+    _check_locations_differ(list(targets.values()))
     founded: list[CreatedTable] = []
     dumps = _wanted_tables(source, options)
     while (dumped := await asyncio.to_thread(next, dumps, None)) is not None:
-        place = places[dumped[0].name]
-        founded.append(await _restore_one(restorer, place, dumped, dry_run=options.dry_run))
+        target = targets[dumped[0].name]
+        founded.append(await _restore_one(ports, target, dumped, dry_run=options.dry_run))
     return founded
 
 
@@ -326,7 +300,7 @@ class _RestoreTarget:
 
 
 def _checked_table(
-    restorer: RestorePorts, dumped: Table, options: RestoreOptions, now_s: float
+    ports: RecoveryPorts, dumped: Table, options: RestoreOptions, now_s: float
 ) -> Table:
     """Return a table to create, with the same checks as `create`, except for its location.
 
@@ -335,29 +309,29 @@ def _checked_table(
     """
     table = replace(
         dumped,
-        id=restorer.ids.next("t"),
+        id=ports.ids.next("t"),
         former_ids=former_ids_of(dumped),
         calls_since_s=now_s,
         name=options.names.get(dumped.name, dumped.name),
         location=options.locations.get(dumped.name, dumped.location),
     )
     try:
-        return restorer.admission.checked(table)
+        return ports.admission.checked(table)
     except RequestError as error:
         raise _error_about(dumped.name, error) from error
 
 
-async def _end_filling(restorer: RestorePorts, name: str, table: Table, *, dry_run: bool) -> None:
+async def _end_filling(ports: RecoveryPorts, name: str, table: Table, *, dry_run: bool) -> None:
     """Drop the filling table that an interrupted restore has left."""
     try:
-        site = await restorer.admission.site(table.location)
-        await end_filling(restorer.store, table.name, site.uri, "restore", dry_run=dry_run)
+        site = await ports.admission.site(table.location)
+        await end_filling(ports.store, table.name, site.uri, "restore", dry_run=dry_run)
     except (RequestError, RefusedError) as error:
         raise _error_about(name, error) from error
 
 
 async def _restore_target(
-    restorer: RestorePorts, near: OtherTables, name: str, table: Table, options: RestoreOptions
+    ports: RecoveryPorts, others: OtherTables, name: str, table: Table, options: RestoreOptions
 ) -> _RestoreTarget:
     """Return a table to create and its site, with the same checks as `create`.
 
@@ -366,9 +340,9 @@ async def _restore_target(
         RefusedError: No table is allowed there, or the location has another owner.
     """
     try:
-        site = await restorer.admission.site(table.location)
+        site = await ports.admission.site(table.location)
         free = await find_free_site(
-            restorer.store, restorer.threads, site, neighbours=near, take_over=options.adopt
+            ports.store, ports.threads, site, neighbours=others, take_over=options.adopt
         )
     except (RequestError, RefusedError) as error:
         raise _error_about(name, error) from error
@@ -380,28 +354,28 @@ def _error_about(name: str, error: CompactionError) -> CompactionError:
     return type(error)(f"table {redacted(name[:100])!r} of the archive: {error}")
 
 
-def _check_names(near: OtherTables, tables: Sequence[Table]) -> None:
+def _check_names(others: OtherTables, tables: Sequence[Table]) -> None:
     """Reject names that an existing table or another table of the archive has.
 
     Raises:
         RefusedError: A name is taken.
     """
-    taken = {each.name for each in near.named}
+    names_taken = {named.name for named in others.named}
     for table in tables:
-        if table.name in taken:
+        if table.name in names_taken:
             raise RefusedError(
                 f"table {table.name!r} exists already: restore it under another name"
             )
-        taken.add(table.name)
+        names_taken.add(table.name)
 
 
-def _check_locations_differ(places: Sequence[_RestoreTarget]) -> None:
+def _check_locations_differ(targets: Sequence[_RestoreTarget]) -> None:
     """Reject tables whose locations would share files.
 
     Raises:
         RefusedError: Two locations overlap.
     """
-    pair = overlapping_pair({place.table.name: place.free.site.identity for place in places})
+    pair = overlapping_pair({target.table.name: target.free.site.identity for target in targets})
     if pair is not None:
         raise RefusedError(
             f"tables {pair[0]!r} and {pair[1]!r} of the archive would share files: give one of "
@@ -410,8 +384,8 @@ def _check_locations_differ(places: Sequence[_RestoreTarget]) -> None:
 
 
 def _check_options(options: RestoreOptions, names: Sequence[str]) -> None:
-    wanted = {*options.only, *options.names, *options.locations}
-    if unknown := sorted(wanted - {*names}):
+    names_given = {*options.only, *options.names, *options.locations}
+    if unknown := sorted(names_given - {*names}):
         raise RequestError(
             f"the archive has no table {unknown[0]!r}; it has {', '.join(names) or 'none'}"
         )
@@ -438,14 +412,14 @@ def _is_wanted(table: Table, options: RestoreOptions) -> bool:
 
 
 async def _restore_one(
-    restorer: RestorePorts, place: _RestoreTarget, dumped: Dumped, *, dry_run: bool
+    ports: RecoveryPorts, target: _RestoreTarget, dumped: Dumped, *, dry_run: bool
 ) -> CreatedTable:
-    table, scope = place.table, restorer.scope(place.table)
+    table, scope = target.table, ports.scope(target.table)
     stored = await scope.run(list_location, scope.location)
     tablets = dumped[1]
     if dry_run:
         files = [file for tablet in tablets for file in tablet.files]
-        missing = await absent(restorer.threads, scope.location, files, stored)
+        missing = await absent(ports.threads, scope.location, files, stored)
         return CreatedTable(
             table=table,
             tablets=len(tablets),
@@ -455,5 +429,5 @@ async def _restore_one(
         )
     live = dumped[0].state is TableState.LIVE
     return await make_table(
-        scope, place.free, tablets, stored=stored, live=live, complete=False, verb="restore"
+        scope, target.free, tablets, stored=stored, live=live, complete=False, verb="restore"
     )

@@ -69,49 +69,49 @@ from neve.recovery.stored_files import StoredFile
 TABLETS_NAMED_MAX = 5
 
 
-def check_tablet(found: RawTablet) -> Iterator[Finding]:
+def check_tablet(raw: RawTablet) -> Iterator[Finding]:
     """Yield the findings about one tablet."""
-    if found.broken:
-        yield Finding(code=FindingCode.UNDECODABLE, tablet=found.id, sentence=found.broken)
-    if found.tablet is None:
+    if raw.broken:
+        yield Finding(code=FindingCode.UNDECODABLE, tablet=raw.id, sentence=raw.broken)
+    if raw.tablet is None:
         return
-    if found.miscounted:
-        yield _count_finding(found)
-    for attempt in sorted(found.outcomes):
+    if raw.miscounted:
+        yield _count_finding(raw)
+    for attempt in sorted(raw.outcomes):
         yield Finding(
             code=FindingCode.STALE_RESERVATION,
-            tablet=found.id,
+            tablet=raw.id,
             sentence=f"attempt {attempt} has ended, but holds a reservation",
             repair="remove the reservation",
-            changes=(EndReservation(tablet=found.id, attempt=attempt),),
+            changes=(EndReservation(tablet=raw.id, attempt=attempt),),
         )
-    if found.ended:
-        yield _stale_marks(found)
-    yield from _stale_selection(found.tablet)
+    if raw.ended:
+        yield _stale_marks(raw)
+    yield from _stale_selection(raw.tablet)
 
 
-def _count_finding(found: RawTablet) -> Finding:
+def _count_finding(raw: RawTablet) -> Finding:
     wrong = ", ".join(
-        f"{recorded} {name}, there are {there}"
-        for name, (recorded, there) in found.miscounted.items()
+        f"{recorded} {name}, there are {actual}"
+        for name, (recorded, actual) in raw.miscounted.items()
     )
     return Finding(
         code=FindingCode.COUNTS,
-        tablet=found.id,
+        tablet=raw.id,
         sentence=f"the record counts {wrong}",
         repair="count anew",
-        changes=(RecountRecord(tablet=found.id),),
+        changes=(RecountRecord(tablet=raw.id),),
     )
 
 
-def _stale_marks(found: RawTablet) -> Finding:
-    requests = tuple(sorted(found.ended))
+def _stale_marks(raw: RawTablet) -> Finding:
+    requests = tuple(sorted(raw.ended))
     return Finding(
         code=FindingCode.STALE_MARKS,
-        tablet=found.id,
+        tablet=raw.id,
         sentence=f"requests that are over have a selection or marker here: {_list_of(requests)}",
         repair="remove selection and markers",
-        changes=(ClearMarks(tablet=found.id, requests=requests),),
+        changes=(ClearMarks(tablet=raw.id, requests=requests),),
     )
 
 
@@ -262,7 +262,7 @@ def overlap_finding(left: Tablet, right: Tablet, others: TabletIndex, doubles: s
         doubles: Files of the right tablet that other tablets hold as well.
     """
     end = left.bounds.end
-    found = Finding(
+    finding = Finding(
         code=FindingCode.OVERLAP,
         tablet=right.id,
         sentence=f"the tablet starts at {_bound_text(right.bounds.start)}, "
@@ -270,15 +270,17 @@ def overlap_finding(left: Tablet, right: Tablet, others: TabletIndex, doubles: s
     )
     if right.operation is not None:
         kind = right.operation.kind.value
-        return replace(found, sentence=f"{found.sentence}; a {kind} is under way: abandon it first")
+        return replace(
+            finding, sentence=f"{finding.sentence}; a {kind} is under way: abandon it first"
+        )
     before = [file for _, file in sorted(right.files.items()) if _reaches(file, end)]
     homes = [(file, _home_of(file, end, others)) for file in before]
     if homeless := [file.path for file, home in homes if home is None]:
-        return _join_finding(found, left, right, homeless)
+        return _join_finding(finding, left, right, homeless)
     trim = TrimTablet(tablet=right.id, before=right.bounds.start, start=end)
     moves = _move_changes(right.id, homes, doubles)
     return replace(
-        found,
+        finding,
         repair=f"let it start there; {len(before)} of its files go to the tablets that hold them",
         changes=(*moves, trim),
     )
@@ -296,16 +298,16 @@ def _move_changes(
             yield MoveFile(tablet=tablet, target=target, path=file.path)
 
 
-def _join_finding(found: Finding, left: Tablet, right: Tablet, paths: Sequence[str]) -> Finding:
+def _join_finding(finding: Finding, left: Tablet, right: Tablet, paths: Sequence[str]) -> Finding:
     named = ", ".join(paths[:FILES_NAMED_MAX]) + (" …" if len(paths) > FILES_NAMED_MAX else "")
-    why = f"{found.sentence}; files of it lie on both sides: {named}"
+    why = f"{finding.sentence}; files of it lie on both sides: {named}"
     if refusal := why_not_joined(left, right):
         advice = "restore the table from a backup, or rebuild it"
         if refusal.code != RefusalCode.PURGED:
             advice = "when nothing of that is left, check again"
-        return replace(found, sentence=f"{why}; {refusal.reason}: {advice}")
+        return replace(finding, sentence=f"{why}; {refusal.reason}: {advice}")
     return replace(
-        found,
+        finding,
         sentence=why,
         repair=f"make one tablet of it and tablet {left.id.text}",
         changes=(JoinTablets(left=left.id, right=right.id),),
@@ -325,7 +327,7 @@ def _home_of(file: DataFile, end: bytes, others: TabletIndex) -> Bounds | None:
 def duplicate_finding(path: str, holders: Sequence[Tablet]) -> Finding:
     """Return a finding that several tablets hold a file; only the one with its keys keeps it."""
     names = ", ".join(holder.id.text for holder in holders)
-    found = Finding(
+    finding = Finding(
         code=FindingCode.DOUBLE,
         path=path,
         tablet=holders[0].id,
@@ -334,11 +336,11 @@ def duplicate_finding(path: str, holders: Sequence[Tablet]) -> Finding:
     right = [holder for holder in holders if _holds(holder, path)]
     if len(right) != 1:
         why = "none of them holds all its keys" if not right else "their bounds overlap"
-        return replace(found, sentence=f"{found.sentence}; {why}")
+        return replace(finding, sentence=f"{finding.sentence}; {why}")
     (keeper,) = right
     wrong = (holder for holder in holders if holder.id != keeper.id)
     return replace(
-        found,
+        finding,
         repair=f"leave it in tablet {keeper.id.text}, which holds its keys, alone",
         changes=tuple(
             DropDuplicate(tablet=tablet.id, holder=keeper.id, path=path) for tablet in wrong
@@ -432,12 +434,12 @@ def _size(how: FileCheck, path: str) -> int | None:
         return how.stored[path].size_bytes
     full = how.location.full(path)
     try:
-        found = how.location.filesystem.get_file_info(full)
+        info = how.location.filesystem.get_file_info(full)
     except OSError as error:
         if error.errno == ENAMETOOLONG:  # Such a file cannot exist.
             return None
         raise UnavailableError(fault(how.location, path, error)) from error
-    return int(found.size) if found.type == fs.FileType.File else None
+    return int(info.size) if info.type == fs.FileType.File else None
 
 
 def _decode(location: Location, path: str) -> None:
@@ -602,12 +604,16 @@ async def _check_tablets(scope: TableScope, done: TableCheck) -> dict[str, Table
 async def _still_in_two_tablets(scope: TableScope, paths: set[str]) -> list[Finding]:
     """Return findings for files that two tablets still hold; a split or merge may look the same."""
     await asyncio.sleep(AGAIN_S)
-    found: dict[str, list[Tablet]] = {}
+    holders: dict[str, list[Tablet]] = {}
     async for page in _inspect_tablets(scope):
-        for tablet in (each.tablet for each in page if each.tablet):
+        for tablet in (raw.tablet for raw in page if raw.tablet):
             for path in paths.intersection(tablet.files):
-                found.setdefault(path, []).append(tablet)
-    return [duplicate_finding(path, held) for path, held in sorted(found.items()) if len(held) > 1]
+                holders.setdefault(path, []).append(tablet)
+    return [
+        duplicate_finding(path, tablets)
+        for path, tablets in sorted(holders.items())
+        if len(tablets) > 1
+    ]
 
 
 async def _check_tiles(scope: TableScope) -> list[Finding]:
@@ -618,20 +624,20 @@ async def _check_tiles(scope: TableScope) -> list[Finding]:
     if not first:
         return []
     await asyncio.sleep(AGAIN_S)
-    seen = {*first}
-    return [finding for finding in await _tiles_once(scope) if finding in seen]
+    first_findings = {*first}
+    return [finding for finding in await _tiles_once(scope) if finding in first_findings]
 
 
 async def _tiles_once(scope: TableScope) -> list[Finding]:
     bounds: list[Bounds] = []
     async for page in _inspect_tablets(scope):
-        bounds += [found.tablet.bounds for found in page if found.tablet]
-    index, found, overlaps = await in_thread(partial(_check_tiling, scope.table.id, bounds))
+        bounds += [raw.tablet.bounds for raw in page if raw.tablet]
+    index, findings, overlaps = await in_thread(partial(_check_tiling, scope.table.id, bounds))
     for left, right in overlaps:
-        found += await _overlap(scope, left, right, index)
+        findings += await _overlap(scope, left, right, index)
     async for page in _inspect_tablets(scope):
-        found += await in_thread(partial(_check_page, page, index))
-    return found
+        findings += await in_thread(partial(_check_page, page, index))
+    return findings
 
 
 def _check_tiling(
@@ -644,20 +650,20 @@ def _check_tiling(
 
 def _check_page(page: Sequence[RawTablet], index: TabletIndex, steps: Steps) -> Sequence[Finding]:
     tablets = (raw.tablet for raw in page if raw.tablet)
-    return [found for tablet in tablets for found in steps.over(check_bounds(tablet, index))]
+    return [finding for tablet in tablets for finding in steps.over(check_bounds(tablet, index))]
 
 
 async def _overlap(
     scope: TableScope, left: Bounds, right: Bounds, index: TabletIndex
 ) -> list[Finding]:
     """Return the finding for two overlapping tablets, read again; empty if one is gone."""
-    ids = [TabletId(scope.table.id, each.end) for each in (left, right)]
+    ids = [TabletId(scope.table.id, bounds.end) for bounds in (left, right)]
     both = [tablet.tablet for tablet in await scope.store.inspect(ids) if tablet.tablet]
     if len(both) < 2:
         return []
     inside = index.ends_within(right.start, left.end)
-    held = await scope.store.files([TabletId(scope.table.id, end) for end in inside])
-    doubles = {path for files in held for path in files}
+    tablet_files = await scope.store.files([TabletId(scope.table.id, end) for end in inside])
+    doubles = {path for files in tablet_files for path in files}
     return [overlap_finding(both[0], both[1], index, doubles)]
 
 
@@ -679,14 +685,12 @@ async def _check_files(scope: TableScope, done: TableCheck, *, deep: bool) -> No
         deep=deep,
     )
     async for page in _inspect_tablets(scope):
-        files = [
-            (each.id, file) for each in page if each.tablet for file in each.tablet.files.values()
-        ]
+        files = [(raw.id, file) for raw in page if raw.tablet for file in raw.tablet.files.values()]
         done.files += len(files)
         scope.on_progress(f"checked {format_count(done.files, 'file')}")
         looks = (scope.run(check_file, how, tablet, file) for tablet, file in files)
-        found = zip(files, await gather_bounded(looks), strict=True)
-        suspects = [(tablet, file, bad) for (tablet, file), bad in found if bad is not None]
+        checked = zip(files, await gather_bounded(looks), strict=True)
+        suspects = [(tablet, file, bad) for (tablet, file), bad in checked if bad is not None]
         done.findings += await _still_held(scope, suspects)
 
 
@@ -694,8 +698,10 @@ async def _still_held(
     scope: TableScope, suspects: Sequence[tuple[TabletId, DataFile, Finding]]
 ) -> list[Finding]:
     """Return the findings about files that their tablets still hold unchanged."""
-    held = await _files_of(scope, (tablet for tablet, _, _ in suspects))
-    return [finding for tablet, file, finding in suspects if held[tablet].get(file.path) == file]
+    files_now = await _files_of(scope, (tablet for tablet, _, _ in suspects))
+    return [
+        finding for tablet, file, finding in suspects if files_now[tablet].get(file.path) == file
+    ]
 
 
 async def _files_of(
@@ -710,7 +716,7 @@ async def _check_garbage(scope: TableScope, holders: Mapping[str, TabletId]) -> 
     """Return findings for files that wait for deletion but are in use."""
     entries = await scope.store.garbage(scope.table.id)
     suspects = [entry.path for entry in entries if entry.path in holders]
-    held = await _files_of(scope, (holders[path] for path in suspects))
+    files_now = await _files_of(scope, (holders[path] for path in suspects))
     # A store that failed over in the meantime may have lost the change that queued the deletion.
     still = {*await scope.store.garbage_among(scope.table.id, suspects)} if suspects else set[str]()
     return [
@@ -723,7 +729,7 @@ async def _check_garbage(scope: TableScope, holders: Mapping[str, TabletId]) -> 
             changes=(RescueFile(tablet=holders[path], path=path),),
         )
         for path in suspects
-        if path in held[holders[path]] and path in still
+        if path in files_now[holders[path]] and path in still
     ]
 
 
@@ -734,7 +740,7 @@ async def _check_forgotten_commits(scope: TableScope) -> list[Finding]:
     """
     attempts = [*await scope.store.uncommitted(scope.table.id)]
     async for page in _inspect_tablets(scope):
-        for tablet in (each.tablet for each in page if each.tablet):
+        for tablet in (raw.tablet for raw in page if raw.tablet):
             attempts += tablet.running.values()
     looks = (
         scope.run(only_copies, scope.location, attempt.output_paths, attempt.inputs)

@@ -125,7 +125,7 @@ class SweepResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _OrphanPlace:
+class _Orphan:
     """Tablet, keys and origin of a file that no metadata refers to."""
 
     end: bytes | None
@@ -160,23 +160,33 @@ async def find_orphans(scope: TableScope) -> SweepResult:
     scope.on_progress("listing the location")
     stored = await scope.run(list_location, scope.location)
     listed_s = await scope.store.now_s()
-    known = await _known_paths(scope)
-    ours, users = await in_thread(partial(_unknown, stored, known))
+    recorded = await _known_paths(scope)
+    ours, users = await in_thread(partial(_unknown, stored, recorded))
     aged = [path for path in ours if _is_old(stored[path], listed_s - scope.grace_s)]
-    there = await _there(scope, aged)
-    old = [stored[path] for path in aged if path in there]  # A listing may be stale.
-    places = await gather_bounded(_orphan_place(scope, file) for file in old)
-    looked = list(zip(old, places, strict=True))
-    foreign = [(file, place) for file, place in looked if place.foreign]
-    pairs = [(file, place) for file, place in looked if not (place.mark or place.foreign)]
-    kept = await _only_copies(scope, pairs, known, stored, listed_s)
-    orphans = [(file, place) for file, place in pairs if file.path not in kept]
+    existing = await _existing(scope, aged)
+    old = [stored[path] for path in aged if path in existing]  # A listing may be stale.
+    located = await gather_bounded(_located_orphan(scope, file) for file in old)
+    pairs_located = list(zip(old, located, strict=True))
+    foreign = [(file, orphan) for file, orphan in pairs_located if orphan.foreign]
+    pairs = [
+        (file, orphan) for file, orphan in pairs_located if not (orphan.mark or orphan.foreign)
+    ]
+    kept = await _only_copies(scope, pairs, recorded, stored, listed_s)
+    orphans = [(file, orphan) for file, orphan in pairs if file.path not in kept]
     return SweepResult(
         findings=(
-            *(_orphan_finding(scope.table, file, place) for file, place in orphans),
+            *(_orphan_finding(scope.table, file, orphan) for file, orphan in orphans),
             *(_evidence_finding(stored[path], why) for path, why in sorted(kept.items())),
-            *(_foreign_file(file, place) for file, place in foreign),
-            *(_user_file(stored[path]) for path in users),
+            *(_foreign_file(file, orphan) for file, orphan in foreign),
+            *(
+                Finding(
+                    code=FindingCode.UNKNOWN,
+                    path=path,
+                    sentence=f"file of {stored[path].size_bytes} bytes that is not in the table: "
+                    "add it, or leave it",
+                )
+                for path in users
+            ),
         ),
         stored=stored,
         orphan_bytes=sum(file.size_bytes for file, _ in orphans),
@@ -186,42 +196,44 @@ async def find_orphans(scope: TableScope) -> SweepResult:
 
 
 def _unknown(
-    stored: Mapping[str, StoredFile], known: KnownPaths, steps: Steps
+    stored: Mapping[str, StoredFile], recorded: KnownPaths, steps: Steps
 ) -> tuple[Sequence[str], Sequence[str]]:
     """Return the unknown files of the service and those of users, each sorted."""
-    unknown = [file for file in steps.over(stored.values()) if not known.has(file.path)]
+    unknown = [file for file in steps.over(stored.values()) if not recorded.has(file.path)]
     ours = (file.path for file in unknown if file.whose in SERVICE_ORIGINS)
     users = (file.path for file in unknown if file.whose is FileOrigin.USER)
     return steps.in_order(ours), steps.in_order(users)
 
 
-async def _there(scope: TableScope, paths: Sequence[str]) -> Collection[str]:
+async def _existing(scope: TableScope, paths: Sequence[str]) -> Collection[str]:
     """Return the given files that exist in storage, by lookup instead of a listing."""
     return await scope.run(existing_files, scope.location, paths) if paths else ()
 
 
 async def _known_paths(scope: TableScope) -> KnownPaths:
     """Return all paths in the metadata: reserved, held by a tablet, or waiting for deletion."""
-    reserved, held = set[str](), set[str]()
+    reserved, in_tablets = set[str](), set[str]()
     scope.on_progress("reading what runs")
     async for ids in walk_ids(scope.store, scope.table.id):
-        for each in await scope.store.inspect(ids):
-            if each.broken:
-                raise MetadataError(f"tablet {each.id} cannot be read: {each.broken}")
-            running = each.tablet.running.values() if each.tablet else ()
-            reserved.update(p for entry in running for p in (*entry.inputs, *entry.output_paths))
+        for raw in await scope.store.inspect(ids):
+            if raw.broken:
+                raise MetadataError(f"tablet {raw.id} cannot be read: {raw.broken}")
+            running = raw.tablet.running.values() if raw.tablet else ()
+            reserved.update(
+                path for entry in running for path in (*entry.inputs, *entry.output_paths)
+            )
     scope.on_progress("reading which files are held")
     async for page in walk_tiles(scope.store, scope.table):
         for tablet in page:
-            held.update(tablet.files)
+            in_tablets.update(tablet.files)
     garbage = {entry.path for entry in await scope.store.garbage(scope.table.id)}
-    return KnownPaths(reserved, held, garbage)
+    return KnownPaths(reserved, in_tablets, garbage)
 
 
 async def _only_copies(
     scope: TableScope,
-    orphans: Sequence[tuple[StoredFile, _OrphanPlace]],
-    known: KnownPaths,
+    orphans: Sequence[tuple[StoredFile, _Orphan]],
+    recorded: KnownPaths,
     stored: Mapping[str, StoredFile],
     listed_s: float,
 ) -> dict[str, str]:
@@ -239,29 +251,29 @@ async def _only_copies(
     lost_s = None if loss is None else loss.until_s
     history = await scope.store.history(scope.table.id, HISTORY_MAX)
     ended = [(entry.attempt, entry.inputs) for entry in history if entry.end == COMMITTED]
-    inputs = {path for _, place in orphans if place.footer for path in place.footer.inputs}
-    held = sorted(path for path in inputs if path in known.held)
+    inputs = {path for _, orphan in orphans if orphan.footer for path in orphan.footer.inputs}
+    inputs_in_tablets = sorted(path for path in inputs if path in recorded.held)
     # Do not use the listing: it may still name a deleted input, and the output would be deleted.
     judge = OnlyCopies(
-        held=await _there(scope, held),
-        garbage=known.garbage,
+        held=await _existing(scope, inputs_in_tablets),
+        garbage=recorded.garbage,
         lost_s=listed_s if behind else lost_s,
     )
     judge.committed(ended)
-    files = [(file, place.footer) for file, place in orphans]
+    files = [(file, orphan.footer) for file, orphan in orphans]
     if not await asyncio.to_thread(judge.among, files):
         return {}
-    outputs = await in_thread(partial(_outputs_of, known.held, stored))
+    outputs = await in_thread(partial(_outputs_of, recorded.held, stored))
     scope.on_progress(f"reading {len(outputs)} footers")
     looks = await gather_bounded(scope.run(_footer, scope.location, path) for path in outputs)
     judge.committed((look.attempt, look.inputs) for look in looks if look is not None)
     return await asyncio.to_thread(judge.among, files)
 
 
-def _outputs_of(held: Iterable[str], stored: Collection[str], steps: Steps) -> Sequence[str]:
+def _outputs_of(paths: Iterable[str], stored: Collection[str], steps: Steps) -> Sequence[str]:
     return steps.in_order(
         path
-        for path in steps.over(held)
+        for path in steps.over(paths)
         if path in stored and file_origin(path) is FileOrigin.OUTPUT
     )
 
@@ -284,34 +296,34 @@ def _is_old(file: StoredFile, until_s: float) -> bool:
     return file.changed_s is not None and file.changed_s < until_s
 
 
-async def _orphan_place(scope: TableScope, file: StoredFile) -> _OrphanPlace:
+async def _located_orphan(scope: TableScope, file: StoredFile) -> _Orphan:
     """Return the tablet of an orphan, whose metadata is checked again before the deletion."""
-    found = await scope.run(_read_orphan, scope.location, scope.table, file)
-    if found.mark or found.foreign or found.end is not None:
-        return found
-    if found.key_min is not None:
-        tablet = await scope.store.locate(scope.table.id, found.key_min)
-        return replace(found, end=tablet.end if tablet else None)
+    orphan = await scope.run(_read_orphan, scope.location, scope.table, file)
+    if orphan.mark or orphan.foreign or orphan.end is not None:
+        return orphan
+    if orphan.key_min is not None:
+        tablet = await scope.store.locate(scope.table.id, orphan.key_min)
+        return replace(orphan, end=tablet.end if tablet else None)
     # An unreadable file cannot be added, and a file without keys belongs to the first tablet.
     first = await scope.store.tablet_ids(scope.table.id, None, 1)
-    return replace(found, end=first[0].end if first else None)
+    return replace(orphan, end=first[0].end if first else None)
 
 
-def _read_orphan(location: Location, table: Table, file: StoredFile) -> _OrphanPlace:
+def _read_orphan(location: Location, table: Table, file: StoredFile) -> _Orphan:
     if foreign := _written_for_another(location, table, file):
-        return _OrphanPlace(None, foreign=foreign)
+        return _Orphan(None, foreign=foreign)
     footer = None
     try:
         footer = read_output_footer(location, file.path)
         if footer is not None and not footer.rows and existing_files(location, footer.inputs):
-            return _OrphanPlace(None, mark=True)
+            return _Orphan(None, mark=True)
         if table.partition_by:
             end = partition_of_file(location, table, file.path).end
-            return _OrphanPlace(end, footer=footer)
+            return _Orphan(end, footer=footer)
         facts = inspect_file(location, file.path, RowRules.of(table))
-        return _OrphanPlace(None, facts.rows.key_min, footer=footer)
+        return _Orphan(None, facts.rows.key_min, footer=footer)
     except RequestError:
-        return _OrphanPlace(None, footer=footer)
+        return _Orphan(None, footer=footer)
 
 
 def _footer(location: Location, path: str) -> OutputFooter | None:
@@ -337,28 +349,28 @@ def _written_for_another(location: Location, table: Table, file: StoredFile) -> 
     return "a table that was here before" if old else ""
 
 
-def _foreign_file(file: StoredFile, place: _OrphanPlace) -> Finding:
+def _foreign_file(file: StoredFile, orphan: _Orphan) -> Finding:
     return Finding(
         code=FindingCode.FOREIGN,
         path=file.path,
-        sentence=f"file of {file.size_bytes} bytes that was written for {place.foreign}: it is "
+        sentence=f"file of {file.size_bytes} bytes that was written for {orphan.foreign}: it is "
         "left alone; `neve rebuild` brings a dropped table back, or delete it yourself",
     )
 
 
-def _orphan_finding(table: Table, file: StoredFile, place: _OrphanPlace) -> Finding:
+def _orphan_finding(table: Table, file: StoredFile, orphan: _Orphan) -> Finding:
     what = "job output" if file.whose is FileOrigin.OUTPUT else "appended file"
     sentence = f"{what} of {file.size_bytes} bytes that no key of the table knows"
-    if place.end is None:
+    if orphan.end is None:
         return Finding(code=FindingCode.ORPHANED, path=file.path, sentence=sentence)
-    tablet = TabletId(table.id, place.end)
+    tablet = TabletId(table.id, orphan.end)
     return Finding(
         code=FindingCode.ORPHANED,
         path=file.path,
         tablet=tablet,
         sentence=sentence,
         repair="give it to the collector, which deletes it after the grace",
-        changes=(DiscardFiles(tablet=tablet, files={file.path: place.key_min}),),
+        changes=(DiscardFiles(tablet=tablet, files={file.path: orphan.key_min}),),
     )
 
 
@@ -371,14 +383,6 @@ def _evidence_finding(file: StoredFile, why: str) -> Finding:
             f"{what} of {file.size_bytes} bytes that no key of the table knows and that may hold "
             f"the only copy of its rows: {why}; it stays. A rebuild of the table looks at it"
         ),
-    )
-
-
-def _user_file(file: StoredFile) -> Finding:
-    return Finding(
-        code=FindingCode.UNKNOWN,
-        path=file.path,
-        sentence=f"file of {file.size_bytes} bytes that is not in the table: add it, or leave it",
     )
 
 
@@ -421,18 +425,18 @@ async def collect_orphans(scope: TableScope, *, delete: bool) -> GcResult:
             raise RefusedError(bars[0].sentence)
     generation = await scope.generation()
     swept = await find_orphans(scope)
-    found = tuple(each for each in swept.findings if each.code in LISTED)
+    listed = tuple(finding for finding in swept.findings if finding.code in LISTED)
     given = 0
-    for finding in found if delete else ():
+    for finding in listed if delete else ():
         for change in finding.changes_at(generation):
             # The store refuses if the file was added or reserved since, and so is not an orphan,
             # or if the store has gone back in time since the listing.
             given += isinstance(await scope.store.apply(change), Applied)
     return GcResult(
-        found=found,
-        orphans=sum(each.code is FindingCode.ORPHANED for each in found),
+        found=listed,
+        orphans=sum(finding.code is FindingCode.ORPHANED for finding in listed),
         orphan_bytes=swept.orphan_bytes,
-        evidence=sum(each.code is FindingCode.EVIDENCE for each in found),
+        evidence=sum(finding.code is FindingCode.EVIDENCE for finding in listed),
         given=given,
         young=swept.young,
         marks=swept.marks,

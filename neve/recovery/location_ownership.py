@@ -120,21 +120,21 @@ async def find_free_site(
         RefusedError: The site has another owner, or overlaps the location of a table.
         UnavailableError: Store or storage does not answer.
     """
-    ours, near = await store.store_id(), neighbours or await other_tables(store, threads)
-    near.refuse_overlap(site)
-    others = near.identities
+    ours, other = await store.store_id(), neighbours or await other_tables(store, threads)
+    other.refuse_overlap(site)
+    others = other.identities
     location = open_location(site.uri)
-    found, above, written = await threads.run(location.uri, _read_site, location)
-    if found is not None and found.store != ours and not take_over:
+    present, above, generation = await threads.run(location.uri, _read_site, location)
+    if present is not None and present.store != ours and not take_over:
         raise RefusedError(
-            f"location {site.uri} belongs to the store {found.store}, this one is {ours}: "
+            f"location {site.uri} belongs to the store {present.store}, this one is {ours}: "
             "two services may not share a location; give a copy's location, or --adopt it if no "
             "other store lives there any more"
         )
-    if found is not None and found.store == ours and found.table in others:
+    if present is not None and present.store == ours and present.table in others:
         raise RefusedError(
             f"location {site.uri} belongs to a table of this service, by its mark {OWNER_PATH} "
-            f"(id {found.table}): two tables may not share files",
+            f"(id {present.table}): two tables may not share files",
             "location",
         )
     for folder, owner in above.items():
@@ -143,12 +143,12 @@ async def find_free_site(
                 f"location {site.uri} lies in {folder}, which belongs to the store {owner.store}: "
                 "two tables may not share files"
             )
-    scribbled = written == UNREADABLE_GENERATION
+    scribbled = generation == UNREADABLE_GENERATION
     return FreeSite(
         site=site,
         owner=LocationOwner(ours),
         others=others,
-        generation=written + 1 if written and not scribbled else 0,
+        generation=generation + 1 if generation and not scribbled else 0,
         scribbled=scribbled,
     )
 
@@ -230,13 +230,13 @@ async def give_mark_back(threads: StorageThreads, store: TabletStore, uri: str) 
         UnavailableError: Store or storage does not answer.
     """
     location, ours = open_location(uri), await store.store_id()
-    for each in await store.named_tables():
-        found = await store.table(each.id) if each.location == uri else None
-        if found is None:
+    for named in await store.named_tables():
+        table = await store.table(named.id) if named.location == uri else None
+        if table is None:
             continue
-        await threads.run(uri, write_owner, location, LocationOwner(ours, found.id))
-        if found.filling is None:  # The coordinator writes the description of a filling table.
-            await threads.run(uri, write_description, location, found)
+        await threads.run(uri, write_owner, location, LocationOwner(ours, table.id))
+        if table.filling is None:  # The coordinator writes the description of a filling table.
+            await threads.run(uri, write_description, location, table)
 
 
 def take_over(location: Location, owner: LocationOwner, table: Table) -> None:
@@ -250,16 +250,16 @@ def take_over(location: Location, owner: LocationOwner, table: Table) -> None:
 
 async def check_location_owner(scope: TableScope) -> list[Finding]:
     """Return a finding unless the location belongs to this store and to this table."""
-    ours, found = await scope.store.store_id(), await scope.owner()
-    if found is None:
+    ours, owner = await scope.store.store_id(), await scope.owner()
+    if owner is None:
         whose = f"no table ({OWNER_PATH} is missing)"
-    elif found.store != ours:
-        whose = f"the store {found.store}"
-    elif found.is_another(scope.table.id):
-        whose = f"the table with id {found.table}, and this one's is {scope.table.id}"
+    elif owner.store != ours:
+        whose = f"the store {owner.store}"
+    elif owner.is_another(scope.table.id):
+        whose = f"the table with id {owner.table}, and this one's is {scope.table.id}"
     else:
         return []
-    mine = LocationOwner(ours, scope.table.id)
+    own = LocationOwner(ours, scope.table.id)
     return [
         Finding(
             code=FindingCode.OWNER,
@@ -267,7 +267,7 @@ async def check_location_owner(scope: TableScope) -> list[Finding]:
             sentence=f"the location belongs to {whose}; this store is {ours}",
             repair="--adopt writes this store's and table's id into it: only if nothing else "
             "works there",
-            act=partial(take_over, scope.location, mine, scope.table),
+            act=partial(take_over, scope.location, own, scope.table),
         )
     ]
 
@@ -279,8 +279,8 @@ async def check_shared_files(scope: TableScope) -> list[Finding]:
         for named_table in await scope.store.named_tables()
         if named_table.id != scope.table.id
     ]
-    known = await identities_now(scope.threads, named)
-    mine = overlap_test((await scope.run(resolve_location, scope.table.location)).identity)
+    identities = await identities_now(scope.threads, named)
+    overlaps = overlap_test((await scope.run(resolve_location, scope.table.location)).identity)
     return [
         Finding(
             code=FindingCode.SHARED,
@@ -290,7 +290,7 @@ async def check_shared_files(scope: TableScope) -> list[Finding]:
             "(`neve backup --copy-to`), restore it there and drop it here",
         )
         for table in named
-        if mine(known[table.id])
+        if overlaps(identities[table.id])
     ]
 
 
@@ -306,13 +306,13 @@ async def check_foreign_marks(scope: TableScope) -> list[Finding]:
 
 async def check_generation(scope: TableScope) -> list[Finding]:
     """Return a finding if the store is older than the location."""
-    written = await scope.run(written_generation, scope.location)
+    stored_generation = await scope.run(written_generation, scope.location)
     stored = await scope.store.generation(scope.table.id)
-    reason = generation_fault(scope.table.name, stored, written)
+    reason = generation_fault(scope.table.name, stored, stored_generation)
     if reason is None:
         return []
-    scribbled = written == UNREADABLE_GENERATION
-    beyond = 1 + (stored if scribbled else written)
+    scribbled = stored_generation == UNREADABLE_GENERATION
+    beyond = 1 + (stored if scribbled else stored_generation)
     accept = AcceptGeneration(table=scope.table.id, generation=beyond, lost=True)
     return [
         Finding(

@@ -75,27 +75,27 @@ async def check_and_repair(scope: TableScope, options: RepairOptions) -> RepairR
     if not options.writes:
         return RepairReport(checked=checked)
     settled: list[RepairedFinding] = []
-    found: Sequence[Finding] = checked.findings
+    findings: Sequence[Finding] = checked.findings
     for _ in range(ROUNDS_MAX):
         done = {repaired.finding for repaired in settled}
-        fresh = [finding for finding in found if finding not in done]
-        work = [finding for finding in fresh if _is_repairable(finding) and options.allow(finding)]
+        fresh = [finding for finding in findings if finding not in done]
+        work = [
+            finding
+            for finding in fresh
+            if (finding.changes or finding.act is not None) and options.allow(finding)
+        ]
         if not work:
             break
         settled += await _repair_all(scope, work, fresh, options)
-        found = (await fsck(scope, deep=options.deep)).findings
+        findings = (await fsck(scope, deep=options.deep)).findings
     return RepairReport(checked=checked, settled=tuple(settled))
 
 
-def _is_repairable(finding: Finding) -> bool:
-    return bool(finding.changes) or finding.act is not None
-
-
 async def _repair_all(
-    scope: TableScope, work: Sequence[Finding], found: Sequence[Finding], options: RepairOptions
+    scope: TableScope, work: Sequence[Finding], findings: Sequence[Finding], options: RepairOptions
 ) -> list[RepairedFinding]:
     """Repair findings; if owner or generation must be settled first, repair nothing else."""
-    bars = [finding for finding in found if finding.code in _BARS and not options.allow(finding)]
+    bars = [finding for finding in findings if finding.code in _BARS and not options.allow(finding)]
     scope.on_progress(f"repairing {len(work)} findings")
     generation = await scope.generation()
     settled = []
@@ -110,8 +110,8 @@ async def _repair_all(
 
 
 def _repair_order(finding: Finding) -> tuple[int, str, str]:
-    place = _FIRST.index(finding.code) if finding.code in _FIRST else len(_FIRST)
-    return place, finding.code.value, finding.path or ""
+    order = _FIRST.index(finding.code) if finding.code in _FIRST else len(_FIRST)
+    return order, finding.code.value, finding.path or ""
 
 
 async def _repair(scope: TableScope, finding: Finding, generation: int) -> RepairedFinding:

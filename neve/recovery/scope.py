@@ -21,6 +21,7 @@ from common.parquet.service_files import (
     read_owner,
     written_generation,
 )
+from common.runtime import IdSource
 from common.storage_threads import StorageThreads
 
 P = ParamSpec("P")
@@ -59,7 +60,7 @@ class TableAdmission(Protocol):
     The checks are the same for the input of a user, an archive and a description in a location.
     """
 
-    async def site(self, written: str) -> ResolvedLocation:
+    async def site(self, uri: str) -> ResolvedLocation:
         """Resolve a location, and check that a table is allowed there.
 
         Raises:
@@ -107,8 +108,8 @@ class TableScope:
         Raises:
             UnavailableError: The storage does not answer.
         """
-        written = await self.run(written_generation, self.location)
-        return 0 if written == UNREADABLE_GENERATION else written
+        stored_generation = await self.run(written_generation, self.location)
+        return 0 if stored_generation == UNREADABLE_GENERATION else stored_generation
 
     async def owner(self) -> LocationOwner | None:
         """Return the owner of the location, or None if it has no mark."""
@@ -119,6 +120,29 @@ class TableScope:
 
 
 SORTED_AT_ONCE = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryPorts:
+    """External dependencies of a rebuild or a restore."""
+
+    store: TabletStore
+    threads: StorageThreads
+    ids: IdSource
+    admission: TableAdmission
+    on_progress: ReportProgress = ignore_progress
+    listing_delay_s: float = 0.0
+    """How long listings of the storage may lag behind writes and deletions, in seconds."""
+
+    def scope(self, table: Table) -> TableScope:
+        """Return the scope of a table, for the other tools."""
+        return TableScope(
+            store=self.store,
+            table=table,
+            threads=self.threads,
+            grace_s=0.0,
+            on_progress=self.on_progress,
+        )
 
 
 class CallerLeftError(Exception):
@@ -178,8 +202,8 @@ async def gather_bounded(
     """
     done: list[T] = []
     pieces = iter(work)
-    while some := [*islice(pieces, AT_ONCE)]:
-        done += await asyncio.gather(*some)
+    while batch := [*islice(pieces, AT_ONCE)]:
+        done += await asyncio.gather(*batch)
         if on_progress is not None and len(done) % PROGRESS_EVERY == 0:
             on_progress(len(done))
     return done
@@ -197,11 +221,15 @@ async def identities_now(
         UnavailableError: The storage of a table does not answer.
     """
     together: dict[str, dict[str, str]] = {}
-    for each in tables:
-        above = each.location.rpartition("/")[0]
-        together.setdefault(above, {})[each.id] = each.location
-    work = (threads.run(above, identities_of, some) for above, some in together.items())
-    return {table: found for each in await gather_bounded(work) for table, found in each.items()}
+    for table in tables:
+        above = table.location.rpartition("/")[0]
+        together.setdefault(above, {})[table.id] = table.location
+    work = (threads.run(above, identities_of, locations) for above, locations in together.items())
+    return {
+        table: identity
+        for findings in await gather_bounded(work)
+        for table, identity in findings.items()
+    }
 
 
 # ----------------------------------------------------------------------------------------- Findings

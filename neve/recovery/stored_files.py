@@ -89,11 +89,11 @@ def list_location(location: Location, folder: str = "") -> dict[str, StoredFile]
     where = f"{location.root}/{folder}" if folder else location.root
     selector = fs.FileSelector(where, recursive=True, allow_not_found=True)
     try:
-        found = location.filesystem.get_file_info(selector)
+        infos = location.filesystem.get_file_info(selector)
     except OSError as error:
         raise UnavailableError(f"location {location.uri} cannot be listed: {error}") from error
     prefix = location.root + "/"
-    files = (each for each in found if each.type == fs.FileType.File)
+    files = (info for info in infos if info.type == fs.FileType.File)
     stored = (
         StoredFile(file.path.removeprefix(prefix), file.size, _seconds(file.mtime_ns))
         for file in files
@@ -110,13 +110,13 @@ def look_up(location: Location, paths: Collection[str]) -> dict[str, StoredFile]
     """
     full = {location.full(path): path for path in paths}
     try:
-        found = location.filesystem.get_file_info([*full])
+        infos = location.filesystem.get_file_info([*full])
     except OSError as error:
         raise UnavailableError(fault(location, "some files", error)) from error
     return {
-        path: StoredFile(path, each.size, _seconds(each.mtime_ns))
-        for path, each in zip(full.values(), found, strict=True)
-        if each.type == fs.FileType.File
+        path: StoredFile(path, info.size, _seconds(info.mtime_ns))
+        for path, info in zip(full.values(), infos, strict=True)
+        if info.type == fs.FileType.File
     }
 
 

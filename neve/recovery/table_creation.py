@@ -164,8 +164,8 @@ async def _refuse_retired(
     """
     users = await in_thread(partial(_user_paths, files, stored))
     for first in range(0, len(users), FILES_PER_CHANGE):
-        some = users[first : first + FILES_PER_CHANGE]
-        if retired := await scope.store.retired_among(location, some):
+        batch = users[first : first + FILES_PER_CHANGE]
+        if retired := await scope.store.retired_among(location, batch):
             raise RefusedError(
                 f"file {retired[0]} of {location} is there again, and a collector has deleted a "
                 "file of this name recently: a deletion that is still on its way would delete the "
@@ -190,13 +190,13 @@ def _guarded_folders(
     files: Iterable[DataFile], stored: Iterable[str], steps: Steps
 ) -> Collection[str] | None:
     """Return the folders of user files outside the table; None: the table needs no guards."""
-    held = {file.path for file in steps.over(files)}
-    if not any(map(is_service_path, steps.over(held))):
+    paths_in_table = {file.path for file in steps.over(files)}
+    if not any(map(is_service_path, steps.over(paths_in_table))):
         return None
     return folders_of(
         path
         for path in steps.over(stored)
-        if path not in held and file_origin(path) is FileOrigin.USER
+        if path not in paths_in_table and file_origin(path) is FileOrigin.USER
     )
 
 
@@ -216,12 +216,12 @@ async def end_filling(
         RefusedError: Another verb fills the table, it has another location, or this is a dry run
             and a filling table exists.
     """
-    found = await store.table_named(name)
-    if found is None or found.filling is None:
+    table = await store.table_named(name)
+    if table is None or table.filling is None:
         return
-    if dry_run or found.filling.verb != verb or found.location != location:
-        raise RefusedError(filling_text(found), "filling")
-    await store.apply(DropTable(table=found.id, unfinished=True))
+    if dry_run or table.filling.verb != verb or table.location != location:
+        raise RefusedError(filling_text(table), "filling")
+    await store.apply(DropTable(table=table.id, unfinished=True))
 
 
 async def _sign(scope: TableScope, *, live: bool) -> None:
@@ -230,8 +230,8 @@ async def _sign(scope: TableScope, *, live: bool) -> None:
     The description states the final state for the case that no file is missing; a later rebuild
     reads it.
     """
-    found = await scope.store.table(scope.table.id)
-    if found is None or found.state is not TableState.FILLING:
+    current = await scope.store.table(scope.table.id)
+    if current is None or current.state is not TableState.FILLING:
         raise RefusedError(f"table {scope.table.name!r} was dropped while it was filled")
     state = TableState.LIVE if live else TableState.PAUSED
     await sign_site(scope.threads, scope.store, replace(scope.table, state=state))
@@ -249,19 +249,24 @@ async def _late_files(
 
 
 def _others_of_origin(
-    paths: Iterable[str], known: Collection[str], origins: Collection[FileOrigin], steps: Steps
+    paths: Iterable[str],
+    paths_in_table: Collection[str],
+    origins: Collection[FileOrigin],
+    steps: Steps,
 ) -> tuple[str, ...]:
     """Return the unknown paths of the given origins, sorted."""
     others = (
-        path for path in steps.over(paths) if path not in known and file_origin(path) in origins
+        path
+        for path in steps.over(paths)
+        if path not in paths_in_table and file_origin(path) in origins
     )
     return tuple(steps.in_order(others))
 
 
 def unused_files(files: Iterable[DataFile], stored: Iterable[str], steps: Steps) -> tuple[str, ...]:
     """Return the data files in storage that do not belong to a table."""
-    held = {file.path for file in steps.over(files)}
-    return _others_of_origin(stored, held, OF_ROWS, steps)
+    paths_in_table = {file.path for file in steps.over(files)}
+    return _others_of_origin(stored, paths_in_table, OF_ROWS, steps)
 
 
 async def _finish(scope: TableScope, filling: Filling, *, live: bool, incomplete: bool) -> Table:
@@ -335,8 +340,8 @@ async def absent(
     doubtful = await in_thread(partial(_unlisted, files, stored))
     if not doubtful:
         return ()
-    there = await threads.run(location.uri, existing_files, location, [*doubtful])
-    return await in_thread(partial(_not_there, doubtful, there))
+    existing = await threads.run(location.uri, existing_files, location, [*doubtful])
+    return await in_thread(partial(_not_there, doubtful, existing))
 
 
 def _unlisted(
@@ -351,9 +356,9 @@ def _unlisted(
 
 
 def _not_there(
-    wanted: Mapping[str, int], there: Mapping[str, int], steps: Steps
+    expected: Mapping[str, int], stored: Mapping[str, int], steps: Steps
 ) -> tuple[str, ...]:
-    others = (path for path, size in steps.over(wanted.items()) if there.get(path) != size)
+    others = (path for path, size in steps.over(expected.items()) if stored.get(path) != size)
     return tuple(steps.in_order(others))
 
 

@@ -99,9 +99,9 @@ def joining_problem(address: str, error: BaseException) -> ConfigError:
             " the cluster"
         )
     if re.search(r"[Vv]ersions? (mismatch|differ|do)|differs? from", text) or "mismatch" in text:
-        found = " ".join(text.split())[:300]
+        sentence = " ".join(text.split())[:300]
         return ConfigError(
-            f"the Ray cluster at {address} runs another version: {found}; use the image or the"
+            f"the Ray cluster at {address} runs another version: {sentence}; use the image or the"
             " pinned requirements of this release on every node"
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no reason given"]
@@ -186,11 +186,11 @@ def secret_remarks(settings: Settings) -> Iterator[str]:
     Args:
         settings: Settings of the service, which are passed to actors on other nodes.
     """
-    held = {
+    secrets = {
         "store.url": "@" in settings.store.url and not settings.store.url_file,
         "gateway.token": settings.gateway.token and not settings.gateway.token_file,
     }
-    for name in [name for name, is_held in held.items() if is_held]:
+    for name in [name for name, is_held in secrets.items() if is_held]:
         yield (
             f"setting {name} holds a secret, which Ray's head stores and every driver of the"
             f" cluster can read: put it into a file on every node and set {name}_file"

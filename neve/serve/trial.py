@@ -91,14 +91,14 @@ def _outcome(
     what: str, ask: "Callable[[], tuple[str, tuple[str, ...] | list[str]]]"
 ) -> Iterator[Tried]:
     try:
-        found, odd = ask()
+        outcome, odd = ask()
     except CompactionError as error:
         yield Tried(what, str(error), refused=True)
         return
     if odd:
         yield Tried(what, "; ".join(odd), odd=True)
     else:
-        yield Tried(what, found)
+        yield Tried(what, outcome)
 
 
 def _check_token(settings: "Settings") -> str:
@@ -115,8 +115,10 @@ def _cluster(settings: "Settings") -> tuple[str, tuple[str, ...]]:
 
     with joined(address):
         nodes = nodes_of_cluster()
-    found = f"Ray {version('ray')} at {address} can be joined, {format_count(len(nodes), 'node')}"
-    return found, tuple(missing_resources(settings, nodes))
+    sentence = (
+        f"Ray {version('ray')} at {address} can be joined, {format_count(len(nodes), 'node')}"
+    )
+    return sentence, tuple(missing_resources(settings, nodes))
 
 
 if __name__ == "__main__":

@@ -39,9 +39,9 @@ class News:
 
     def of(self, sentences: Iterable[str]) -> tuple[str, ...]:
         """Return the new sentences. A sentence that differs only in numbers is not new."""
-        found = {re.sub(r"[\d,.]+", "#", sentence): sentence for sentence in sentences}
-        fresh = tuple(each for key, each in found.items() if key not in self._reported)
-        self._reported = frozenset(found)
+        by_shape = {re.sub(r"[\d,.]+", "#", sentence): sentence for sentence in sentences}
+        fresh = tuple(sentence for key, sentence in by_shape.items() if key not in self._reported)
+        self._reported = frozenset(by_shape)
         return fresh
 
 

@@ -196,8 +196,8 @@ class ServiceActors:
 
     def is_placeable(self) -> bool:
         """Return whether a node has the resource that the settings require for the service."""
-        wanted = self._settings.cluster.service_resource
-        return not wanted or bool(ray.cluster_resources().get(wanted))
+        resource = self._settings.cluster.service_resource
+        return not resource or bool(ray.cluster_resources().get(resource))
 
     def start(self, part: str) -> None:
         """Start an actor, or find the running one.
@@ -205,8 +205,8 @@ class ServiceActors:
         Raises:
             ConfigError: The gateway does not start.
         """
-        wanted = self._settings.cluster.service_resource
-        pin = {"resources": {wanted: PIN_AMOUNT}} if wanted else {}
+        resource = self._settings.cluster.service_resource
+        pin = {"resources": {resource: PIN_AMOUNT}} if resource else {}
         PARTS[part].start(self._settings, edition=self._edition, **pin)
 
     def is_other(self, part: str) -> bool:
@@ -254,12 +254,20 @@ class ServiceActors:
         status = None if actor is None else self._ask(actor, "status")
         if not isinstance(status, CoordinatorStatus):
             return None
-        scalings = [(each.group, each.scaling) for each in status.groups if each.scaling]
+        scalings = [(group.group, group.scaling) for group in status.groups if group.scaling]
         return (
             *status.warnings,
             *status.store_warnings,
-            *(f"group {group}: {each.blocked}" for group, each in scalings if each.blocked),
-            *(f"group {group}: {each.missing}" for group, each in scalings if each.missing),
+            *(
+                f"group {group}: {scaling.blocked}"
+                for group, scaling in scalings
+                if scaling.blocked
+            ),
+            *(
+                f"group {group}: {scaling.missing}"
+                for group, scaling in scalings
+                if scaling.missing
+            ),
         )
 
     def drain_compactors(self) -> int:
@@ -327,8 +335,8 @@ def _show_token(address: str) -> None:
     With a rejected token, a driver only reports that it cannot connect, and Ray Client retries for
     half a minute.
     """
-    scheme, _, place = address.rpartition("://")
-    channel = init_grpc_channel(place)
+    scheme, _, host = address.rpartition("://")
+    channel = init_grpc_channel(host)
     try:
         if scheme == CLIENT_SCHEME:
             ping = ray_client_pb2.ClusterInfoRequest(type=ray_client_pb2.ClusterInfoType.PING)
@@ -555,8 +563,8 @@ def end_on_signals(stop: threading.Event) -> None:
         stop.set()
         signal.signal(number, signal.SIG_DFL)
 
-    for each in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(each, asked)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, asked)
 
 
 # ------------------------------------------------------------------------------------- `neve serve`

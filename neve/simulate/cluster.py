@@ -260,7 +260,7 @@ class SimulatedGroup:
         """
         self.note_time(now_s)
         lost = list(self.compactors.values())[number]
-        dying = [each for each in self.running if each.compactor is lost]
+        dying = [attempt for attempt in self.running if attempt.compactor is lost]
         lost.draining = True
         for attempt in dying:
             self.give_back(attempt, now_s)
@@ -425,8 +425,8 @@ class Requests:
         if job.kind is not Kind.USER:
             return False
         first = self._first(tablet)
-        held = None if first is None else first.selection
-        return held is None or not set(job.inputs) <= set(held.files)
+        selection = None if first is None else first.selection
+        return selection is None or not set(job.inputs) <= set(selection.files)
 
     def note_commit(self, tablet: SimulatedTablet, job: Job, outputs: Sequence[str]) -> None:
         """Replace a job's inputs by its outputs in the selection, as the store does."""

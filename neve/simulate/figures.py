@@ -170,11 +170,14 @@ class Outcome:
     def _mean(self, values: list[tuple[float, float]]) -> float:
         """Return the time-weighted mean while files arrive, without the initial phase."""
         inside = [value for value in values if value[0] <= self.length_s]
-        settled = [each for each in inside if each[0] >= self.length_s * SETTLED_AFTER] or inside
+        settled = [
+            sample for sample in inside if sample[0] >= self.length_s * SETTLED_AFTER
+        ] or inside
         if len(settled) < 2:
             return settled[0][1] if settled else 0.0
         area = sum(
-            (later[0] - each[0]) * (later[1] + each[1]) / 2 for each, later in pairwise(settled)
+            (later[0] - earlier[0]) * (later[1] + earlier[1]) / 2
+            for earlier, later in pairwise(settled)
         )
         return area / (settled[-1][0] - settled[0][0])
 
@@ -233,8 +236,8 @@ def _backlog_bytes(tablet: SimulatedTablet, read_bytes: Mapping[str, int], now_s
         return tablet.planned_bytes + under_way - sum(read_bytes.values())
     name, plugin = rule.tracker
     try:
-        known = {key: value for key, value in rule.options.items() if key in plugin.option_names}
-        tracker = plugin.tracker(rule.settings, known)
+        options = {key: value for key, value in rule.options.items() if key in plugin.option_names}
+        tracker = plugin.tracker(rule.settings, options)
         for file in tablet.files.values():
             tracker.add(file)
         return tracker.backlog_bytes(WorkUnderWay(read_bytes=read_bytes, now_s=now_s))

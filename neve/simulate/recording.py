@@ -74,18 +74,18 @@ def read_recording(document: object, where: str) -> Recording:
         raise RequestError(
             f"{where}.arrivals has {len(entries):,} entries, expected 1 to {ARRIVALS_MAX:,}"
         )
-    found = [_arrival(each, f"{where}.arrivals[{at}]") for at, each in enumerate(entries)]
-    for at, each in enumerate(found):
-        if each.tablet >= tablets or each.at_s > length_s:
+    arrivals = [_arrival(entry, f"{where}.arrivals[{at}]") for at, entry in enumerate(entries)]
+    for at, arrival in enumerate(arrivals):
+        if arrival.tablet >= tablets or arrival.at_s > length_s:
             raise RequestError(
-                f"{where}.arrivals[{at}] has at {each.at_s:g} and tablet {each.tablet}, "
+                f"{where}.arrivals[{at}] has at {arrival.at_s:g} and tablet {arrival.tablet}, "
                 f"expected at most {length_s:g} and less than {tablets}"
             )
     return Recording(
         table=TEXT.read(body.get("table"), f"{where}.table"),
         tablets=tablets,
         length_s=length_s,
-        arrivals=tuple(sorted(found, key=lambda each: each.at_s)),
+        arrivals=tuple(sorted(arrivals, key=lambda arrival: arrival.at_s)),
         estimated=COUNT.read(body.get("estimated", 0), f"{where}.estimated"),
     )
 
@@ -154,13 +154,15 @@ class ArrivalRecorder:
 
     def note_history(self, finished: Iterable[Finished]) -> None:
         """Record inputs of jobs that no listing has shown."""
-        committed = [each for each in finished if each.outputs and each.started_s >= self.since_s]
-        made = {path for each in committed for path in each.outputs}
-        self._before |= made
-        for each in sorted(committed, key=lambda each: each.started_s):
-            if each.attempt not in self._jobs:
-                self._jobs.add(each.attempt)
-                self._note_inputs(each)
+        committed = [
+            attempt for attempt in finished if attempt.outputs and attempt.started_s >= self.since_s
+        ]
+        outputs = {path for attempt in committed for path in attempt.outputs}
+        self._before |= outputs
+        for attempt in sorted(committed, key=lambda attempt: attempt.started_s):
+            if attempt.attempt not in self._jobs:
+                self._jobs.add(attempt.attempt)
+                self._note_inputs(attempt)
 
     def _note_inputs(self, job: Finished) -> None:
         unknown = [
@@ -191,7 +193,7 @@ class ArrivalRecorder:
             table=self.table,
             tablets=max(1, len(self._tablets)),
             length_s=length_s,
-            arrivals=tuple(sorted(arrivals, key=lambda each: each.at_s)),
+            arrivals=tuple(sorted(arrivals, key=lambda arrival: arrival.at_s)),
             estimated=self._estimated,
         )
 
@@ -216,12 +218,12 @@ def start_files(document: object, where: str) -> tuple[tuple[tuple[int, DataFile
     for at, entry in enumerate(entries):
         body = read_object(entry, f"{where}[{at}]")
         by_tablet.setdefault(str(body.get("tablet", "")), []).append(body)
-    found = [
+    files = [
         (number, file)
         for number, listed in enumerate(by_tablet.values())
         for file in _with_simulated_keys([*read_document(listed).files.values()])
     ]
-    return tuple(found), max(1, len(by_tablet))
+    return tuple(files), max(1, len(by_tablet))
 
 
 def _with_simulated_keys(files: Sequence[DataFile]) -> list[DataFile]:
@@ -232,30 +234,30 @@ def _with_simulated_keys(files: Sequence[DataFile]) -> list[DataFile]:
     return [
         replace(
             file,
-            key_min=simulated_key(_place(bounds, file.key_min, 0.0)),
-            key_max=simulated_key(_place(bounds, file.key_max, 1.0)),
+            key_min=simulated_key(_fraction(bounds, file.key_min, 0.0)),
+            key_max=simulated_key(_fraction(bounds, file.key_max, 1.0)),
         )
         for file in files
     ]
 
 
-def _place(bounds: Sequence[bytes], key: bytes | None, default: float) -> float:
+def _fraction(bounds: Sequence[bytes], key: bytes | None, default: float) -> float:
     if key is None or len(bounds) < 2:
         return default
     return bisect_left(bounds, key) / (len(bounds) - 1)
 
 
-def simulated_key(place: float) -> bytes:
+def simulated_key(fraction: float) -> bytes:
     """Return the key at a fraction of the key range of a simulated tablet."""
-    return b"\x01" + (round(place * KEY_STEPS) + (1 << 63)).to_bytes(8, "big")
+    return b"\x01" + (round(fraction * KEY_STEPS) + (1 << 63)).to_bytes(8, "big")
 
 
-def key_behind(place: float) -> bytes:
+def key_behind(fraction: float) -> bytes:
     """Return the key after the one at a fraction of the key range of a simulated tablet."""
-    return simulated_key(place + 1 / KEY_STEPS)
+    return simulated_key(fraction + 1 / KEY_STEPS)
 
 
-def place_of_key(key: bytes | None, default: float) -> float:
+def key_fraction(key: bytes | None, default: float) -> float:
     """Return the position of a key as a fraction of a simulated tablet's key range."""
     if key is None:
         return default
@@ -420,11 +422,11 @@ def _group(
 ) -> dict[str, Any]:
     least = sum(group.scaling.least for group in groups if group.scaling is not None)
     most = sum(group.scaling.most for group in groups if group.scaling is not None)
-    there = len(compactors)
+    count = len(compactors)
     return {
         "name": "default",
         "slots": max(1, round(fmean([compactor.slots for compactor in compactors] or [1]))),
-        "compactors": {"min": least or min(there, 1), "max": max(most, there, 1)},
+        "compactors": {"min": least or min(count, 1), "max": max(most, count, 1)},
         "slot_bytes_s": max(1, round(slot_bytes_s)),
     }
 

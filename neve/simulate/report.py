@@ -79,7 +79,7 @@ def picture(
     inner = chart(title, lines, form, base).partition("\n")[2].removesuffix("</svg>")
     rows = 1 + (len(lines) + 2) // 3
     head = 20 + 16 * rows
-    colours = "".join(f"--line-{at}:{each};" for at, each in enumerate(COLOURS["light"]))
+    colours = "".join(f"--line-{at}:{colour};" for at, colour in enumerate(COLOURS["light"]))
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT + head}" '
         'font-family="system-ui, sans-serif" font-size="11">',
@@ -158,7 +158,7 @@ def _axis(value: float, base: float) -> tuple[float, float]:
 def _round_step(value: float) -> float:
     """Return the smallest number of …, 0.5, 1, 2, 5, 10, … that is not below a value."""
     power = 10.0 ** floor(log10(value) + 1e-9)
-    return next(each * power for each in (1, 2, 5, 10) if each * power >= value * 0.999)
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= value * 0.999)
 
 
 def _x(value: float, right: float) -> float:
@@ -190,7 +190,7 @@ def as_document(outcomes: Sequence[Outcome], *, samples: bool = True) -> dict[st
 
 
 def _document(outcome: Outcome, *, samples: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         "variant": outcome.variant,
         "planners": list(outcome.planners),
         "days": outcome.length_s / 86_400,
@@ -230,8 +230,8 @@ def _document(outcome: Outcome, *, samples: bool) -> dict[str, Any]:
         },
     }
     if samples:
-        found["samples"] = [_sample(each) for each in outcome.samples]
-    return found
+        document["samples"] = [_sample(sample) for sample in outcome.samples]
+    return document
 
 
 def _percentiles(times: WaitHistogram) -> dict[str, float]:
@@ -244,14 +244,13 @@ def _percentiles(times: WaitHistogram) -> dict[str, float]:
 
 
 def _sample(sample: Sample) -> dict[str, Any]:
-    plain = {name: _rounded(value) for name, value in asdict(sample).items()}
+    plain = {
+        name: round(value, 3) if isinstance(value, float) else value
+        for name, value in asdict(sample).items()
+    }
     plain["write_amplification"] = round(sample.write_amplification, 4)
     plain["space_amplification"] = round(sample.space_amplification, 4)
     return plain
-
-
-def _rounded(value: float) -> float:
-    return round(value, 3) if isinstance(value, float) else value
 
 
 def as_csv(outcomes: Sequence[Outcome]) -> str:
@@ -482,26 +481,16 @@ def _legend(outcomes: Sequence[Outcome]) -> str:
     if len(outcomes) < 2:
         return ""
     items = "".join(
-        f"<li>{key_mark(at)} {escape(each.variant)}</li>" for at, each in enumerate(outcomes)
+        f"<li>{key_mark(at)} {escape(outcome.variant)}</li>" for at, outcome in enumerate(outcomes)
     )
     return f'<ul class="legend" aria-label="Lines of the charts">{items}</ul>'
 
 
-def has_requests(outcomes: Sequence[Outcome]) -> bool:
-    """Return whether any user request has ended."""
-    return any(outcome.requests_done or outcome.requests_failed for outcome in outcomes)
-
-
-def has_failures(outcomes: Sequence[Outcome]) -> bool:
-    """Return whether any attempt failed or any compactor was lost."""
-    return any(outcome.failed_attempts or outcome.lost_compactors for outcome in outcomes)
-
-
 def _summary(outcomes: Sequence[Outcome]) -> str:
     tables = [_columns("Results of the variants", SUMMARY, outcomes)]
-    if has_requests(outcomes):
+    if any(outcome.requests_done or outcome.requests_failed for outcome in outcomes):
         tables.append(_columns("Requests of users", REQUEST_COLUMNS, outcomes))
-    if has_failures(outcomes):
+    if any(outcome.failed_attempts or outcome.lost_compactors for outcome in outcomes):
         tables.append(_columns("Failures", FAILURE_COLUMNS, outcomes))
     return "\n".join(tables)
 

@@ -74,9 +74,9 @@ class KeyPopulation:
         if not self.skew:
             return -keys * expm1(draws * log1p(-1.0 / keys)) if keys > 1 else 1.0
         scale = keys / self.keys
-        each = draws / scale
+        mean_draws = draws / scale
         classes = _zipf_classes(self.keys, self.skew)
-        return -scale * sum(count * expm1(-each * chance) for count, chance in classes)
+        return -scale * sum(count * expm1(-mean_draws * chance) for count, chance in classes)
 
 
 # --------------------------------------------------------------------------------- Content of files
@@ -164,9 +164,9 @@ def _merged_range(
     """Return one output; between two adjacent steps, the set of inputs with keys is constant."""
     inserts = draws = deletes = rows = dead = 0.0
     for start, end in pairwise(steps):
-        some, drawn, gone = _writes_between(contents, start, end)
-        left, tombstones = rows_in(some, drawn, gone, keys * (end - start), population)
-        inserts, draws, deletes = inserts + some, draws + drawn, deletes + gone
+        writes, drawn, gone = _writes_between(contents, start, end)
+        left, tombstones = rows_in(writes, drawn, gone, keys * (end - start), population)
+        inserts, draws, deletes = inserts + writes, draws + drawn, deletes + gone
         rows, dead = rows + left, dead + tombstones
     if purged and deletes:
         # The remaining keys have one row each, so they count as inserts from now on.
@@ -179,10 +179,10 @@ def _merged_range(
         deletes,
         start=steps[0],
         end=steps[-1],
-        first=min(each.first for each in contents),
-        last=max(each.last for each in contents),
-        deleted_from_s=min(each.deleted_from_s for each in contents),
-        deleted_to_s=max(each.deleted_to_s for each in contents),
+        first=min(content.first for content in contents),
+        last=max(content.last for content in contents),
+        deleted_from_s=min(content.deleted_from_s for content in contents),
+        deleted_to_s=max(content.deleted_to_s for content in contents),
     )
     return content, rows, dead
 
@@ -191,13 +191,13 @@ def _writes_between(
     contents: Sequence[Content], start: float, end: float
 ) -> tuple[float, float, float]:
     """Return the inserts, draws and deletes in a key range that contains no file boundary."""
-    here = [
+    shares = [
         (content, (end - start) / content.span)
         for content in contents
         if content.start <= start and end <= content.end and content.span > 0
     ]
     return (
-        sum(each.inserts * share for each, share in here),
-        sum(each.draws * share for each, share in here),
-        sum(each.deletes * share for each, share in here),
+        sum(content.inserts * share for content, share in shares),
+        sum(content.draws * share for content, share in shares),
+        sum(content.deletes * share for content, share in shares),
     )

@@ -46,7 +46,7 @@ class Section:
         """Return the keys that have not been read."""
         return list(self._left)
 
-    def place(self, name: str) -> str:
+    def key_path(self, name: str) -> str:
         """Return the full path of a key, for error messages."""
         return f"{self.where}.{name}" if self.where else name
 
@@ -81,24 +81,24 @@ class Section:
 
     def _read(self, kind: FieldKind, name: str, default: Any, **bounds: float) -> Any:
         value, rule = self.raw(name), FieldRule(kind=kind, **bounds)  # type: ignore[arg-type]  # bounds only
-        return rule.read(default if value is None else value, self.place(name))
+        return rule.read(default if value is None else value, self.key_path(name))
 
     def table(self, name: str) -> dict[str, Any]:
         """Return a table with arbitrary keys; empty if it is missing."""
-        return read_object(self.raw(name) or {}, self.place(name))
+        return read_object(self.raw(name) or {}, self.key_path(name))
 
     def section(self, name: str) -> "Section":
         """Return a nested section; empty if it is missing."""
-        return Section(self.raw(name), self.place(name))
+        return Section(self.raw(name), self.key_path(name))
 
     def sections(self, name: str, *, most: int) -> "list[Section]":
         """Return a list of nested sections; empty if it is missing."""
-        entries = read_list(self.raw(name) or [], self.place(name))
+        entries = read_list(self.raw(name) or [], self.key_path(name))
         if len(entries) > most:
             raise RequestError(
-                f"{self.place(name)} has {len(entries):,} entries, expected at most {most:,}"
+                f"{self.key_path(name)} has {len(entries):,} entries, expected at most {most:,}"
             )
-        return [Section(each, f"{self.place(name)}[{at}]") for at, each in enumerate(entries)]
+        return [Section(entry, f"{self.key_path(name)}[{at}]") for at, entry in enumerate(entries)]
 
     def close(self) -> None:
         """Reject keys that were not read.
@@ -107,7 +107,7 @@ class Section:
             RequestError: A key is unknown; the message suggests a known key.
         """
         for name in self._left:
-            raise unknown(f"{self.place(name)}: key {name!r}", name, self._known)
+            raise unknown(f"{self.key_path(name)}: key {name!r}", name, self._known)
 
 
 def checked_total(what: str, value: float, most: int, advice: str) -> None:
@@ -176,12 +176,12 @@ def read_control(section: Section, group_slots: Mapping[str, int]) -> ControlRul
         RequestError: Names the key, its value and what was expected.
     """
     name, options = section.text("controller"), section.table("options")
-    with request_errors(f"{section.place('controller')}: "):
+    with request_errors(f"{section.key_path('controller')}: "):
         plugin = load_controller_plugin(name)
     try:
         plugin.controller(options)
     except ConfigError as error:
-        raise RequestError(f"{section.place('options')}: {error}") from error
+        raise RequestError(f"{section.key_path('options')}: {error}") from error
     most = 1 << 60
     limit = section.size_bytes("bytes_s_max", 0, least=0, most=most)
     rule = ControlRule(

@@ -59,11 +59,11 @@ def simulated(
     """
     if min(workers, len(specifications)) > 1:
         return _Processes(specifications, workers, progress).outcomes()
-    found: list[Outcome] = []
-    for at, each in enumerate(specifications):
-        found.append(World(each).run(partial(progress, at)))
-        progress(at, each.length_s)
-    return found
+    outcomes: list[Outcome] = []
+    for at, specification in enumerate(specifications):
+        outcomes.append(World(specification).run(partial(progress, at)))
+        progress(at, specification.length_s)
+    return outcomes
 
 
 @dataclass(slots=True)

@@ -206,16 +206,20 @@ def read_specifications(
         variants = _named_variants(planners, controllers)
     if len(variants) > VARIANTS_MAX:
         raise RequestError(f"there are {len(variants)} variants, expected at most {VARIANTS_MAX}")
-    found = [
-        _read(_of_variant(body, each, f"variant[{at}]"), read, str(each.get("name", f"{at + 1}")))
-        for at, each in enumerate(
-            read_object(each, f"variant[{at}]") for at, each in enumerate(variants)
+    specifications = [
+        _read(
+            _of_variant(body, variant, f"variant[{at}]"),
+            read,
+            str(variant.get("name", f"{at + 1}")),
+        )
+        for at, variant in enumerate(
+            read_object(variant, f"variant[{at}]") for at, variant in enumerate(variants)
         )
     ] or [_read(body, read, "")]
-    names = [specification.variant for specification in found]
+    names = [specification.variant for specification in specifications]
     if len(set(names)) < len(names):
         raise RequestError(f"variants are named {', '.join(names)}, expected different names")
-    return found
+    return specifications
 
 
 def _named_variants(planners: Sequence[str], controllers: Sequence[str]) -> list[dict[str, str]]:
@@ -225,8 +229,8 @@ def _named_variants(planners: Sequence[str], controllers: Sequence[str]) -> list
         for planner in planners or [""]
         for controller in controllers or [""]
     ]
-    named = [{kind: name for kind, name in each.items() if name} for each in chosen]
-    return [{"name": ", ".join(each.values()), **each} for each in named]
+    named = [{kind: name for kind, name in choice.items() if name} for choice in chosen]
+    return [{"name": ", ".join(variant.values()), **variant} for variant in named]
 
 
 def _of_variant(body: Mapping[str, Any], variant: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -239,8 +243,8 @@ def _of_variant(body: Mapping[str, Any], variant: Mapping[str, Any], where: str)
     sections = ("simulation", "cluster", "control")
     changed = {name: over.table(name) for name in sections if name in over}
     over.close()
-    tables = [dict(read_object(each, "table")) for each in read_list(body.get("table"), "table")]
-    if unknown := sorted(by_table.keys() - {str(each.get("name")) for each in tables}):
+    tables = [dict(read_object(table, "table")) for table in read_list(body.get("table"), "table")]
+    if unknown := sorted(by_table.keys() - {str(table.get("name")) for table in tables}):
         raise RequestError(f"{where}.table.{unknown[0]} is the name of no table")
     for at, table in enumerate(tables):
         if planner is not None and planner != table.get("planner", DEFAULT_PLANNER):
@@ -306,10 +310,10 @@ def _check_together(specification: Specification) -> None:
     checked_total("tablets", sum(table.tablets for table in tables), TABLETS_MAX, advice)
     arriving = sum(files_arriving(table.arrivals, specification.length_s) for table in tables)
     checked_total("files would arrive", arriving, FILES_MAX, "simulate fewer days or tablets")
-    asked = sum(
+    requests = sum(
         specification.length_s / table.requests.every_s for table in tables if table.requests
     )
-    checked_total("requests would be made", asked, REQUESTS_MAX, "raise table.requests.every")
+    checked_total("requests would be made", requests, REQUESTS_MAX, "raise table.requests.every")
     samples = specification.length_s / specification.sample_s
     checked_total("samples would be taken", samples, SAMPLES_MAX, "raise simulation.sample")
 
@@ -326,19 +330,21 @@ def _table(section: Section, read: ReadFile, length_s: float) -> TableRule:
     name = section.text("name")
     if not DNS_LABEL.fullmatch(name):
         raise RequestError(
-            f"{section.place('name')} is {name!r:.100}, expected a name such as events"
+            f"{section.key_path('name')} is {name!r:.100}, expected a name such as events"
         )
     keyed = section.switch("keyed", default=True)
     listed = section.raw("files")
     files, tablets_listed = (
-        ((), 1) if listed is None else start_files(_content(listed, read), section.place("files"))
+        ((), 1)
+        if listed is None
+        else start_files(_content(listed, read), section.key_path("files"))
     )
     row_bytes = section.size_bytes("row_bytes", 100, least=1, most=1 << 30)
     initial = section.size_bytes("initial", 0, least=0, most=BYTES_MAX)
     tablets = section.count("tablets", tablets_listed, least=1, most=TABLETS_MAX)
-    known = max(1, initial // row_bytes)
+    rows = max(1, initial // row_bytes)
     population = KeyPopulation(
-        keys=section.count("keys", known if initial else 1_000_000, least=1, most=1 << 50),
+        keys=section.count("keys", rows if initial else 1_000_000, least=1, most=1 << 50),
         skew=section.number("key_skew", 0.0, least=0.0, most=4.0),
     )
     planned = _planned(section, keyed=keyed)
@@ -362,7 +368,7 @@ def _table(section: Section, read: ReadFile, length_s: float) -> TableRule:
 def _planned(section: Section, *, keyed: bool) -> dict[str, Any]:
     """Read the planner of a table, its options, the settings and the tracker."""
     name = section.text("planner", DEFAULT_PLANNER)
-    with request_errors(f"{section.place('planner')}: "):
+    with request_errors(f"{section.key_path('planner')}: "):
         planner = load_planner(name)
     names = getattr(planner, "option_names", None)
     written, over = section.table("settings"), section.table("options")
@@ -374,13 +380,13 @@ def _planned(section: Section, *, keyed: bool) -> dict[str, Any]:
         raise RequestError(f"{section.where}: {error}") from error
     if keyed and settings.ttl_s is not None:
         raise RequestError(
-            f"{section.place('settings')}.ttl is simulated only for tables without a key, "
+            f"{section.key_path('settings')}.ttl is simulated only for tables without a key, "
             "expected keyed = false or no ttl"
         )
     tracker = section.text("tracker", name if name in TRACKERS.names() else "planned jobs")
     plugin = None
     if tracker != "planned jobs":
-        with request_errors(f"{section.place('tracker')}: "):
+        with request_errors(f"{section.key_path('tracker')}: "):
             plugin = (tracker, load_tracker(tracker))
     return {
         "planner_name": name,
@@ -405,7 +411,7 @@ def _arrivals(
         )
     recorded = section.raw("recorded")
     if recorded is not None:
-        where = section.place("recorded")
+        where = section.key_path("recorded")
         recording = read_recording(_content(recorded, read), where)
         section.close()
         return ArrivalRule(flushes_s=0.0, updates=updates, deletes=deletes, recording=recording)
@@ -422,15 +428,17 @@ def _arrivals(
         late_max_s=section.duration_s("late_max", DAY_S, least=1.0, most=DAYS_MAX * DAY_S),
         daily=section.number("daily", 0.0, least=0.0, most=1.0),
         peak_hour=section.number("peak_hour", 14.0, least=0.0, most=24.0),
-        bursts=tuple(_burst(each, length_s) for each in section.sections("burst", most=BURSTS_MAX)),
+        bursts=tuple(
+            _burst(burst, length_s) for burst in section.sections("burst", most=BURSTS_MAX)
+        ),
     )
     section.close()
     return rule
 
 
-def _content(written: object, read: ReadFile) -> object:
+def _content(content: object, read: ReadFile) -> object:
     """Return the document in a named file, or an inline document."""
-    return read(written) if isinstance(written, str) else written
+    return read(content) if isinstance(content, str) else content
 
 
 def _flushes_s(section: Section, files: int, tablets: int) -> float:
@@ -453,7 +461,7 @@ def _burst(section: Section, length_s: float) -> Burst:
 
 
 def _cluster(section: Section) -> ClusterRule:
-    groups = [_group(each) for each in section.sections("group", most=GROUPS_MAX)]
+    groups = [_group(group) for group in section.sections("group", most=GROUPS_MAX)]
     listed = tuple(rule.group for rule in groups) or (Group(name="default"),)
     try:
         # Smallest size limit first, the group without a limit last, as in a service.
@@ -482,13 +490,13 @@ def _group(section: Section) -> GroupRule:
     name = section.text("name", "default")
     if not DNS_LABEL.fullmatch(name):
         raise RequestError(
-            f"{section.place('name')} is {name!r:.100}, expected a name such as large"
+            f"{section.key_path('name')} is {name!r:.100}, expected a name such as large"
         )
     max_bytes = section.size_bytes("max_size", 0, least=0, most=BYTES_MAX)
     counts = section.raw("compactors")
     bounds = Section(
         {"min": counts, "max": counts} if isinstance(counts, int) else counts,
-        section.place("compactors"),
+        section.key_path("compactors"),
     )
     count_max = bounds.count("max", 1, least=1, most=COMPACTORS_MAX)
     rule = GroupRule(

@@ -16,7 +16,7 @@ from common.model.file import DataFile
 from common.model.job import Job, JobAction
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.spi.planner import RunningJob
-from neve.simulate.recording import Recording, key_behind, place_of_key, simulated_key
+from neve.simulate.recording import Recording, key_behind, key_fraction, simulated_key
 from neve.simulate.rows import Content, merged, rows_in
 from neve.simulate.specification import DAY_S, ArrivalRule, TableRule
 
@@ -228,8 +228,8 @@ class SimulatedTablet:
 
     def begin_with(self, file: DataFile, number: int) -> None:
         """Add an initial file."""
-        start = place_of_key(file.key_min, 0.0)
-        end = place_of_key(file.key_max, 1.0)
+        start = key_fraction(file.key_min, 0.0)
+        end = key_fraction(file.key_max, 1.0)
         content = Content(
             inserts=float(file.rows),
             start=start,
@@ -313,19 +313,19 @@ class SimulatedTablet:
         self, job: Job, inputs: Sequence[DataFile], contents: Sequence[Content], now_s: float
     ) -> int:
         size_bytes, rows = sum(file.size_bytes for file in inputs), sum(f.rows for f in inputs)
-        cuts = [place_of_key(cut, 0.0) for cut in job.cuts]
+        cuts = [key_fraction(cut, 0.0) for cut in job.cuts]
         purged = self._purged_share(contents, now_s)
         outputs = merged(contents, self.keys, self.rule.population, cuts=cuts, purged=purged)
         # Row counts are rounded and keys have been added; outputs must not exceed the inputs.
         left = sum(output[1] for output in outputs)
         row_bytes = size_bytes / max(1.0, rows, left)
-        written = 0
+        written_bytes = 0
         for content, count, dead in outputs:
             size = max(1, round(count * row_bytes))
-            written += self._put(
+            written_bytes += self._put(
                 self._file(size, count, content, now_s, dead=dead, job=job), content
             )
-        return written
+        return written_bytes
 
     def _purged_share(self, contents: Sequence[Content], now_s: float) -> float:
         """Return the fraction of tombstones to drop: old enough, and no older file is outside.
@@ -353,13 +353,16 @@ class SimulatedTablet:
         alive = [part for part in parts if part is not None]
         if not alive:
             return 0
-        first, last = min(each.first for each in contents), max(each.last for each in contents)
-        written = 0
+        first, last = (
+            min(content.first for content in contents),
+            max(content.last for content in contents),
+        )
+        written_bytes = 0
         for from_s, to_s, size, rows in _timed_outputs(alive, job):
             content = Content(rows, first=first, last=last)
             file = self._file(max(1, round(size)), rows, content, now_s, (from_s, to_s), job=job)
-            written += self._put(file, content)
-        return written
+            written_bytes += self._put(file, content)
+        return written_bytes
 
     # --------------------------------------------------------------------------------------- Inside
 
@@ -414,9 +417,9 @@ class SimulatedTablet:
         """Assert the invariants; for tests."""
         assert self.files.keys() == self.contents.keys()
         assert self.stored_bytes == sum(file.size_bytes for file in self.files.values())
-        held = [file.path for job in self.running.values() for file in job.files]
-        assert len(held) == len(set(held)), "a file is an input of two jobs"
-        assert set(held) == self.reserved <= self.files.keys()
+        busy_paths = [file.path for job in self.running.values() for file in job.files]
+        assert len(busy_paths) == len(set(busy_paths)), "a file is an input of two jobs"
+        assert set(busy_paths) == self.reserved <= self.files.keys()
 
     def live_bytes(self, now_s: float) -> float:
         """Return the bytes that would be left if all files were merged into one."""
@@ -468,7 +471,7 @@ def _timed_outputs(alive: Sequence[TimedPart], job: Job) -> Iterable[TimedPart]:
         yield from [(from_s, to_s, size / count, rows / count)] * count
         return
     for begin_s, end_s in pairwise([-inf, *job.cuts_at_s, inf]):
-        parts = [part for each in alive if (part := _between(each, begin_s, end_s)) is not None]
+        parts = [part for whole in alive if (part := _between(whole, begin_s, end_s)) is not None]
         if parts:
             yield from _divided(parts, job.output_rows_max)
 

@@ -82,7 +82,7 @@ class World:
         self._queued_bytes = dict.fromkeys(self.groups, 0)
         self._pushed = self._arrival = self._arriving = 0
         """`_arriving`: number of sources, of flushes or requests, that have not ended."""
-        self.tables = [self._new_table(each, at) for at, each in enumerate(specification.tables)]
+        self.tables = [self._new_table(table, at) for at, table in enumerate(specification.tables)]
         self._by_id = {tablet.id: tablet for tablet in self.tablets()}
         self._begin()
 
@@ -188,7 +188,7 @@ class World:
 
     def _new_queue(self, _group: str) -> JobQueue:
         tables = self.specification.tables
-        weights = {f"table{at}": each.settings.weight for at, each in enumerate(tables)}
+        weights = {f"table{at}": table.settings.weight for at, table in enumerate(tables)}
         limits, shares = self._limits, FairShare(weights, DEFAULT_SHARES)
         self._shares.append(shares)
         return JobQueue(
@@ -231,11 +231,11 @@ class World:
     def _next_request(
         self, table: SimulatedTable, rule: RequestRule, coming: Iterator[tuple[float, int]]
     ) -> None:
-        each = next(coming, None)
-        if each is None:
+        submission = next(coming, None)
+        if submission is None:
             self._arriving -= 1
         else:
-            self._push(each[0], self._ask, table, rule, each[1], coming)
+            self._push(submission[0], self._ask, table, rule, submission[1], coming)
 
     def _ask(
         self,
@@ -269,17 +269,17 @@ class World:
         if len(files) > outcome.files_max:
             outcome.files_max = len(files)
         if tablet in self._requests:
-            wanted = self._wanted_with_request(tablet)
+            jobs = self._wanted_with_request(tablet)
         else:
-            wanted = self._wanted(tablet, table, candidates) if candidates else []
+            jobs = self._wanted(tablet, table, candidates) if candidates else []
         if self._failures is not None:
-            wanted = self._not_paused(tablet, wanted)
-        tablet.planned_bytes = sum(job.input_bytes for job in wanted) if wanted else 0
+            jobs = self._not_paused(tablet, jobs)
+        tablet.planned_bytes = sum(job.input_bytes for job in jobs) if jobs else 0
         if self.control is not None:
-            pressure = tablet_pressure(files.values(), wanted, reserved)
+            pressure = tablet_pressure(files.values(), jobs, reserved)
             self._pressures.put(tablet.id, pressure)
-        if wanted or tablet.queued:
-            self._replace(tablet, wanted)
+        if jobs or tablet.queued:
+            self._replace(tablet, jobs)
 
     def _wanted(
         self, tablet: SimulatedTablet, table: SimulatedTable, candidates: tuple[Any, ...]
@@ -312,13 +312,13 @@ class World:
             self._note_due(tablet, plan.due_at_s - self.specification.begin_s)
         return [job for job in plan.jobs if not job.depends_on]
 
-    def _not_paused(self, tablet: SimulatedTablet, wanted: list[Job]) -> list[Job]:
+    def _not_paused(self, tablet: SimulatedTablet, jobs: list[Job]) -> list[Job]:
         """Return the jobs that may be tried now; schedule another plan for paused jobs."""
-        if not self._retry.has_history(tablet.id) and not wanted:
-            return wanted
+        if not self._retry.has_history(tablet.id) and not jobs:
+            return jobs
         self._retry.keep(tablet.id, tablet.files)
         allowed: list[Job] = []
-        for job in wanted:
+        for job in jobs:
             pause = self._retry.pause_of(job, self.now_s)
             if pause is None:
                 allowed.append(job)
@@ -345,10 +345,10 @@ class World:
             tablet.due_s = inf
             self._note_change(tablet)
 
-    def _replace(self, tablet: SimulatedTablet, wanted: list[Job]) -> None:
+    def _replace(self, tablet: SimulatedTablet, jobs: list[Job]) -> None:
         """Replace the queued jobs of a tablet; jobs that a full queue sheds are planned later."""
         self._deferrals.discard(tablet.id)
-        answer = self.queues.replace(tablet.id, wanted, self.now_s)
+        answer = self.queues.replace(tablet.id, jobs, self.now_s)
         for job in answer.accepted:
             self._offered[job.id] = self.now_s
             self._by_age[job.group].append(job.id)
@@ -377,8 +377,8 @@ class World:
                 if compactor is None or job is None:
                     break
                 tablet = self._by_id[job.tablet]
-                taken = not tablet.reserved.isdisjoint(job.inputs)
-                if taken or self._requests.is_stale(tablet, job):
+                is_reserved = not tablet.reserved.isdisjoint(job.inputs)
+                if is_reserved or self._requests.is_stale(tablet, job):
                     self._refuse(tablet, job)
                 else:
                     self._launch(group, SimulatedAttempt(job, tablet, compactor, self.now_s))
@@ -460,10 +460,10 @@ class World:
         limit = None if self.control is None else self.control.moving_bytes_s
         if limit is None:
             return dict.fromkeys(volume.set_rates(self.now_s))
-        moving = sum(each.moving for each in self._volumes.values())
+        moving = sum(volume.moving for volume in self._volumes.values())
         most = limit / max(1, moving)
         return dict.fromkeys(
-            lane for each in self._volumes.values() for lane in each.set_rates(self.now_s, most)
+            lane for volume in self._volumes.values() for lane in volume.set_rates(self.now_s, most)
         )
 
     def _foresee(self, lanes: dict[Lane, None]) -> None:
@@ -490,17 +490,17 @@ class World:
             return
         job, tablet, outcome = attempt.job, attempt.tablet, self.outcome
         before = len(tablet.files)
-        known = set(tablet.files) if tablet in self._requests else None
+        files_before = set(tablet.files) if tablet in self._requests else None
         stored = tablet.stored_bytes
-        written = tablet.commit(job, self.specification.begin_s + self.now_s)
+        written_bytes = tablet.commit(job, self.specification.begin_s + self.now_s)
         outcome.files += len(tablet.files) - before
         outcome.jobs[str(job.action)] += 1
-        outcome.rewritten_bytes += written
+        outcome.rewritten_bytes += written_bytes
         outcome.read_bytes += job.input_bytes if job.cost_bytes else 0
         outcome.dropped_bytes += stored - tablet.stored_bytes
-        if known is not None:
+        if files_before is not None:
             self._requests.note_commit(
-                tablet, job, [file for file in tablet.files if file not in known]
+                tablet, job, [file for file in tablet.files if file not in files_before]
             )
         if self._failures is not None:
             self._retry.note_success(attempt.compactor.name, tablet.id, job.inputs)
@@ -656,15 +656,15 @@ class World:
 
     def _progress(self) -> dict[TabletId, dict[str, int]]:
         """Return the rewritten bytes of running jobs' inputs, keyed by tablet and path."""
-        found: dict[TabletId, dict[str, int]] = {}
+        progress: dict[TabletId, dict[str, int]] = {}
         for group in self.groups.values():
             for attempt in group.running:
                 share = self._moved_share(group, attempt)
                 tablet = attempt.tablet
-                read = found.setdefault(tablet.id, {})
+                read = progress.setdefault(tablet.id, {})
                 for path in attempt.job.inputs:
                     read[path] = int(tablet.files[path].size_bytes * share)
-        return found
+        return progress
 
     def _moved_share(self, group: SimulatedGroup, attempt: SimulatedAttempt) -> float:
         if attempt.lane is not None or not attempt.job.cost_bytes:

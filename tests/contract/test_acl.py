@@ -26,8 +26,16 @@ from common.metadata.keys import (
     TabletKeys,
     retired_name,
 )
-from common.metadata.redis import acl, connect
-from common.metadata.redis.acl import KEYS, PROBE, RIGHTS, RedisUser, rules
+from common.metadata.keyspace import (
+    PROBE,
+    RIGHT_QUESTIONS,
+    RIGHTS,
+    STORE_KEYS,
+    TRANSACTION_QUESTIONS,
+    RedisUser,
+    acl_rules,
+)
+from common.metadata.redis import connect
 from common.model.tablet import TabletId
 from common.settings import StoreSettings
 from neve.serve.preflight import require_store
@@ -67,7 +75,7 @@ def words_of(path: Path) -> Iterator[str]:
 
 def test_the_list_has_every_command_of_the_code_and_no_other() -> None:
     files = [ROOT / "common/metadata/keyspace.py", *(ROOT / "common/metadata/redis").glob("*.py")]
-    used = {word for path in files if path.name != "acl.py" for word in words_of(path)}
+    used = {word for path in files for word in words_of(path)}
     # No commands: answers of Redis, words within a command, and what comes before any right.
     used -= {"loading", "no", "block", "readonly", "hello", "auth"}
     used -= {"dbsize"}  # A name in the list of commands without a key.
@@ -83,9 +91,9 @@ def test_every_key_of_the_store_is_allowed() -> None:
     table, tablet = TableKeys("t"), TabletKeys.of(TabletId("t", b"m"))
     of_store = (TABLES, STORE, COORDINATOR, LIMITS, SCALES, AUDIT, RESERVE, FULL, TABLE_KEYS)
     marks = (table.request("r"), table.outcome("a"), table.call("c"), retired_name("l", "p"))
-    every = (*of_store, *table.every, *tablet.every, *marks, table.turn, table.dropped, PROBE)
+    every = (*of_store, *table.every, *tablet.every, *marks, table.lock, table.dropped, PROBE)
 
-    assert [key for key in every if not key.startswith(KEYS.removesuffix("*"))] == []
+    assert [key for key in every if not key.startswith(STORE_KEYS.removesuffix("*"))] == []
 
 
 @contextmanager
@@ -127,27 +135,29 @@ SPARED = {"ping", "select", "info", "wait", "cluster|slots"}
 @pytest.mark.parametrize("right", [each for each in RIGHTS[RedisUser.STORE] if each not in SPARED])
 def test_a_right_that_is_missing_is_named(redis_server: RedisServer, right: str) -> None:
     keys = redis_server.say("DBSIZE")
-    with user(redis_server, f"{rules(RedisUser.STORE)} -{right}") as url:
+    with user(redis_server, f"{acl_rules(RedisUser.STORE)} -{right}") as url:
         said = lacks(url)
     assert f"lacks the rights {right}: grant them with ACL SETUSER; `neve redis-acl`" in said
     assert redis_server.say("DBSIZE") == keys
 
 
 def test_what_a_store_has_no_use_for_it_does_not_ask_for(redis_server: RedisServer) -> None:
-    with user(redis_server, f"{rules(RedisUser.STORE)} -wait -cluster|slots -select") as url:
+    with user(redis_server, f"{acl_rules(RedisUser.STORE)} -wait -cluster|slots -select") as url:
         assert require_store(StoreSettings(url=url, timeout_s=5.0)) == ()
         assert "lacks the rights wait:" in lacks(url, wait_replicas=1)
 
 
 def test_all_that_is_missing_is_named_at_once(redis_server: RedisServer) -> None:
-    with user(redis_server, f"{rules(RedisUser.STORE)} -watch -xadd -time") as url:
+    with user(redis_server, f"{acl_rules(RedisUser.STORE)} -watch -xadd -time") as url:
         assert "lacks the rights watch, xadd, time:" in lacks(url)
-    with user(redis_server, rules(RedisUser.STORE).replace(f"~{KEYS}", "~other:*")) as url:
-        assert f"lacks the rights ~{KEYS}:" in lacks(url)
+    with user(
+        redis_server, acl_rules(RedisUser.STORE).replace(f"~{STORE_KEYS}", "~other:*")
+    ) as url:
+        assert f"lacks the rights ~{STORE_KEYS}:" in lacks(url)
 
 
 def test_figures_may_be_kept_back(redis_server: RedisServer) -> None:
-    with user(redis_server, f"{rules(RedisUser.STORE)} -info") as url:
+    with user(redis_server, f"{acl_rules(RedisUser.STORE)} -info") as url:
         (said,) = require_store(StoreSettings(url=url, timeout_s=5.0))
     assert "lacks the rights info" in said
 
@@ -155,7 +165,7 @@ def test_figures_may_be_kept_back(redis_server: RedisServer) -> None:
 async def test_a_right_that_is_taken_away_is_told_by_whoever_misses_it(
     redis_server: RedisServer,
 ) -> None:
-    with user(redis_server, rules(RedisUser.STORE)) as url:
+    with user(redis_server, acl_rules(RedisUser.STORE)) as url:
         store = connect(StoreSettings(url=url, timeout_s=5.0))
         assert await store.names() is not None
         redis_server.say("ACL", "SETUSER", "tried", "-hgetall")
@@ -165,7 +175,7 @@ async def test_a_right_that_is_taken_away_is_told_by_whoever_misses_it(
 
 
 def test_who_watches_sees_figures_and_no_key(redis_server: RedisServer) -> None:
-    with user(redis_server, rules(RedisUser.MONITOR)) as url:
+    with user(redis_server, acl_rules(RedisUser.MONITOR)) as url:
         assert answer(url, "INFO memory")["used_memory"] > 0
         assert answer(url, "SLOWLOG GET 1") is not None
         for words in ("GET neve:tables", "SCAN 0", "CONFIG GET dir", "SET neve:a b"):
@@ -201,9 +211,9 @@ def test_a_line_of_a_file_and_rules_have_the_same_rights(tmp_path: Path) -> None
     line = told("--password-file", str(secret))
     head, digest, found = line.split(" ", 4)[:3], line.split(" ")[3], line.split(" ", 4)[4]
     assert (head, digest[0], len(digest)) == (["user", USER, "on"], "#", 65)
-    assert found == rules(RedisUser.STORE)
+    assert found == acl_rules(RedisUser.STORE)
     for role in RedisUser:
-        assert told(role.value, "--form", "rules") == f"on {rules(role)}"
+        assert told(role.value, "--form", "rules") == f"on {acl_rules(role)}"
 
 
 @pytest.mark.parametrize(
@@ -231,7 +241,7 @@ def test_a_password_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_questions_ask_for_each_right_once() -> None:
-    asked = [*acl.TRANSACTION, *acl.STORE]
+    asked = [*TRANSACTION_QUESTIONS, *RIGHT_QUESTIONS]
     assert len(asked) == len({*asked})
-    for right, command in (acl.TRANSACTION | acl.STORE).items():
+    for right, command in (TRANSACTION_QUESTIONS | RIGHT_QUESTIONS).items():
         assert right == "|".join(str(word).lower() for word in command[: 1 + right.count("|")])

@@ -61,6 +61,13 @@ async def test_a_repeated_call_is_told_what_the_first_one_brought(harness: Harne
     assert [sorted(tablet.files) for tablet in tablets] == [["a", "b"], ["c"]]
 
 
+async def test_a_call_from_before_a_rebuild_of_its_table_is_refused(harness: Harness) -> None:
+    call = call_id(harness.clock)
+    table = await harness.table(calls_since_s=harness.clock.now_s() + 1000.0)
+    outcome = await harness.apply(append(table.id, call, "30 rows", "a"))
+    assert "before the table was rebuilt or restored" in refused(outcome, "call-too-old").reason
+
+
 async def test_an_id_stands_for_one_call(harness: Harness) -> None:
     table, call = await harness.table(), call_id(harness.clock)
     applied(await harness.apply(append(table.id, call, "30 rows", "a")))

@@ -12,14 +12,11 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from common.errors import ConfigError
 from common.metadata.keyspace import get, set_string
-from common.metadata.redis import connect
-from common.metadata.redis.address import ClusterSeeds, parse_url_of_store
-from common.metadata.redis.connection import Link
+from common.metadata.redis.connection import Link, StoreServers, parse_url_of_store
 from common.metadata.redis.keyspace import BLOCKED_MAX, RedisKeyspace
 from common.metadata.redis.nodes import TAGGED_SLOTS, tag_of_slot
 from common.model.tablet import TabletId
 from common.runtime import SystemClock
-from common.settings import StoreSettings
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_cluster import PRIMARIES, RedisCluster
 from tests.support.store_harness import MIDDLE, Harness, applied, file
@@ -39,17 +36,17 @@ async def spread(redis_cluster: RedisCluster, anyio_backend: str) -> AsyncIterat
 
 def test_a_url_names_nodes_with_one_login() -> None:
     found = parse_url_of_store("redis+cluster://user:p%40ss@one:1,two,[::1]:3/0")
-    assert isinstance(found, ClusterSeeds)
-    places = [(node.host, node.port) for node in found.nodes]
+    assert isinstance(found, StoreServers)
+    places = [(node.host, node.port) for node in found.known]
     assert places == [("one", 1), ("two", 6379), ("::1", 3)]
-    other = replace(found.nodes[0], host="there", port=7)
+    other = replace(found.known[0], host="there", port=7)
     assert (str(other), other.username, other.password) == ("there:7", "user", "p@ss")
 
 
 def test_tls_is_for_all_nodes() -> None:
     found = parse_url_of_store("rediss+cluster://:secret@one,two?ssl_cert_reqs=none")
-    assert isinstance(found, ClusterSeeds)
-    for node in (*found.nodes, replace(found.nodes[0], host="three", port=1)):
+    assert isinstance(found, StoreServers)
+    for node in (*found.known, replace(found.known[0], host="three", port=1)):
         assert node.password == "secret"
         assert node.tls is not None
         assert not node.tls.check_hostname
@@ -69,7 +66,7 @@ def test_tls_is_for_all_nodes() -> None:
 def test_a_malformed_url_is_refused_with_the_form(rest: str, reason: str) -> None:
     form = rf"no URL of a Redis Cluster: {reason}.*; expected redis\+cluster://"
     with pytest.raises(ConfigError, match=form):
-        connect(StoreSettings(url=f"redis+cluster://{rest}"))
+        parse_url_of_store(f"redis+cluster://{rest}")
 
 
 # ------------------------------------------------------------------------------------------ Slots

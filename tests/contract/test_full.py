@@ -13,8 +13,7 @@ from common.errors import ConfigError, UnavailableError
 from common.metadata.changes import AddFiles, DropTable, ForgetGarbage, StampGarbage
 from common.metadata.keys import FULL, RESERVE
 from common.metadata.keyspace import Command, Reply, StoreBusyError, get
-from common.metadata.redis.address import parse_address
-from common.metadata.redis.connection import ReplyError, link_class, text_of
+from common.metadata.redis.connection import ReplyError, link_class, parse_address, text_of
 from common.metadata.redis.keyspace import RedisKeyspace, translate_errors
 from common.model.tablet import TabletId
 from common.runtime import SystemClock, call_id

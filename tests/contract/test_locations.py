@@ -20,11 +20,14 @@ from common.parquet.location import (
     size_of,
 )
 from common.parquet.service_files import (
-    claim_location,
+    LocationOwner,
     generation_fault,
     owner_of,
+    read_owner,
     read_small,
+    refuse_other_owner,
     write_generation,
+    write_owner,
     write_small,
     written_generation,
 )
@@ -86,11 +89,10 @@ def write(location: Location, path: str, rows: pa.Table = ROWS) -> RowRules:
 
 def test_a_location_belongs_to_the_store_that_claimed_it_first(location: Location) -> None:
     assert owner_of(location) is None
-    claim_location(location, "store-1")
-    claim_location(location, "store-1")
+    write_owner(location, LocationOwner("store-1"))
     assert owner_of(location) == "store-1"
     with pytest.raises(RefusedError, match="belongs to the store store-1"):
-        claim_location(location, "store-2")
+        refuse_other_owner(location.uri, read_owner(location), "store-2")
     owner = asyncio.run(ArrowStorage(ManualClock()).owner(location.uri))
     assert owner is not None
     assert owner.store == "store-1"

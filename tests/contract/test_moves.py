@@ -7,7 +7,7 @@ import pytest
 from common.metadata.changes import CommitAttempt, RetagFiles
 from common.metadata.codec.tablet import SELECTION
 from common.metadata.keys import TabletKeys
-from common.metadata.keyspace import hset, set_string
+from common.metadata.keyspace import hdel, hset, set_string
 from common.model.file import DataFile
 from common.model.outcome import AttemptEnd, RowCounts
 from common.model.tablet import Selection, TabletId
@@ -126,6 +126,14 @@ async def test_only_the_holder_of_a_reservation_moves_its_inputs(harness: Harnes
     applied(await harness.apply(release(tablet, "t1", AttemptEnd.LOST)))
     refused(await harness.apply(retag(tablet, "t1", "a")), "lost")
     assert await files_of(harness, tablet) == before
+
+
+async def test_a_file_that_the_store_has_lost_is_not_moved(harness: Harness) -> None:
+    tablet = await harness.tablet_with("a", "b")
+    applied(await harness.apply(reserve(tablet, "t1", "a", "b")))
+    await harness.write(hdel(TabletKeys.of(tablet).files, "a"))
+    outcome = await harness.apply(retag(tablet, "t1", "a", "b"))
+    assert refused(outcome, "files").reason == "files are gone: a"
 
 
 async def test_a_move_and_a_commit_of_one_attempt_exclude_each_other(harness: Harness) -> None:

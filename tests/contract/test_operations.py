@@ -20,7 +20,7 @@ from common.metadata.codec.tablet import STATISTICS, pack_statistics
 from common.metadata.keys import TabletKeys
 from common.metadata.keyspace import Word, hset, set_string
 from common.model.outcome import TabletStatistics
-from common.model.table import TableState
+from common.model.table import TableSettings, TableState
 from common.model.tablet import PLUS_INFINITY, Analysis, OperationKind, OperationStep, TabletId
 from tests.support.requests import select, submitted, tablet_of, wait
 from tests.support.store_harness import MIDDLE, Harness, applied, commit, file, refused, reserve
@@ -277,3 +277,17 @@ async def test_both_sides_of_a_split_and_a_merge_keep_count_and_wished_analysis(
     applied(await harness.apply(step(CLOSE, left, tablet, name="op2")))
     applied(await harness.apply(end(left, tablet, name="op2")))
     assert await facts(tablet) == [("night", 2)]
+
+
+async def test_both_sides_of_a_split_know_what_was_added_lately(harness: Harness) -> None:
+    settings = TableSettings(tombstone_retention_s=600.0)
+    table = await harness.table(settings=settings, tombstone_column="v")
+    tablet, left = TabletId(table.id, MIDDLE), TabletId(table.id, b"c")
+    applied(await harness.add(tablet, file("a", version_min=b"7", version_max=b"7")))
+    applied(await harness.apply(split(tablet)))
+    for to in (DRAIN, CLOSE):
+        applied(await harness.apply(step(to, tablet)))
+    applied(await harness.apply(end(tablet)))
+    for side in (left, tablet):
+        found = await tablet_of(harness, side)
+        assert [version for _, version in found.record.recent_adds] == [b"7"]

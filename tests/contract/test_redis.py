@@ -13,7 +13,7 @@ from common.metadata.changes import AddFiles, Unknown
 from common.metadata.keys import TableKeys
 from common.metadata.keyspace import LinkLostError, get, hgetall
 from common.metadata.redis import connect
-from common.metadata.redis.address import parse_address
+from common.metadata.redis.connection import parse_address
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.runtime import SystemClock, call_id
 from common.settings import StoreSettings

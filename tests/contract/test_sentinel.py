@@ -9,7 +9,7 @@ import pytest
 
 from common.errors import ConfigError, MetadataError, UnavailableError
 from common.metadata.redis import RedisStore, connect
-from common.metadata.redis.address import RedisAddress, SentinelService, parse_url_of_store
+from common.metadata.redis.connection import RedisAddress, StoreServers, parse_url_of_store
 from common.settings import StoreSettings
 from tests.support.redis_sentinels import (
     SERVICE,
@@ -31,15 +31,15 @@ def store_on(url: str) -> RedisStore:
 
 def test_a_url_names_sentinels_service_and_database() -> None:
     found = parse_url_of_store("redis+sentinel://user:p%40ss@one:1,two,[::1]:3/main%2Fstore/4")
-    assert isinstance(found, SentinelService)
-    places = [(sentinel.host, sentinel.port) for sentinel in found.sentinels]
+    assert isinstance(found, StoreServers)
+    places = [(sentinel.host, sentinel.port) for sentinel in found.known]
     assert places == [("one", 1), ("two", 26379), ("::1", 3)]
-    assert {
-        (sentinel.username, sentinel.password, sentinel.tls) for sentinel in found.sentinels
-    } == {(None, None, None)}
-    assert {sentinel.database for sentinel in found.sentinels} == {0}
-    assert found.name == "main/store"
-    primary = replace(found.primary, host="there", port=7)
+    assert {(sentinel.username, sentinel.password, sentinel.tls) for sentinel in found.known} == {
+        (None, None, None)
+    }
+    assert {sentinel.database for sentinel in found.known} == {0}
+    assert found.service == "main/store"
+    primary = replace(found.login, host="there", port=7)
     assert (str(primary), primary.database) == ("there:7", 4)
     assert (primary.username, primary.password) == ("user", "p@ss")
 
@@ -49,12 +49,12 @@ def test_sentinels_have_a_login_of_their_own_and_tls_is_for_all() -> None:
         "rediss+sentinel://:secret@one/main?sentinel_username=s&sentinel_password=p%26q"
         "&ssl_cert_reqs=none"
     )
-    assert isinstance(found, SentinelService)
-    (sentinel,) = found.sentinels
+    assert isinstance(found, StoreServers)
+    (sentinel,) = found.known
     assert (sentinel.username, sentinel.password) == ("s", "p&q")
-    assert (found.primary.username, found.primary.password) == (None, "secret")
-    assert found.primary.database == 0
-    for each in (sentinel, found.primary):
+    assert (found.login.username, found.login.password) == (None, "secret")
+    assert found.login.database == 0
+    for each in (sentinel, found.login):
         assert each.tls is not None
         assert not each.tls.check_hostname
 
@@ -75,7 +75,7 @@ def test_sentinels_have_a_login_of_their_own_and_tls_is_for_all() -> None:
 )
 def test_a_malformed_url_is_refused_with_the_form(rest: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=rf"no URL of Sentinels: {reason}.*; expected redis\+"):
-        connect(StoreSettings(url=f"redis+sentinel://{rest}"))
+        parse_url_of_store(f"redis+sentinel://{rest}")
 
 
 def test_a_url_of_one_redis_stays_what_it_was() -> None:

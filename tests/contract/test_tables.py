@@ -183,6 +183,24 @@ async def test_no_transaction_creates_many_tablets(
     assert sum(bool(count) for count in grown) == -(-len(ids) // TABLETS_AT_ONCE)
 
 
+async def test_a_creation_that_another_try_of_it_overtakes_ends_well(harness: Harness) -> None:
+    store, keyspace = harness.flaky()
+    await store.store_id()
+    table, seen = harness.new_table(), 0
+
+    async def script(point: Point) -> Fault:
+        nonlocal seen
+        seen += point is Point.EXEC
+        if point is Point.EXEC and seen == 2:
+            applied(await harness.apply(CreateTable(table=table, splits=ENDS)))
+        return Fault.NONE
+
+    keyspace.script = script
+    applied(await store.apply(CreateTable(table=table, splits=ENDS)))
+    assert [found.id for found in await harness.store.tables()] == [table.id]
+    assert len(await harness.store.tablet_ids(table.id, count=10_000)) == len(ENDS) + 1
+
+
 @pytest.mark.parametrize("writes", [1, 2, 3, 4])
 async def test_a_table_that_is_dropped_between_its_tablets_leaves_nothing(
     harness: Harness, writes: int

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import pytest
 
 from common.errors import ConfigError
-from common.metadata.redis.address import parse_address
+from common.metadata.redis.connection import parse_address
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.runtime import SystemClock
 from common.settings import StoreSettings

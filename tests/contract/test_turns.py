@@ -80,7 +80,7 @@ async def test_an_add_to_a_thousand_tablets_gets_through_beside_a_hundred_adds_a
         finally:
             ended.set()
     assert all(writer.result() > 0 for writer in writers)
-    assert await large.read(get(TableKeys(table).turn)) is None
+    assert await large.read(get(TableKeys(table).lock)) is None
     assert all(outcome.tries <= 8 for outcome in outcomes)
     await large.keyspace.close()
 
@@ -95,7 +95,7 @@ async def test_a_change_that_always_loses_takes_a_turn_and_others_wait(harness: 
     async def script(point: Point) -> Fault:
         """Somebody adds between look and write, whenever nobody has the turn."""
         nonlocal losses
-        if point is Point.LOOKED and await harness.read(get(TableKeys(table).turn)) is None:
+        if point is Point.LOOKED and await harness.read(get(TableKeys(table).lock)) is None:
             losses += 1
             applied(
                 await harness.apply(in_one(harness, table, f"small-{losses}", losses % tablets))
@@ -105,12 +105,12 @@ async def test_a_change_that_always_loses_takes_a_turn_and_others_wait(harness: 
     keyspace.script = script
     outcome = applied(await store.apply(in_every_tablet(harness, table, "large", tablets)))
     assert outcome.conflicts == 3
-    assert await harness.read(get(TableKeys(table).turn)) is None
+    assert await harness.read(get(TableKeys(table).lock)) is None
 
 
 async def test_others_wait_for_the_end_of_a_turn(harness: Harness) -> None:
     table = await table_of(harness, 3)
-    tablet, turn = TabletId(table, end_of(1)), TableKeys(table).turn
+    tablet, turn = TabletId(table, end_of(1)), TableKeys(table).lock
     applied(await harness.apply(in_one(harness, table, "a", 1)))
     applied(await harness.apply(reserve(tablet, "t1", "a")))
     for change in (in_one(harness, table, "b", 1), commit(tablet, "t1")):
@@ -136,7 +136,7 @@ async def test_others_wait_for_the_end_of_a_turn(harness: Harness) -> None:
 
 async def test_waiting_for_a_lost_turn_is_bounded(harness: Harness) -> None:
     table = await table_of(harness, 3)
-    await harness.write(set_string(TableKeys(table).turn, 1, 600.0))
+    await harness.write(set_string(TableKeys(table).lock, 1, 600.0))
     waits = 0
 
     async def sleep(_seconds: float) -> None:

@@ -80,3 +80,5 @@ async def test_an_operator_lowers_it(harness: Harness) -> None:
     assert found.purge is None
     gone = LowerWatermark(tablet=TabletId(tablet.table, b"zz"), to=None)
     refused(await harness.apply(gone), "tablet")
+    gone = LowerWatermark(tablet=TabletId("no-table", MIDDLE), to=None)
+    refused(await harness.apply(gone), "table")

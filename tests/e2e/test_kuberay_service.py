@@ -25,7 +25,7 @@ SMALL, LARGE = "small", "large"
 PULL_ERROR = "image neve:0.1.0 not found"
 APPENDS = 4
 TABLET_ROWS = 10
-LOOK_PAUSE_S = 0.3
+LOOK_PAUSE_S = 1.0
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.int64()), ("text", pa.binary())])
 
 

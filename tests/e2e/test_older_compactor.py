@@ -15,7 +15,7 @@ from tests.support.installed_stack import InstalledStack
 from tests.support.older_release import check_a_job_is_done, older_release, run_from
 from tests.support.stack import SETTINGS, Service
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 def test_a_job_is_done_and_the_compactor_drained(tmp_path: Path) -> None:

@@ -19,15 +19,15 @@ from common.parquet.manifest import POINTER_PATH
 from common.parquet.service_files import read_description, read_owner
 from common.storage_threads import StorageThreads
 from coordinator.storage.manifests import ManifestPublisher
-from neve.recovery.backup import RestoreOptions, RestorePorts, restore
+from neve.recovery.backup import RestoreOptions, restore
 from neve.recovery.gc import collect_orphans
 from neve.recovery.rebuild.live_files import SERVICE_ROWS
 from neve.recovery.rebuild.table_rebuild import (
     RebuildOptions,
-    RebuildPorts,
     RebuildResult,
     rebuild,
 )
+from neve.recovery.scope import RecoveryPorts
 from neve.recovery.stored_files import FileOrigin, list_location
 from tests.integration.test_rebuild_manifest import age
 from tests.integration.test_recovery_backup import archive_of
@@ -111,7 +111,7 @@ async def drop(ground: Ground, name: str) -> None:
 async def rebuilt(
     ground: Ground, table: Table, store: Any = None, threads: Any = None, **options: Any
 ) -> RebuildResult:
-    ports = RebuildPorts(
+    ports = RecoveryPorts(
         store=store or ground.store,
         threads=threads or ground.threads,
         ids=ground.ids,
@@ -121,7 +121,7 @@ async def rebuilt(
 
 
 async def require_all(ground: Ground, done: RebuildResult) -> None:
-    assert (done.lost, done.table.state) == ({}, TableState.LIVE)
+    assert (done.report.lost, done.table.state) == ({}, TableState.LIVE)
     assert ground.rows_of(done.table, await ground.paths(done.table)) == IDS
 
 
@@ -147,7 +147,7 @@ async def test_a_rebuild_that_was_broken_off_loses_nothing(
     if drops:
         await drop(ground, table.name)
     done = await rebuilt(ground, table)
-    assert done.manifest == 1
+    assert done.report.manifest == 1
     await require_all(ground, done)
     # The next manifest is its own, and is trusted by the next rebuild.
     await publish(ground)
@@ -232,7 +232,7 @@ async def test_a_file_that_comes_late_is_there_after_drop_and_rebuild(ground: Gr
         ground.write(table, late, rows(1000))
 
     done = await rebuilt(ground, table, StoreThatStops(ground.store, RestoreFiles, 2, come))
-    assert done.lost.keys() == {late}
+    assert done.report.lost.keys() == {late}
     found = await ground.store.table(done.table.id)
     assert found is not None
     assert (found.state, found.incomplete) == (TableState.PAUSED, True)
@@ -240,7 +240,7 @@ async def test_a_file_that_comes_late_is_there_after_drop_and_rebuild(ground: Gr
     assert await ground.store.manifest(found.id) is None
     await drop(ground, table.name)
     again = await rebuilt(ground, table)
-    assert (again.lost, again.table.state) == ({}, TableState.LIVE)
+    assert (again.report.lost, again.table.state) == ({}, TableState.LIVE)
     assert ground.rows_of(again.table, await ground.paths(again.table)) == [*IDS, (1000, 1)]
 
 
@@ -263,8 +263,8 @@ async def test_a_half_manifest_of_an_earlier_release_is_no_proof(ground: Ground)
     done = await rebuilt(ground, table)
 
     assert (len(done.files), done.table.state) == (1, TableState.PAUSED)
-    assert len(done.lost) == FILES - 1
-    assert "does not say that it is complete" in done.lost["_neve/append/3.parquet"]
+    assert len(done.report.lost) == FILES - 1
+    assert "does not say that it is complete" in done.report.lost["_neve/append/3.parquet"]
 
 
 async def test_each_file_that_was_found_is_used_or_has_a_reason(ground: Ground) -> None:
@@ -275,11 +275,11 @@ async def test_each_file_that_was_found_is_used_or_has_a_reason(ground: Ground) 
     ground.write(table, "_neve/append/odd", rows(78))
     await drop(ground, table.name)
     done = await rebuilt(ground, table, user_files=False, dry_run=True)
-    assert done.left["user.parquet"] == "it is a file of users, which the call leaves out"
-    assert done.lost["_neve/append/odd"] == "it is unknown whether its rows are in the table"
-    assert "2 files that were found and not used, each for its reason" in done.not_recovered
+    assert done.report.left["user.parquet"] == "it is a file of users, which the call leaves out"
+    assert done.report.lost["_neve/append/odd"] == "it is unknown whether its rows are in the table"
+    assert "2 files that were found and not used, each for its reason" in done.report.not_recovered
     used = {each.path for each in done.files}
-    assert used | done.left.keys() | done.lost.keys() == {
+    assert used | done.report.left.keys() | done.report.lost.keys() == {
         path
         for path, file in list_location(ground.location(table)).items()
         if file.whose in {FileOrigin.USER, *SERVICE_ROWS}
@@ -302,7 +302,7 @@ async def test_a_second_rebuild_without_a_manifest_knows_what_jobs_wrote_before_
     ground.place(table, "_neve/append/c.parquet").unlink()
     await drop(ground, table.name)
     again = await rebuilt(ground, table)
-    assert (again.lost, again.table.state) == ({}, TableState.LIVE)
+    assert (again.report.lost, again.table.state) == ({}, TableState.LIVE)
     held = ground.rows_of(again.table, await ground.paths(again.table))
     assert held == [(1, 1), (2, 1), (3, 1)]
 
@@ -333,7 +333,7 @@ async def test_a_restore_that_was_broken_off_is_repeated(
     await drop(ground, table.name)
 
     async def restored(store: Any) -> Any:
-        ports = RestorePorts(
+        ports = RecoveryPorts(
             store=store,
             threads=ground.threads,
             ids=ground.ids,

@@ -30,7 +30,6 @@ from coordinator.storage.storage_access import ArrowStorage
 from neve.recovery.gc import collect_orphans
 from neve.recovery.rebuild.table_rebuild import (
     RebuildOptions,
-    RebuildPorts,
     rebuild,
 )
 from neve.recovery.repair import (
@@ -38,7 +37,7 @@ from neve.recovery.repair import (
     RepairReport,
     check_and_repair,
 )
-from neve.recovery.scope import FindingCode
+from neve.recovery.scope import FindingCode, RecoveryPorts
 from neve.recovery.stored_files import COMMIT_DELAY_MAX_S
 from tests.support.recovery import Ground, Moment, go_back, moment, rows
 from tests.support.store_harness import applied
@@ -144,7 +143,7 @@ async def is_rebuilt(site: Site) -> None:
     applied(await ground.store.apply(DropTable(table=site.table.id)))
     await site.collect()
     assert await ground.store.names() == {}
-    rebuilder = RebuildPorts(
+    rebuilder = RecoveryPorts(
         store=ground.store, threads=ground.threads, ids=RandomIds(), admission=ground.door
     )
     done = await rebuild(rebuilder, site.table.location, RebuildOptions(name="events"))

@@ -19,12 +19,11 @@ from neve.recovery import table_creation
 from neve.recovery.gc import collect_orphans, find_orphans
 from neve.recovery.rebuild.table_rebuild import (
     RebuildOptions,
-    RebuildPorts,
     RebuildResult,
     rebuild,
 )
 from neve.recovery.repair import RepairOptions, check_and_repair
-from neve.recovery.scope import FindingCode
+from neve.recovery.scope import FindingCode, RecoveryPorts
 from neve.recovery.stored_files import list_location
 from tests.integration.test_rebuild_manifest import SETTINGS, publish
 from tests.integration.test_recovery_gc import emptied
@@ -46,7 +45,7 @@ async def rebuilt(ground: Ground, table: Table, *, delay_s: float = 0.0) -> Rebu
     await ground.harness.read(("FLUSHALL",))
     ground.harness.store = ground.harness.another()
     await ground.store.store_id()
-    rebuilder = RebuildPorts(
+    rebuilder = RecoveryPorts(
         store=ground.store,
         threads=ground.threads,
         ids=ground.ids,
@@ -136,7 +135,7 @@ async def test_a_rebuild_finds_files_of_the_manifest_that_are_not_listed(
 
     done = await rebuilt(ground, table)
 
-    assert (done.lost, done.table.state) == ({}, TableState.LIVE)
+    assert (done.report.lost, done.table.state) == ({}, TableState.LIVE)
     assert await ground.paths(done.table) == ["a.parquet"]
 
 
@@ -155,7 +154,7 @@ async def test_a_rebuild_reports_files_listed_late_and_leaves_the_table_paused(
     monkeypatch.setattr(table_creation, "list_location", listed)
     done = await rebuilt(ground, table)
 
-    assert done.lost == {
+    assert done.report.lost == {
         "_neve/append/b.parquet": "it came while the table was rebuilt: drop it and try again"
     }
     assert done.table.state is TableState.PAUSED
@@ -170,7 +169,7 @@ async def test_a_rebuild_waits_as_long_as_listings_are_late(ground: Ground, disk
 
     done = await rebuilt(ground, table, delay_s=0.5)
 
-    assert done.lost == {}
+    assert done.report.lost == {}
     assert await ground.paths(done.table) == ["_neve/append/b.parquet", "a.parquet"]
 
 
@@ -188,5 +187,5 @@ async def test_a_file_that_went_is_missed_though_it_is_listed(
     monkeypatch.setattr(table_creation, "list_location", listed)
     done = await rebuilt(ground, table)
 
-    assert done.lost.keys() == {"a.parquet"}
+    assert done.report.lost.keys() == {"a.parquet"}
     assert done.table.state is TableState.PAUSED

@@ -54,24 +54,6 @@ def alive(stack: LocalStack) -> list[psutil.Process]:
     return processes_of_stack(stack.state.mark, stack.state.processes)
 
 
-def test_a_stack_starts_answers_and_leaves_nothing(home: Path) -> None:
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
-    steps: list[str] = []
-    with LocalStack.start(home=home, name="one", options=BARE, on_progress=steps.append) as stack:
-        assert steps == ["starting Redis", "starting Ray"]
-        assert redis.Redis.from_url(stack.redis_url).ping()
-        roles = {p.role for p in stack.state.processes}
-        assert roles == {"redis", "gcs_server", "raylet", "supervisor"}
-        assert {listener.host for listener in listeners(alive(stack))} == {"127.0.0.1"}
-        assert LocalStack.attach(home=home, name="one") is not None
-        with pytest.raises(RefusedError, match="already running"):
-            begin(home)
-    assert alive(stack) == []
-    assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
-    assert not Path(stack.state.private_folder).exists()
-    assert LocalStack.attach(home=home, name="one") is None
-
-
 @pytest.fixture
 def open_home() -> Iterator[Path]:
     """A folder that every user of the machine may enter, as a home in /srv is."""
@@ -82,16 +64,47 @@ def open_home() -> Iterator[Path]:
         stop_stack(StackFolder(home / "one"))
 
 
-def test_nobody_else_reaches_a_stack(open_home: Path) -> None:
-    umask = os.umask(0)
+def test_nobody_else_reaches_a_stack_and_it_leaves_its_tables_and_logs(open_home: Path) -> None:
+    before, umask = children(), os.umask(0)
     try:
-        with begin(open_home) as stack:
-            assert reachable([Path(stack.state.private_folder), stack.folder.path]) == []
-            kinds = {kind_that_refuses(listener.port) for listener in listeners(alive(stack))}
-            assert kinds == {"HTTP", "Ray"}  # Redis has no port
-            check_secrets(stack)
+        check_a_first_stack(open_home)
     finally:
         os.umask(umask)
+    assert children() <= before
+    with begin(open_home) as stack, redis.Redis.from_url(stack.redis_url) as link:
+        assert link.get("neve:kept") == b"yes"
+    logs = StackLogs(open_home / "one" / "logs")
+    assert logs.parts() == ["supervisor", "redis", "ray"]
+    assert logs.path("redis").read_text().count("Ready to accept connections") == 2
+    assert {path.name for path in logs.files("ray")} >= {"ray.log", "raylet.out", "gcs_server.out"}
+    stop_stack(stack.folder, delete_data=True)
+    assert not stack.folder.path.exists()
+
+
+def children() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+def check_a_first_stack(home: Path) -> None:
+    """Start a stack and end it; it has written one value into its Redis."""
+    steps: list[str] = []
+    with begin(home, on_progress=steps.append) as stack:
+        assert steps == ["starting Redis", "starting Ray"]
+        with redis.Redis.from_url(stack.redis_url) as link:
+            link.set("neve:kept", "yes")
+        roles = {process.role for process in stack.state.processes}
+        assert roles == {"redis", "gcs_server", "raylet", "supervisor"}
+        assert {listener.host for listener in listeners(alive(stack))} == {"127.0.0.1"}
+        assert LocalStack.attach(home=home, name="one") is not None
+        with pytest.raises(RefusedError, match="already running"):
+            begin(home)
+        assert reachable([Path(stack.state.private_folder), stack.folder.path]) == []
+        kinds = {kind_that_refuses(listener.port) for listener in listeners(alive(stack))}
+        assert kinds == {"HTTP", "Ray"}  # Redis has no port
+        check_secrets(stack)
+    assert alive(stack) == []
+    assert not Path(stack.state.private_folder).exists()
+    assert LocalStack.attach(home=home, name="one") is None
 
 
 def check_secrets(stack: LocalStack) -> None:
@@ -168,19 +181,6 @@ def test_data_that_the_server_cannot_read_is_named(redis_alone: RedisServer) -> 
         redis_alone.start(os.environ, SystemClock())
 
 
-def test_tables_and_logs_outlive_the_stack_and_tables_can_be_deleted(home: Path) -> None:
-    with begin(home) as stack, redis.Redis.from_url(stack.redis_url) as link:
-        link.set("neve:kept", "yes")
-    with begin(home) as stack, redis.Redis.from_url(stack.redis_url) as link:
-        assert link.get("neve:kept") == b"yes"
-    logs = StackLogs(home / "one" / "logs")
-    assert logs.parts() == ["supervisor", "redis", "ray"]
-    assert logs.path("redis").read_text().count("Ready to accept connections") == 2
-    assert {path.name for path in logs.files("ray")} >= {"ray.log", "raylet.out", "gcs_server.out"}
-    stop_stack(stack.folder, delete_data=True)
-    assert not stack.folder.path.exists()
-
-
 @pytest.mark.long
 def test_two_stacks_do_not_disturb_each_other(home: Path) -> None:
     with begin(home, "one") as one:
@@ -240,8 +240,9 @@ def test_a_redis_that_is_given_is_used_and_left_alone(home: Path) -> None:
 
 def test_a_part_that_cannot_come_up_is_named_with_its_log(home: Path) -> None:
     environ = {**os.environ, "PYSPARK_SUBMIT_ARGS": "--no-such-option pyspark-shell"}
+    settings = load_settings(environ={}, flags=["compactor.engine=local"])
     with pytest.raises(ConfigError) as refused:
-        LocalStack.start(home=home, name="one", options=StackOptions(compactors=1), environ=environ)
+        begin(home, options=StackOptions(compactors=1, settings=settings), environ=environ)
     said, logs = str(refused.value), StackLogs(home / "one" / "logs")
     assert said.startswith("compactor-default-1 did not start: "), said
     assert str(logs.path("driver-default-1")) in said

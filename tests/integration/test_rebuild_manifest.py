@@ -23,10 +23,10 @@ from common.runtime import call_id
 from coordinator.storage.manifests import ManifestPublisher
 from neve.recovery.rebuild.table_rebuild import (
     RebuildOptions,
-    RebuildPorts,
     RebuildResult,
     rebuild,
 )
+from neve.recovery.scope import RecoveryPorts
 from neve.recovery.stored_files import COMMIT_DELAY_MAX_S
 from tests.support.recovery import Ground, key, plant, rows
 from tests.support.store_harness import applied, refused
@@ -44,7 +44,7 @@ async def lost_and_rebuilt(ground: Ground, table: Table, **options: object) -> R
     await ground.harness.read(("FLUSHALL",))
     ground.harness.store = ground.harness.another()
     await ground.store.store_id()
-    rebuilder = RebuildPorts(
+    rebuilder = RecoveryPorts(
         store=ground.store, threads=ground.threads, ids=ground.ids, admission=ground.door
     )
     plain: dict[str, object] = {"name": table.name, "adopt": True}
@@ -80,11 +80,11 @@ async def test_tablets_and_files_are_as_they_were_and_what_came_since_is_there(
 
     done = await lost_and_rebuilt(ground, table)
 
-    assert (done.manifest, done.lost, done.table.state) == (1, {}, TableState.LIVE)
+    assert (done.report.manifest, done.report.lost, done.table.state) == (1, {}, TableState.LIVE)
     after = await ground.store.read_range(done.table.id)
     assert [each.bounds for each in after] == [each.bounds for each in before]
     assert [sorted(each.files) for each in after] == [sorted(each.files) for each in before]
-    assert {"a.parquet", "e.parquet", "h.parquet", made} <= done.left.keys()
+    assert {"a.parquet", "e.parquet", "h.parquet", made} <= done.report.left.keys()
 
 
 async def test_both_parts_of_a_split_tablet_keep_out_rows_below_its_watermark(
@@ -132,8 +132,8 @@ async def test_rows_that_were_replaced_long_ago_do_not_come_back(ground: Ground)
     done = await lost_and_rebuilt(ground, table)
 
     assert ground.rows_of(done.table, await ground.paths(done.table)) == held
-    assert done.left["a.parquet"] == "manifest 1 does not name it, and is younger"
-    assert done.left["c.parquet"] == "it was replaced before manifest 1"
+    assert done.report.left["a.parquet"] == "manifest 1 does not name it, and is younger"
+    assert done.report.left["c.parquet"] == "it was replaced before manifest 1"
 
 
 async def test_files_of_users_count_if_the_manifest_says_so_or_they_came_since(
@@ -150,8 +150,8 @@ async def test_files_of_users_count_if_the_manifest_says_so_or_they_came_since(
     alone = await lost_and_rebuilt(ground, table, user_files=False)
 
     assert [file.path for file in done.files] == ["in.parquet", "since.parquet"]
-    assert done.left.keys() == {"never.parquet"}
-    assert any("since manifest 1" in each for each in done.not_recovered)
+    assert done.report.left.keys() == {"never.parquet"}
+    assert any("since manifest 1" in each for each in done.report.not_recovered)
     assert await ground.paths(alone.table) == ["in.parquet"]
 
 
@@ -164,7 +164,9 @@ async def test_a_file_that_is_not_there_any_more_is_lost(ground: Ground) -> None
 
     done = await lost_and_rebuilt(ground, table)
 
-    assert done.lost == {"b.parquet": "it was in the table by manifest 1, and is not in storage"}
+    assert done.report.lost == {
+        "b.parquet": "it was in the table by manifest 1, and is not in storage"
+    }
     assert done.table.state is TableState.PAUSED
 
 
@@ -193,8 +195,8 @@ async def test_a_manifest_that_cannot_be_used_is_said(ground: Ground, damage: st
 
     done = await lost_and_rebuilt(ground, table)
 
-    assert done.manifest is None
-    assert any(said in each for each in done.not_recovered), done.not_recovered
+    assert done.report.manifest is None
+    assert any(said in each for each in done.report.not_recovered), done.report.not_recovered
     assert await ground.paths(done.table) == ["a.parquet"]
 
 
@@ -214,7 +216,7 @@ async def test_a_table_that_was_rebuilt_is_rebuilt_again(ground: Ground) -> None
 
     twice = await lost_and_rebuilt(ground, once)
 
-    assert twice.manifest == 1
+    assert twice.report.manifest == 1
     assert await ground.paths(twice.table) == held
     first = await ground.store.tablet(TabletId(twice.table.id, key(100)))
     assert [len(each) for each in (first.files, held)] == [1, 2]
@@ -225,7 +227,7 @@ async def test_a_rebuild_without_a_manifest_starts_from_the_files(ground: Ground
     table = await ground.table(settings=off)
     await ground.add(table, "a.parquet", 1)
     assert not ground.place(table, MANIFEST_FOLDER).exists()
-    assert (await lost_and_rebuilt(ground, table)).manifest is None
+    assert (await lost_and_rebuilt(ground, table)).report.manifest is None
 
 
 async def rebuilt_once(ground: Ground) -> tuple[Table, list[str]]:
@@ -251,7 +253,7 @@ async def test_a_second_rebuild_keeps_what_jobs_wrote_before_the_first(ground: G
     twice = await lost_and_rebuilt(ground, once)
 
     assert await ground.paths(twice.table) == sorted(held)
-    assert twice.lost == {}
+    assert twice.report.lost == {}
     assert {*twice.table.former_ids} == {once.id, *once.former_ids}
 
 
@@ -276,8 +278,8 @@ async def test_an_input_of_the_newer_id_was_not_replaced_under_the_former_one(
 
     twice = await lost_and_rebuilt(ground, once)
 
-    assert (await ground.paths(twice.table), twice.lost) == (held, {})
-    assert once.id in twice.left[late.outputs[0].path]
+    assert (await ground.paths(twice.table), twice.report.lost) == (held, {})
+    assert once.id in twice.report.left[late.outputs[0].path]
 
 
 async def test_the_manifest_of_a_former_id_still_says_what_was_in_the_table(
@@ -298,7 +300,7 @@ async def test_the_manifest_of_a_former_id_still_says_what_was_in_the_table(
 
     twice = await lost_and_rebuilt(ground, once)
 
-    assert (twice.manifest, twice.lost) == (1, {})
+    assert (twice.report.manifest, twice.report.lost) == (1, {})
     assert await ground.paths(twice.table) == held
 
 
@@ -320,7 +322,7 @@ async def test_a_loss_that_was_accepted_lets_files_of_former_ids_count(ground: G
 
     twice = await lost_and_rebuilt(ground, once)
 
-    assert (twice.manifest, twice.lost) == (1, {})
+    assert (twice.report.manifest, twice.report.lost) == (1, {})
     assert await ground.paths(twice.table) == sorted(held)
 
 
@@ -339,7 +341,7 @@ async def test_rows_of_an_unknown_id_that_came_after_the_table_may_be_lost(
     another = await lost_and_rebuilt(ground, once, dry_run=True)
 
     (former,) = once.former_ids
-    assert former in unknown.lost[held[0]]
-    assert another.lost == {}
-    assert former in another.left[held[0]]
+    assert former in unknown.report.lost[held[0]]
+    assert another.report.lost == {}
+    assert former in another.report.left[held[0]]
     assert [file.path for file in another.files] == [held[1]]

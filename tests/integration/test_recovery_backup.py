@@ -17,12 +17,12 @@ from neve.recovery.archive import TabletDump, read_archive
 from neve.recovery.backup import (
     BackupOptions,
     RestoreOptions,
-    RestorePorts,
     backup,
     restore,
 )
 from neve.recovery.gc import collect_orphans
 from neve.recovery.repair import RepairOptions, check_and_repair
+from neve.recovery.scope import RecoveryPorts
 from tests.support.recovery import Ground
 from tests.support.store_harness import applied
 
@@ -35,8 +35,8 @@ async def archive_of(ground: Ground, *tables: Table, **options: object) -> bytes
     return b"".join([line async for line in backup(scopes, ground.ids, ground.door, chosen)])
 
 
-def restorer(ground: Ground) -> RestorePorts:
-    return RestorePorts(
+def restorer(ground: Ground) -> RecoveryPorts:
+    return RecoveryPorts(
         store=ground.store,
         threads=ground.threads,
         ids=ground.ids,

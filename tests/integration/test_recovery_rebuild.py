@@ -17,11 +17,11 @@ from neve.recovery.rebuild import table_rebuild as rebuilding
 from neve.recovery.rebuild.evidence import facts_of
 from neve.recovery.rebuild.table_rebuild import (
     RebuildOptions,
-    RebuildPorts,
     RebuildResult,
     rebuild,
 )
 from neve.recovery.repair import RepairOptions, check_and_repair
+from neve.recovery.scope import RecoveryPorts
 from tests.support.recovery import Ground, key, rows
 from tests.support.store_harness import applied, release
 
@@ -35,7 +35,7 @@ async def lose_redis(ground: Ground) -> None:
 
 
 async def rebuilt(ground: Ground, table: Table, **options: object) -> RebuildResult:
-    rebuilder = RebuildPorts(
+    rebuilder = RecoveryPorts(
         store=ground.store, threads=ground.threads, ids=ground.ids, admission=ground.door
     )
     plain: dict[str, object] = {"name": table.name, "adopt": True}
@@ -74,8 +74,8 @@ async def test_a_rebuild_restores_the_files_that_the_table_held(ground: Ground) 
     assert await ground.paths(done.table) == held
     assert done.table.state is TableState.LIVE
     assert (done.table.schema, done.table.settings) == (table.schema, table.settings)
-    assert (done.lost, done.user_files) == ({}, 0)
-    assert {*done.left} >= {"a.parquet", "b.parquet", "d.parquet", "f.parquet"}
+    assert (done.report.lost, done.report.user_files) == ({}, 0)
+    assert {*done.report.left} >= {"a.parquet", "b.parquet", "d.parquet", "f.parquet"}
     again = await ground.store.read_range(done.table.id)
     assert [each.bounds for each in again] == [first.bounds, last.bounds]
     for before, after in zip((first, last), again, strict=True):
@@ -83,7 +83,7 @@ async def test_a_rebuild_restores_the_files_that_the_table_held(ground: Ground) 
             was = before.files[path]
             assert (file.rows, file.key_min, file.job) == (was.rows, was.key_min, was.job)
     assert await sound(ground, done.table)
-    assert any("history" in each for each in done.not_recovered)
+    assert any("history" in each for each in done.report.not_recovered)
 
 
 async def test_collected_inputs_are_not_missed(ground: Ground) -> None:
@@ -95,7 +95,7 @@ async def test_collected_inputs_are_not_missed(ground: Ground) -> None:
     done = await rebuilt(ground, table)
 
     assert await ground.paths(done.table) == held
-    assert done.lost == {}
+    assert done.report.lost == {}
 
 
 async def test_a_compactor_that_tidies_up_meanwhile_takes_nothing_along(
@@ -116,7 +116,7 @@ async def test_a_compactor_that_tidies_up_meanwhile_takes_nothing_along(
     monkeypatch.setattr(rebuilding, "facts_of", meanwhile)
     done = await rebuilt(ground, table)
 
-    assert done.lost == {}
+    assert done.report.lost == {}
     assert sorted(file.path for file in done.files) == ["a.parquet", "b.parquet"]
 
 
@@ -185,7 +185,7 @@ async def test_lost_rows_are_said_and_the_table_stays_paused(ground: Ground) -> 
 
     done = await rebuilt(ground, table)
 
-    assert done.lost.keys() == {output}
+    assert done.report.lost.keys() == {output}
     assert done.table.state is TableState.PAUSED
 
 
@@ -202,8 +202,8 @@ async def test_files_of_users_count_unless_told_otherwise(ground: Ground) -> Non
     done = await rebuilt(ground, table, user_files=False)
 
     assert [file.path for file in with_them.files] == ["_neve/append/b.parquet", "a.parquet"]
-    assert with_them.left.keys() == {"strange.parquet"}
-    assert with_them.user_files == 1
+    assert with_them.report.left.keys() == {"strange.parquet"}
+    assert with_them.report.user_files == 1
     assert await ground.paths(done.table) == ["_neve/append/b.parquet"]
 
 
@@ -218,7 +218,7 @@ async def test_without_a_description_the_key_must_be_given(ground: Ground) -> No
 
     assert await ground.paths(done.table) == held
     assert {column.name for column in done.table.schema} == {"id", "v", "name"}
-    assert any("settings" in each for each in done.not_recovered)
+    assert any("settings" in each for each in done.report.not_recovered)
 
 
 async def test_a_file_that_crosses_an_end_joins_the_tablets(ground: Ground) -> None:
@@ -240,7 +240,7 @@ async def test_another_store_s_location_is_refused(ground: Ground) -> None:
     with pytest.raises(RefusedError, match="belongs to the store"):
         await rebuilt(ground, table, adopt=False)
     ground.place(table, OWNER_PATH).unlink()
-    assert (await rebuilt(ground, table, adopt=False)).lost == {}
+    assert (await rebuilt(ground, table, adopt=False)).report.lost == {}
 
 
 async def test_outputs_of_two_tables_are_told_apart_by_the_description(ground: Ground) -> None:
@@ -253,7 +253,7 @@ async def test_outputs_of_two_tables_are_told_apart_by_the_description(ground: G
     await lose_redis(ground)
 
     done = await rebuilt(ground, table, dry_run=True)
-    assert "another table" in done.left["_neve/last/job-x-att-y-0.parquet"]
+    assert "another table" in done.report.left["_neve/last/job-x-att-y-0.parquet"]
     assert sorted(file.path for file in done.files) == held
     ground.place(table, DESCRIPTION_PATH).unlink()
     with pytest.raises(RequestError, match="several tables"):

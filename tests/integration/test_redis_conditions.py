@@ -16,8 +16,7 @@ import pytest
 from common.errors import MetadataError, UnavailableError
 from common.metadata.changes import Change, Outcome
 from common.metadata.executor import RetryLimits
-from common.metadata.redis.address import RedisAddress, parse_url_of_store
-from common.metadata.redis.connection import link_class
+from common.metadata.redis.connection import RedisAddress, link_class, parse_url_of_store
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import TabletStore
 from common.model.tablet import TabletId

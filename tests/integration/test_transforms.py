@@ -24,6 +24,7 @@ from common.rows.rules import DropRule, RowRules
 from compactor.core import RewriteResult
 from compactor.rewrite import attempt, general_merge, spark_tasks, transform
 from compactor.rewrite.attempt import rewrite
+from compactor.rewrite.plan.rewrite_plan import RewritePlan
 from tests.support.assignments import an_assignment
 from tests.support.row_reference import reference_merge
 from tests.support.spark_session import local_session
@@ -39,7 +40,7 @@ from tests.support.tables_on_disk import (
 )
 
 NOW_S = 1_000_000
-WAYS = pytest.mark.parametrize("way", ["memory", "sql"])
+WAYS = pytest.mark.parametrize("way", ["merge", "stored", "memory", "sql"])
 Row = dict[str, Any]
 
 
@@ -77,8 +78,24 @@ def small_steps(
     return read(location, path, rows, *names, **more)
 
 
+def plan_for_spark(make_plan: Callable[..., RewritePlan], *args: Any) -> RewritePlan:
+    """Have Spark work out what the kernel could."""
+    plan = make_plan(*args)
+    if plan.rules.transform is None:
+        return plan
+    return replace(
+        plan, rules=replace(plan.rules, transform=replace(plan.rules.transform, native=False))
+    )
+
+
 def take(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have even small jobs sorted by Spark, and read in small steps."""
+    """Have jobs not merged by the kernel, even small ones sorted by Spark, in small steps."""
+    if way == "merge":
+        return
+    if way == "stored":
+        monkeypatch.setattr(attempt, "make_plan", partial(plan_for_spark, attempt.make_plan))
+        return
+    monkeypatch.setattr(attempt, "kernel_supports", lambda _: False)
     for module, rows_max in ((transform, 70), (general_merge, 50)):
         in_steps = partial(small_steps, module.read_tables, rows_max)
         monkeypatch.setattr(module, "read_tables", in_steps)
@@ -139,7 +156,8 @@ def test_delete_where_leaves_tombstones_in_the_range(
     assert plain(outputs(table, result)) == plain(wanted.kept)
     assert plain(wanted.kept) != plain(merged(table, before).kept)
     gone = sum(changed(row) is not row for row in before)
-    assert (result.counts, result.kernel) == (replace(wanted.counts, deleted=gone), way)
+    kernel = "merge" if way == "stored" else way
+    assert (result.counts, result.kernel) == (replace(wanted.counts, deleted=gone), kernel)
     assert result.outputs[0].request == "request-1"
     footer = pq.read_metadata(tmp_path / result.outputs[0].path).metadata
     assert footer[b"neve.request"] == b"request-1"
@@ -199,7 +217,11 @@ def test_fresh_tombstones_go_where_nothing_older_can_return(tmp_path: Path) -> N
     assert gone.dropped is not None
 
 
-def test_an_append_only_table_loses_the_rows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["merge", "stored"], ids=["by polars", "by spark"])
+def test_an_append_only_table_loses_the_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    take(way, monkeypatch)
     paths = fill(tmp_path, 3)
     table = bag_table(tmp_path, settings=settings(ttl_s=150.0))
     before = rows_of(table, paths)
@@ -216,6 +238,7 @@ def test_an_append_only_table_loses_the_rows(tmp_path: Path) -> None:
     added = run(table, inspected(table, paths), setting("v = v + 1, x = null"), "2")
     values = sorted(row["v"] for row in outputs(table, added))
     assert values == sorted(row["v"] + 1 for row in merged(table, before).kept)
+    assert (added.counts.changed, added.kernel) == (added.counts.rows_in, "bag")
 
 
 def test_no_row_is_transformed_twice(tmp_path: Path) -> None:
@@ -250,17 +273,42 @@ MISSING = r"^transform nope cannot be used on compactor host \S+: .*'nope' is no
             deleting("cast(name as int) = 1"),
             r"\[CAST_INVALID_INPUT\] The value '.*\(at column 14: cast\(name as int\)\)$",
         ),
+        (
+            "merge",
+            setting("x = 1 / v"),
+            r"^set x = 1 / v: failed for a row: \[DIVIDE_BY_ZERO\] .*\(at column 9: 1 / v\)$",
+        ),
+        (
+            "merge",
+            deleting("cast(name as int) = 1"),
+            r"\[CAST_INVALID_INPUT\] The value '.*\(at column 14: cast\(name as int\)\)$",
+        ),
+        (
+            "append-only",
+            setting("x = 1 / v"),
+            r"^set x = 1 / v: failed for a row: \[DIVIDE_BY_ZERO\] .*\(at column 9: 1 / v\)$",
+        ),
         ("memory", setting("x = 1, nome = 2"), "request-1: .*no column nome"),
         ("memory", plugged("nope"), MISSING),
         ("sql", plugged("nope"), MISSING),
     ],
-    ids=["division", "cast", "no column", "missing plug-in", "missing plug-in, in Spark"],
+    ids=[
+        "division",
+        "cast",
+        "division in the kernel",
+        "cast in the kernel",
+        "append-only",
+        "no column",
+        "missing plug-in",
+        "missing plug-in, in Spark",
+    ],
 )
 def test_a_failure_is_loud_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, request_: Request, says: str
 ) -> None:
-    take(way, monkeypatch)
-    table, paths = keyed_table(tmp_path), fill(tmp_path, 4)
+    make_table = bag_table if way == "append-only" else keyed_table
+    take("merge" if way == "append-only" else way, monkeypatch)
+    table, paths = make_table(tmp_path), fill(tmp_path, 4)
     with pytest.raises(TransformError, match=says):
         run(table, inspected(table, paths), request_)
     assert list(tmp_path.glob("_neve/**/*.parquet")) == []

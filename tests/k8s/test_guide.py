@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import typer.main
 
-from common.metadata.redis.address import SentinelService, parse_url_of_store
+from common.metadata.redis.connection import StoreServers, parse_url_of_store
 from neve.cli.app import build
 from tests.support.manifests import (
     OVERLAYS,
@@ -198,15 +198,13 @@ def test_the_url_of_the_guide_names_every_sentinel() -> None:
     (url,) = re.findall(r"^--from-literal=url=(.*)$", ran.stdout, re.M)
     found = parse_url_of_store(url)
 
-    assert isinstance(found, SentinelService)
+    assert isinstance(found, StoreServers)
     resources = rendered("production-sentinel")
     count = one(resources, "StatefulSet", "neve-sentinel")["spec"]["replicas"]
     wanted = [f"neve-sentinel-{number}.neve-sentinel" for number in range(count)]
-    assert [sentinel.host for sentinel in found.sentinels] == wanted
-    logins = {
-        (sentinel.username, sentinel.password) for sentinel in (*found.sentinels, found.primary)
-    }
+    assert [sentinel.host for sentinel in found.known] == wanted
+    logins = {(sentinel.username, sentinel.password) for sentinel in (*found.known, found.login)}
     assert logins == {("neve", "abc")}
     settings = one(resources, "ConfigMap", "redis-sentinel-settings")["data"]
-    assert f"sentinel monitor {found.name} " in settings["start-sentinel.sh"]
+    assert f"sentinel monitor {found.service} " in settings["start-sentinel.sh"]
     assert wanted_secrets("production-sentinel") == wanted_secrets("laptop")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import redis
 
-from common.metadata.redis.acl import RedisUser, rules
+from common.metadata.keyspace import RedisUser, acl_rules
 from common.settings import StoreSettings
 from neve.local.machine import find_redis_server
 from neve.serve.preflight import require_store
@@ -225,7 +225,7 @@ def test_the_rights_are_those_that_the_verb_prints() -> None:
         ("redis-sentinel-settings", RedisUser.SENTINEL),
     ):
         written = one(resources, "ConfigMap", settings)["data"]["neve.acl"]
-        assert written.split() == rules(role).split()
+        assert written.split() == acl_rules(role).split()
 
 
 def test_nobody_else_reads_the_password(store: Store) -> None:

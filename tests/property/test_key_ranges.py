@@ -39,6 +39,7 @@ from compactor.rewrite.merge.ranges import (
     tile_ranges,
 )
 from tests.property.test_rows_merge import draw_row, draw_rules
+from tests.support.fast_and_slow import first_fast
 
 
 def key(number: int) -> bytes:
@@ -68,7 +69,7 @@ def may_hold(group: RowGroup, wanted: bytes) -> bool:
     return above and (group.high is None or wanted <= group.high)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", first_fast(40, range(100), slow=40))
 def test_ranges_tile_the_keys_and_know_whatever_may_be_in_them(seed: int) -> None:
     chance = random.Random(seed)
     groups = draw_groups(chance)
@@ -142,7 +143,7 @@ def test_samples_balance_what_bounds_do_not_tell() -> None:
     assert first.end in (key(10), key(11))
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", first_fast(50, range(150), slow=50))
 def test_words_sort_like_keys_and_bounds_like_both(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     rules = draw_rules(chance)
@@ -207,7 +208,7 @@ def test_long_texts_have_no_words() -> None:
 WIDTHS = [1, 8, 40, 64]
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", first_fast(50, range(200), slow=50))
 def test_winners_are_those_of_plain_sorting(seed: int) -> None:
     chance = np.random.default_rng(seed)
     rows = int(chance.choice([1, 2, 30, 300]))

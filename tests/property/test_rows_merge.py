@@ -17,6 +17,7 @@ from common.rows.merge import merge_tables, scan_tables
 from common.rows.rules import DropRule, RowRules
 from common.rows.schema import arrow_schema
 from tests.property.rows_reference import row as row_hash
+from tests.support.fast_and_slow import first_fast
 from tests.support.row_reference import (
     Row,
     reference_merge,
@@ -137,7 +138,7 @@ def assert_within(parts: DroppedRows | None, whole: DroppedRows | None) -> None:
         assert all(any(low <= end <= high for low, high in parts.spans) for end in ends)
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", first_fast(50, range(150), slow=50))
 def test_a_merge_gives_the_rows_of_the_reference_model(seed: int) -> None:
     chance = random.Random(seed)
     rules = draw_rules(chance)

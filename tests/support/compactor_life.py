@@ -33,7 +33,7 @@ from common.model.outcome import AttemptEnd
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.parquet.location import open_location
-from common.parquet.service_files import claim_location
+from common.parquet.service_files import LocationOwner, write_owner
 from common.runtime import RandomIds, call_id
 from common.settings import CompactorSettings, Settings, StoreSettings
 from common.wire import (
@@ -72,7 +72,7 @@ def reserved(redis_url: str, folder: Path, attempt: str) -> tuple[Table, Assignm
             assert isinstance(outcome, Applied), outcome
             return outcome
 
-        claim_location(open_location(table.location), await store.store_id())
+        write_owner(open_location(table.location), LocationOwner(await store.store_id()))
         await applied(CreateTable(table=table))
         await applied(AddFiles(table=table.id, call=call_id(), files={PLUS_INFINITY: files}))
         done = await applied(
@@ -122,7 +122,7 @@ class Heard:
             self.beats, self.reports, self.left = ray.get(self._stub.heard.remote())
             if true(self):
                 return
-            time.sleep(0.05)
+            time.sleep(0.2)
         raise AssertionError((self.beats, self.reports, self.left))
 
 
@@ -144,24 +144,24 @@ class Life:
         logs = str(folder / "logs")
         self._actor = start(settings, name=self._name, node_resource=node_resource, log_folder=logs)
 
-    def whole(self) -> None:
+    def run(self, ending: str) -> None:
+        """Let it work, die, come back and work, until it is asked to drain or loses its node."""
         first = ray.get(self._actor.ping.remote(), timeout=SERVICE_S)
         self._commits_a_job("one", 1)
         self._is_measured()
         second = self._dies(first)
         self._commits_a_job("two", 2)
-        self._drains(second)
+        {"asked": self._drains, "node": self._loses_its_node}[ending](second)
 
-    def until_its_node_drains(self) -> None:
+    def _loses_its_node(self, incarnation: str) -> None:
         """Have Ray drain the node, as it does when the node's process gets SIGTERM."""
-        incarnation = ray.get(self._actor.ping.remote(), timeout=SERVICE_S)
         attempt = f"slow-{self._name}"
         table, job = reserved(self._redis_url, self._folder / "slow", attempt)
         ray.get(self._stub.put.remote(replace(job, grant_bytes_s=1.0)))
         self._heard.until(lambda heard: heard.beats[incarnation].attempts)
         drain_node(ray.get(self._actor.status.remote()).node)
         self._heard.until(lambda heard: heard.left == [incarnation])
-        (report,) = self._heard.reports
+        report = self._heard.reports[-1]
         assert (report.attempt, report.end, report.outputs) == (attempt, AttemptEnd.DRAINED, ())
         assert stored_below(self._folder / "slow") == {"a.parquet", "b.parquet"}, table
 
@@ -250,11 +250,10 @@ def drain_node(node: str) -> None:
     assert accepted
 
 
-def main(redis_url: str, ray_address: str, folder: str, node_resource: str, life: str) -> None:
+def main(redis_url: str, ray_address: str, folder: str, node_resource: str, ending: str) -> None:
     ray.init(address=ray_address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
     try:
-        compactor = Life(redis_url, Path(folder), node_resource)
-        {"whole": compactor.whole, "drained": compactor.until_its_node_drains}[life]()
+        Life(redis_url, Path(folder), node_resource).run(ending)
     finally:
         ray.shutdown()
 

@@ -26,7 +26,7 @@ from common.model.table import Column, Table, TableSettings
 from common.model.tablet import TabletId
 from common.parquet.file_inspection import inspect_file
 from common.parquet.location import open_location
-from common.parquet.service_files import claim_location
+from common.parquet.service_files import LocationOwner, write_owner
 from common.rows.key_encoding import partition_of_path
 from common.rows.rules import RowRules
 from common.runtime import call_id
@@ -107,7 +107,7 @@ async def a_site(folder: Path) -> Site:
         partition_by=("day",),
         settings=TableSettings(manifest_interval_s=60.0),
     )
-    claim_location(open_location(table.location), await store.store_id())
+    write_owner(open_location(table.location), LocationOwner(await store.store_id()))
     assert isinstance(await store.apply(CreateTable(table=table)), Applied)
     manifests = ManifestPublisher(
         store, CountedIds(), GRACE_S, lambda event, **fields: said.append((event, fields))

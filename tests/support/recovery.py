@@ -25,7 +25,7 @@ from common.model.table import Table, TableSettings
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.parquet.file_inspection import inspect_file
 from common.parquet.location import Location, open_location
-from common.parquet.service_files import claim_location, write_description
+from common.parquet.service_files import LocationOwner, write_description, write_owner
 from common.rows.rules import RowRules
 from common.rows.schema import columns_of
 from common.runtime import RandomIds, SystemClock, call_id
@@ -88,7 +88,7 @@ class Ground:
         }
         table = Table(**plain | fields)
         location = open_location(table.location)
-        claim_location(location, await self.store.store_id())
+        write_owner(location, LocationOwner(await self.store.store_id()))
         ends = tuple(key(number) for number in splits)
         applied(await self.store.apply(CreateTable(table=table, splits=ends)))
         write_description(location, table)

@@ -16,7 +16,7 @@ import pytest
 import redis
 
 from common.errors import ConfigError
-from common.metadata.redis.acl import RedisUser, rules
+from common.metadata.keyspace import RedisUser, acl_rules
 from common.metadata.redis.keyspace import RedisKeyspace
 from neve.local.machine import find_redis_server
 from tests.support.patience import PATIENCE_S
@@ -90,7 +90,7 @@ class RedisServer:
         assert program is not None, "no redis-server on this machine"
         words = [program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", ""]
         words += ["--dir", str(self.folder), "--loglevel", "warning", "--daemonize", "no"]
-        words += ["--user", USER, "on", f">{PASSWORD}", *rules(RedisUser.STORE).split()]
+        words += ["--user", USER, "on", f">{PASSWORD}", *acl_rules(RedisUser.STORE).split()]
         with (self.folder / "redis.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*words, *self._options, *options], stdout=log, stderr=subprocess.STDOUT

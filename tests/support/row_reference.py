@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from common.model.key_values import plain_value
 from common.model.keys import encode_key, encode_value
 from common.model.outcome import DroppedRows, RowCounts
-from common.rows.rules import DropRule, RowRules, expires_by, join_dropped
+from common.rows.rules import DropRule, RowRules, expiry_limit, join_dropped
 
 Row = Mapping[str, object]
 
@@ -117,7 +117,11 @@ def _is_expired(row: Row, rules: RowRules, now_s: float) -> bool:
     if rules.time_column is None:
         return False
     time = plain_value(row.get(rules.time_column), rules.time_type)
-    return expires_by(time, rules.time_type, rules.expiry_ns(now_s))
+    expiry_ns = rules.expiry_ns(now_s)
+    if time is None or expiry_ns is None:
+        return False
+    assert isinstance(time, int | float)
+    return time <= expiry_limit(rules.time_type, expiry_ns)
 
 
 def _is_dead(row: Row, rules: RowRules, now_s: float) -> bool:

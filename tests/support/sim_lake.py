@@ -387,7 +387,8 @@ class Lake(Cluster):
         self.tables[:] = [done.table]
         self.truth.seen["rebuilds"] += 1
         self.read("a scan after a rebuild", exactly=exactly)
-        assert not (exactly and done.lost), f"a rebuild misses {done.lost}"
+        lost = done.report.lost
+        assert not (exactly and lost), f"a rebuild misses {lost}"
 
 
 def untold_rows(place: Path) -> list[Row]:

@@ -29,7 +29,6 @@ from neve.gateway.tables import GatewayAdmission, create_table, drop_named
 from neve.recovery.gc import GcResult, collect_orphans
 from neve.recovery.rebuild.table_rebuild import (
     RebuildOptions,
-    RebuildPorts,
     RebuildResult,
     rebuild,
 )
@@ -38,7 +37,7 @@ from neve.recovery.repair import (
     RepairReport,
     check_and_repair,
 )
-from neve.recovery.scope import TableScope
+from neve.recovery.scope import RecoveryPorts, TableScope
 from tests.support.sim_compactor import SimEngine, Traits
 from tests.support.sim_coordinator import SimCoordinator
 from tests.support.sim_gateway import SimGateway
@@ -206,7 +205,7 @@ class LakeGateway(SimGateway):
         """Do what the route does."""
         services = self._services
         with self._answering():
-            rebuilder = RebuildPorts(
+            rebuilder = RecoveryPorts(
                 store=services.store,
                 threads=services.footers,
                 ids=services.ids,

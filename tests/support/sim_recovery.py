@@ -322,7 +322,8 @@ class Story:
         for number in range(TRIES_MAX):
             calm = number >= TRIES_MAX // 2
             answered = self._try_rebuild(calm=calm)
-            lost = getattr(answered, "lost", None)
+            report = getattr(answered, "report", None)
+            lost = None if report is None else report.lost
             if lost is not None and (not lost or (calm and self.two_stories)):
                 self._note_lost(lost)
                 break

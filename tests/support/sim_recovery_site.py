@@ -36,7 +36,8 @@ from coordinator.storage.garbage_collector import finish_drops
 from coordinator.wiring import _collecting
 from neve.gateway.rows.scan import ScanOptions, open_scan
 from neve.gateway.tables import GatewayAdmission
-from neve.recovery.backup import BackupOptions, RestoreOptions, RestorePorts, backup, restore
+from neve.recovery.backup import BackupOptions, RestoreOptions, backup, restore
+from neve.recovery.scope import RecoveryPorts
 from neve.recovery.table_creation import CreatedTable
 from tests.support.memory_store import MemoryKeyspace, MemorySession
 from tests.support.predictable import CountedIds
@@ -178,7 +179,7 @@ class SiteGateway(LakeGateway):
     async def restore(self, archive: bytes) -> CreatedTable:
         """Make the table of an archive again."""
         services = self._services
-        restorer = RestorePorts(
+        restorer = RecoveryPorts(
             store=services.store,
             threads=services.footers,
             ids=services.ids,

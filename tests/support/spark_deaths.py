@@ -25,7 +25,7 @@ from tests.support.stack import CATCHES_MAX, SLOW, Service, words_of
 
 FILES, ROWS = 6, 8_000
 """Of a job that takes some seconds."""
-POLL_S = 0.002
+POLL_S, SOON_S = 0.002, 0.02
 TASKS = "compactor.spark.task_daemon"
 
 
@@ -160,7 +160,7 @@ class Deaths:
                 found = next((list(store.hgetall(key)) for key in keys), [])
                 return found[0].decode() if found else ""
 
-            return self.service.wait("reservation", attempt, table=table)
+            return self.service.wait("reservation", attempt, table=table, poll_max_s=SOON_S)
 
     def _writing(self, table: LedgerTable) -> str:
         """Return the attempt of a table's job when its output has begun."""
@@ -169,7 +169,9 @@ class Deaths:
             job = self.service.running(table)
             return job.attempt if job and table.is_being_written(job.attempt) else ""
 
-        found = self.service.wait("output", lambda: attempt() or table.commits(), table=table)
+        found = self.service.wait(
+            "output", lambda: attempt() or table.commits(), table=table, poll_max_s=SOON_S
+        )
         return found if isinstance(found, str) else ""
 
     def _written(self, table: LedgerTable, attempt: str) -> None:
@@ -192,7 +194,10 @@ class Deaths:
         with suppress(AssertionError):
             return bool(
                 self.service.wait(
-                    "commit", lambda: self._state(attempt) == Phase.COMMITTING, within_s=20.0
+                    "commit",
+                    lambda: self._state(attempt) == Phase.COMMITTING,
+                    within_s=20.0,
+                    poll_max_s=SOON_S,
                 )
             )
         return False

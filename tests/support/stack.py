@@ -38,7 +38,8 @@ from tests.support.patience import SERVICE_S
 
 T = TypeVar("T")
 
-POLL_S = 0.02
+POLL_S, POLL_MAX_S, POLL_SHARE = 0.02, 0.25, 0.05
+"""Pause between two questions: a share of the wait so far. Each question costs the service work."""
 CATCHES_MAX = 10
 LOG_LINES = 25
 COMPACTORS = ("default-1", "default-2")
@@ -102,6 +103,7 @@ class Service:
         *,
         table: LedgerTable | None = None,
         within_s: float = SERVICE_S,
+        poll_max_s: float = POLL_MAX_S,
     ) -> T:
         """Return the first answer that is true; while nobody answers the question, go on.
 
@@ -110,15 +112,16 @@ class Service:
             true: Asked again and again.
             table: Whose state is told if the wait is in vain.
             within_s: Longest wait.
+            poll_max_s: Longest pause between two questions: less for what is soon over.
         """
-        end_s, answer = time.monotonic() + within_s, None
-        while time.monotonic() < end_s:
+        begin_s, answer = time.monotonic(), None
+        while (waited_s := time.monotonic() - begin_s) < within_s:
             try:
                 if answer := true():
                     return answer
             except (UnavailableError, psutil.Error) as error:
                 answer = error  # type: ignore[assignment]  # only printed
-            time.sleep(POLL_S)
+            time.sleep(min(max(POLL_S, waited_s * POLL_SHARE), poll_max_s))
         raise AssertionError(
             f"no {what} within {within_s:.0f} s, but {answer!r}\n{self.describe(table)}"
         )
@@ -224,6 +227,15 @@ class Service:
     def tasks(self) -> list[psutil.Process]:
         """Return the Python processes of Spark's executors: halted, they hold every job."""
         return [p for p in self.processes() if "compactor.spark.task_daemon" in words_of(p)]
+
+    def spark(self) -> set[psutil.Process]:
+        """Return the processes of all Spark applications, without those of Python tasks."""
+
+        def is_part(words: list[str]) -> bool:
+            java = Path(words[0]).name == "java"
+            return java or "compactor.spark.child" in words or "ray::SparkMaster" in words[0]
+
+        return {p for p in self.processes() if is_part(words_of(p))}
 
     def restart_redis(self) -> None:
         """Kill Redis at once, and return when the stack's supervisor has started another one."""

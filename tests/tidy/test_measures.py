@@ -16,10 +16,10 @@ import pytest
 from scripts import twins
 from tests.tidy.tree import PACKAGES, ROOT, nodes_of, python_files
 
-MODULES_MAX = 312
+MODULES_MAX = 313
 FLOW_FILES_MAX, FLOW_REWRITE_FILES_MAX = 25, 12
 CALL_FILES_MAX = 8
-TWINS_MAX, NEAR_TWINS_MAX, COPIES_MAX = 0, 5, 0
+TWINS_MAX, NEAR_TWINS_MAX, COPIES_MAX = 0, 3, 0
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 FLOWS = ("Flow: an append until it is compacted", "Flow: a request until it is done")

@@ -220,8 +220,8 @@ def reserve_files(change: ReserveFiles) -> Transaction:
         tablet = tablet_seen(change.tablet, keys, seen)
         if tablet is None:
             return tablet_gone(change.tablet)
-        if (mine := tablet.running.get(change.attempt)) is not None:
-            return NoWrite(Applied(reservation=mine, tablet=tablet))
+        if (reservation := tablet.running.get(change.attempt)) is not None:
+            return NoWrite(Applied(reservation=reservation, tablet=tablet))
         if seen.sent:
             return Unresolved(f"attempt {change.attempt} may still be reserved; use a new one")
         refusal = may_reserve(
@@ -374,7 +374,7 @@ def commit_attempt(change: CommitAttempt) -> Transaction:
         )
 
     # It writes files, which a large add watches.
-    return Transaction(needs, decide, table.turn)
+    return Transaction(needs, decide, table.lock)
 
 
 def _commit(change: CommitAttempt, entry: Reservation, seen: Seen) -> Decision:
@@ -579,15 +579,15 @@ def _commit_statistics(change: CommitAttempt, statistics: Statistics) -> Transac
                     "commit",
                     attempt=entry.attempt,
                     counts={RUNNING: -1},
-                    flags=_found(statistics, entry.now_s),
+                    flags=_statistics_field(statistics, entry.now_s),
                 ),
             )
         )
 
-    return Transaction(needs, decide, table.turn)
+    return Transaction(needs, decide, table.lock)
 
 
-def _found(statistics: Statistics, now_s: float) -> dict[str, Word]:
+def _statistics_field(statistics: Statistics, now_s: float) -> dict[str, Word]:
     """Return the field of the record with facts about a tablet's rows, if there are any."""
     if statistics.tablet is None:
         return {}
@@ -649,7 +649,7 @@ def retag_files(change: RetagFiles) -> Transaction:
             return Refusal(RefusalCode.FILES, f"files are gone: {', '.join(gone)}")
         return Write(_retagged(change, entry, [files[path] for path in entry.inputs], seen.now_s))
 
-    return Transaction(needs, decide, table.turn)
+    return Transaction(needs, decide, table.lock)
 
 
 def _retagged(
@@ -779,6 +779,6 @@ def _ended(table: TableKeys, attempt: str, wanted: AttemptEnd, seen: Seen) -> De
     mark = outcome_seen(table, attempt, seen)
     if mark is not None and mark.end is wanted:
         return NoWrite()
-    how = f"has ended already: {mark.end.value}" if mark else "holds no reservation"
+    fact = f"has ended already: {mark.end.value}" if mark else "holds no reservation"
     code = RefusalCode(mark.end.value) if mark else RefusalCode.RELEASED
-    return Refusal(code, f"attempt {attempt} {how}, expected {wanted.value}")
+    return Refusal(code, f"attempt {attempt} {fact}, expected {wanted.value}")

@@ -344,7 +344,7 @@ def add_files(change: AddFiles) -> Transaction:
             lambda more: _refused_names(users, more["retired"]) or _add(change, table, more),
         )
 
-    return Transaction(needs, decide, keys.turn, takes_turn=True)
+    return Transaction(needs, decide, keys.lock, takes_lock=True)
 
 
 def _tablet_needs(tablet: TabletId, files: tuple[DataFile, ...]) -> Needs:

@@ -199,10 +199,10 @@ class Transaction:
 
     needs: Needs
     decide: Decide
-    turn: str = ""
-    """Key of the turn that it waits for while another change has it; empty: none."""
-    takes_turn: bool = False
-    """Whether it takes the turn after conflicts, so that others wait for it."""
+    lock: str = ""
+    """Key of the table's lock: it waits while another change holds that; empty: none."""
+    takes_lock: bool = False
+    """Whether it takes the lock after conflicts, so that others wait for it."""
 
 
 @singledispatch

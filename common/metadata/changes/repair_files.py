@@ -280,7 +280,7 @@ def correct_file(change: CorrectFile) -> Transaction:
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     path = change.before.path
     assert path == change.after.path, change
-    needs = whole_table(table) | holders(keys) | _place(keys, "")
+    needs = whole_table(table) | holders(keys) | _placement(keys, "")
     needs |= some_files(keys, (path,))
 
     def decide(seen: Seen) -> Decision:
@@ -293,7 +293,7 @@ def correct_file(change: CorrectFile) -> Transaction:
             return Refusal(
                 RefusalCode.VERSION, f"tablet {change.tablet}: the entry of file {path} has changed"
             )
-        refusal = _refused_place(present_table, change.tablet, change.after, seen, "")
+        refusal = _refused_placement(present_table, change.tablet, change.after, seen, "")
         if refusal := refusal or refused_held(change.tablet, keys, [path], seen):
             return refusal
         counts = file_counts([change.after], [change.before])
@@ -323,7 +323,7 @@ def move_file(change: MoveFile) -> Transaction:
     """Return the transaction that moves an entry. Mark: the file is in the target."""
     keys, target = TabletKeys.of(change.tablet), TabletKeys.of(change.target)
     table = TableKeys(change.tablet.table)
-    needs = whole_table(table) | holders(keys) | _place(target, "target/")
+    needs = whole_table(table) | holders(keys) | _placement(target, "target/")
     needs |= some_files(keys, (change.path,)) | Needs((keys.operation,))
 
     def decide(seen: Seen) -> Decision:
@@ -332,7 +332,7 @@ def move_file(change: MoveFile) -> Transaction:
         if stored is None:
             return NoWrite()
         file = stored_file(keys, change.path, stored)
-        refusal = _refused_place(present_table, change.target, file, seen, "target/")
+        refusal = _refused_placement(present_table, change.target, file, seen, "target/")
         if refusal := refusal or refused_held(change.tablet, keys, [change.path], seen):
             return refusal
         return Write(
@@ -347,7 +347,7 @@ def move_file(change: MoveFile) -> Transaction:
     return Transaction(needs, decide)
 
 
-def _place(keys: TabletKeys, prefix: str) -> Needs:
+def _placement(keys: TabletKeys, prefix: str) -> Needs:
     """Need the values that decide whether a file may be in a tablet."""
     reads = {
         f"{prefix}bounds": get(keys.bounds),
@@ -357,7 +357,7 @@ def _place(keys: TabletKeys, prefix: str) -> Needs:
     return Needs((keys.bounds, keys.operation, keys.files, keys.purge), reads)
 
 
-def _refused_place(
+def _refused_placement(
     table: Table | None, tablet: TabletId, file: DataFile, seen: Seen, prefix: str
 ) -> Refusal | None:
     keys = TabletKeys.of(tablet)
@@ -395,7 +395,7 @@ def restore_files(change: RestoreFiles) -> Transaction:
     """Return the transaction that adds files again. Mark: they exist."""
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
     paths = [file.path for file in change.files]
-    needs = whole_table(table) | _place(keys, "") | Needs((keys.files,))
+    needs = whole_table(table) | _placement(keys, "") | Needs((keys.files,))
     if paths:
         needs |= some_files(keys, tuple(paths))
 

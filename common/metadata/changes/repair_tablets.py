@@ -327,8 +327,8 @@ def _filled(change: FillHole) -> tuple[Command, ...]:
     )
 
 
-def _no_hole(change: FillHole, why: str) -> Refusal:
-    return Refusal(RefusalCode.BOUNDS, f"tablet {change.tablet} cannot be created: {why}")
+def _no_hole(change: FillHole, reason: str) -> Refusal:
+    return Refusal(RefusalCode.BOUNDS, f"tablet {change.tablet} cannot be created: {reason}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,7 +96,7 @@ def request_state(table: TableKeys, request: str) -> Needs:
 def request_has_ended(state: bytes | None) -> bool:
     """Return whether a request has ended, or does not exist."""
     return state is None or state.decode(errors="replace") in {
-        each for each in RequestState if each.ended
+        value for value in RequestState if value.ended
     }
 
 
@@ -608,7 +608,10 @@ def _closed(table: TableKeys, present: Request, seen: Seen) -> Decision:
     old = [member for member in seen["oldest"][:excess] if member not in still_open]
     effects: tuple[Command, ...] = (zrem(table.open_requests, own),)
     if old:
-        effects += (zrem(table.requests, *old), *(_forgotten(table, each, seen) for each in old))
+        effects += (
+            zrem(table.requests, *old),
+            *(_forgotten(table, request, seen) for request in old),
+        )
     return Write(effects)
 
 

@@ -77,7 +77,7 @@ def cancelled_here(request: Request, bounds: Bounds) -> bool:
     whole = bounds.partition is None and bounds.end == PLUS_INFINITY
     ends = (None if whole else bounds.end + b"\x00", request.range.until)
     until = min((end for end in ends if end is not None), default=None)
-    for keys in sorted(request.cancelled_ranges, key=lambda each: each.start or b""):
+    for keys in sorted(request.cancelled_ranges, key=lambda key_range: key_range.start or b""):
         if (keys.start or b"") > reached:
             return False
         if keys.until is None:
@@ -139,10 +139,10 @@ def mark_waiting(change: MarkWaiting) -> Transaction:
     watch = (keys.operation, keys.selection, keys.done, keys.waiting)
 
     def decide(seen: Seen) -> Decision:
-        here = request_here(change.tablet, change.request, seen)
-        if isinstance(here, Refusal):
-            return here
-        tablet, request = here
+        tablet_and_request = request_here(change.tablet, change.request, seen)
+        if isinstance(tablet_and_request, Refusal):
+            return tablet_and_request
+        tablet, request = tablet_and_request
         if change.request in tablet.waiting:
             return NoWrite()
         if refusal := may_wait(tablet, request):
@@ -213,10 +213,10 @@ def select_files(change: SelectFiles) -> Transaction:
     watch = (keys.operation, keys.running, keys.selection, keys.done, keys.waiting)
 
     def decide(seen: Seen) -> Decision:
-        here = request_here(change.tablet, change.request, seen)
-        if isinstance(here, Refusal):
-            return here
-        tablet, request = here
+        tablet_and_request = request_here(change.tablet, change.request, seen)
+        if isinstance(tablet_and_request, Refusal):
+            return tablet_and_request
+        tablet, request = tablet_and_request
         if seen.sent and _selected(tablet, change.request):
             return NoWrite()
         if refusal := may_select(tablet, request, shown=change.shown, chosen=change.chosen):

@@ -104,10 +104,10 @@ def tablets_seen(tablets: Sequence[TabletId], seen: Seen) -> list[Tablet] | Refu
     """Return several tablets, or the refusal because one is gone."""
     present: list[Tablet] = []
     for tablet in tablets:
-        there = tablet_there(tablet, seen)
-        if there is None:
+        record = tablet_there(tablet, seen)
+        if record is None:
             return tablet_gone(tablet)
-        present.append(there)
+        present.append(record)
     return present
 
 
@@ -373,7 +373,11 @@ def abandon_operation(change: AbandonOperation) -> Transaction:
         if refusal := refused_by_table(table, seen):
             return refusal
         tablets = [tablet_there(tablet, seen) for tablet in change.tablets]
-        own = [one for one in tablets if one and refused_step([one], change.operation) is None]
+        own = [
+            candidate
+            for candidate in tablets
+            if candidate and refused_step([candidate], change.operation) is None
+        ]
         if not own:
             return NoWrite()
         effects: list[Command] = []

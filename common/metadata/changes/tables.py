@@ -438,8 +438,8 @@ def _name(change: CreateTable) -> Transaction:
     table = change.table
 
     def decide(seen: Seen) -> Decision:
-        mine = _name_of(table.id, seen["names"]) == table.name.encode()
-        if not mine and (refusal := refused_by_names(change, seen["names"])):
+        is_named = _name_of(table.id, seen["names"]) == table.name.encode()
+        if not is_named and (refusal := refused_by_names(change, seen["names"])):
             # Another table was first. The result of the first transaction is removed.
             refused = Refused(code=refusal.code, reason=refusal.reason)
             return NoWrite(then=undo_create(table.id, refused))
@@ -515,22 +515,22 @@ class ResumeFilling(Change):
     """Number of files that the table has when this run ends."""
 
 
-def may_fill(table: str, found: Table | None, run: str) -> Refusal | None:
+def may_fill(table: str, current: Table | None, run: str) -> Refusal | None:
     """Return why a run may not put files into a table, or None.
 
     Args:
         table: Its id.
-        found: The current table.
+        current: The current table.
         run: Fencing token of the run; empty: no run, so no run may be filling the table.
     """
     if not run:
-        return may_change(table, found.state if found else None)
-    if found is None:
+        return may_change(table, current.state if current else None)
+    if current is None:
         return may_change(table, None)
-    filling = found.filling
+    filling = current.filling
     if filling is None:
         return Refusal(
-            RefusalCode.STATE, f"table {table} is {found.state.value}: its filling has ended"
+            RefusalCode.STATE, f"table {table} is {current.state.value}: its filling has ended"
         )
     if filling.run != run:
         return Refusal(
@@ -551,9 +551,9 @@ def resume_filling(change: ResumeFilling) -> Transaction:
     keys = TableKeys(change.table)
 
     def decide(seen: Seen) -> Decision:
-        found = table_seen(keys, seen)
-        present = found.filling if found else None
-        if refusal := may_fill(change.table, found, present.run if present else change.run):
+        table = table_seen(keys, seen)
+        present = table.filling if table else None
+        if refusal := may_fill(change.table, table, present.run if present else change.run):
             return refusal
         filling = Filling(run=change.run, verb=change.verb, files=change.files)
         fields = {FILLING: codec_table.pack_filling(filling)}
@@ -591,8 +591,8 @@ def finish_filling(change: FinishFilling) -> Transaction:
         present = table_seen(keys, seen)
         filling = codec_table.unpack_filling(keys.table, seen["table"]) if present else None
         if present is not None and present.state in {TableState.LIVE, TableState.PAUSED}:
-            mine = filling is not None and filling.run == change.run
-            return NoWrite() if mine else _filling_ended(change.table, present.state)
+            has_filled = filling is not None and filling.run == change.run
+            return NoWrite() if has_filled else _filling_ended(change.table, present.state)
         if refusal := may_fill(change.table, present, change.run):
             return refusal
         assert filling is not None, change.table

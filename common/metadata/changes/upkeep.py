@@ -290,8 +290,8 @@ def forget_garbage(change: ForgetGarbage) -> Transaction:
     entries = Needs((), {"entries": hmget(keys.garbage, change.paths)})
 
     def present(seen: Seen) -> list[str]:
-        known = zip(change.paths, seen["entries"], strict=True)
-        return [path for path, entry in known if entry is not None]
+        entries_of_paths = zip(change.paths, seen["entries"], strict=True)
+        return [path for path, entry in entries_of_paths if entry is not None]
 
     def forget(seen: Seen) -> Decision:
         gone = present(seen)

@@ -227,24 +227,26 @@ def unpack_table(where: str, table: str, stored: Mapping[bytes, bytes]) -> Table
         version, state = stored[b"version"], stored[b"state"]
     except KeyError as error:
         raise broken_value_error(where, f"lacks the field {error}") from error
-    apart = tuple(stored.get(name) for name in (b"triggered", b"filling", b"filled", b"incomplete"))
-    return _unpack_table(table, (spec, settings, version, state), apart)
+    separate = tuple(
+        stored.get(name) for name in (b"triggered", b"filling", b"filled", b"incomplete")
+    )
+    return _unpack_table(table, (spec, settings, version, state), separate)
 
 
 @lru_cache(maxsize=_TABLES_CACHED)
 def _unpack_table(
-    table_id: str, stored: tuple[bytes, bytes, bytes, bytes], apart: tuple[bytes | None, ...]
+    table_id: str, stored: tuple[bytes, bytes, bytes, bytes], separate: tuple[bytes | None, ...]
 ) -> Table:
     """Decode once what is otherwise read again with every change of the table."""
     where = TableKeys(table_id).table
     spec, settings, version, packed_state = stored
-    triggered, filling, filled, incomplete = apart
+    triggered, filling, filled, incomplete = separate
     state = unpack_state(where, packed_state)
     named = unpack(where, spec)
     try:
         at_s, by, *_ = (0.0, "") if triggered is None else unpack(where, triggered)
         table = Table(
-            **_known(where, Table, named) | {"schema": _columns(where, named["schema"])},
+            **_arguments(where, Table, named) | {"schema": _columns(where, named["schema"])},
             id=table_id,
             settings=unpack_settings(where, settings),
             settings_version=int(version),
@@ -273,7 +275,7 @@ def unpack_settings(where: str, data: bytes) -> TableSettings:
     """Return the settings in `data`."""
     named = unpack(where, data)
     try:
-        return TableSettings(**_known(where, TableSettings, named))
+        return TableSettings(**_arguments(where, TableSettings, named))
     except (ValueError, TypeError, OverflowError) as error:
         raise broken_value_error(where, f"holds no settings of this release ({error})") from error
 
@@ -315,7 +317,7 @@ def unpack_name(name: bytes, data: bytes) -> NamedTable:
     return NamedTable.of(name.decode(errors="replace"), row[0], row[1], identity)
 
 
-def _pack_named(value: Any, apart: set[str]) -> bytes:
+def _pack_named(value: Any, separate: set[str]) -> bytes:
     """Return a dataclass as names and values, for fields that change often."""
     named: dict[str, object] = {}
     for field in known_fields(value):
@@ -323,12 +325,12 @@ def _pack_named(value: Any, apart: set[str]) -> bytes:
         default = field.default
         if default is MISSING and field.default_factory is not MISSING:
             default = field.default_factory()
-        if field.name not in apart and (default is MISSING or item != default):
+        if field.name not in separate and (default is MISSING or item != default):
             named[field.name] = _plain_field(field.name, item)
     return pack(named | dict(value.unknown_fields))
 
 
-def _known(where: str, kind: type[StoredValue], named: Any) -> dict[str, Any]:
+def _arguments(where: str, kind: type[StoredValue], named: Any) -> dict[str, Any]:
     """Return names and values as a dataclass takes them, unknown ones in one field."""
     if type(named) is not dict:
         raise TypeError(f"{kind.__name__} is {type(named).__name__}")
@@ -406,10 +408,10 @@ _OUTPUT = PackedLayout(
 
 
 def _ranges(name: str) -> Slot:
-    one = _nested(name, _RANGE)
-    assert one.to_plain is not None
-    assert one.from_plain is not None
-    to_plain, from_plain = one.to_plain, one.from_plain
+    slot = _nested(name, _RANGE)
+    assert slot.to_plain is not None
+    assert slot.from_plain is not None
+    to_plain, from_plain = slot.to_plain, slot.from_plain
     return Slot(
         name,
         (tuple,),

@@ -2,11 +2,9 @@
 
 In reading order:
 
-    address         forms of `store.url`: a Redis, its Sentinels, a cluster
-    connection      one connection of redis-py: many commands in one write, and its errors
+    connection      forms of `store.url`; one connection of redis-py, and what its errors mean
     nodes           the servers of a store: which owns a slot, and a pool for each
-    acl             the rights that a user of Redis needs
-    keyspace        all of it as a keyspace: transactions, reads, health
+    keyspace        all of it as a keyspace: transactions, reads, streams, health
 """
 
 import asyncio
@@ -29,11 +27,7 @@ class RedisStore(TabletStore):
 
 
 def connect(settings: StoreSettings) -> RedisStore:
-    """Return the store that the settings name. It connects at its first use.
-
-    Raises:
-        ConfigError: The URL is none of a Redis, or its file cannot be read.
-    """
+    """Return the store that the settings name; raises `ConfigError`. It connects at first use."""
     url = secret_of("store.url", settings.url, settings.url_file)
     return RedisStore(
         RedisKeyspace(

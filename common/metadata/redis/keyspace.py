@@ -8,9 +8,10 @@ A node that answers that a key is elsewhere has done nothing, so the whole try i
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from common.errors import BrokenValueError, MetadataError, UnknownOutcomeError
@@ -18,7 +19,10 @@ from common.metadata.codec import table
 from common.metadata.executor import time_s
 from common.metadata.keys import FULL, RESERVE, SHORT_STREAM_MAX, TABLES, TableKeys
 from common.metadata.keyspace import (
+    RIGHT_QUESTIONS,
+    STORE_KEYS,
     TIME,
+    TRANSACTION_QUESTIONS,
     Command,
     KeyspaceSession,
     LinkLostError,
@@ -30,15 +34,22 @@ from common.metadata.keyspace import (
     hgetall,
     set_string,
 )
-from common.metadata.redis.acl import explained, missing_rights
-from common.metadata.redis.address import parse_url_of_store
-from common.metadata.redis.connection import NO_MEMORY, TRANSIENT, Link, ReplyError, text_of
+from common.metadata.redis.connection import (
+    NO_MEMORY,
+    TRANSIENT,
+    Link,
+    ReplyError,
+    text_of,
+)
 from common.metadata.redis.nodes import Node, Nodes, nodes_of
 from common.metadata.store_values import StoreHealth
 
 UNWATCH: Command = ("UNWATCH",)
 MULTI: Command = ("MULTI",)
 EXEC: Command = ("EXEC",)
+INFO: Command = ("INFO",)
+DENIED = "NOPERM"
+_OF_KEY = re.compile(r"access (a|one of the) keys?\b")
 OTHER_TYPE = "WRONGTYPE"
 """Code of a key that holds a hash where a string is read, and so on."""
 DISCARDED = "EXECABORT Transaction discarded because of: "
@@ -46,8 +57,6 @@ DISCARDED = "EXECABORT Transaction discarded because of: "
 KEYLESS = frozenset({"TIME", "SCAN", "INFO", "DBSIZE", "PING"})
 """Commands of the store that name no key. They go to the node of the table names."""
 IS_FULL = get(FULL)
-REDIRECTS_MAX = 4
-"""Most times that one read follows a new slot map at once; after that its caller pauses."""
 
 # ------------------------------------------------------------------------------------------ Streams
 
@@ -58,6 +67,7 @@ POLL_S = 0.1
 POLL_STREAMS_PER_S = 20_000
 """Most streams that are looked at in a second, however many there are."""
 
+_XREADS: list[Command] = [("XREAD", "one of several streams")]
 _Entries = Mapping[str, Sequence[StreamEntry]]
 
 
@@ -86,64 +96,44 @@ class StreamReads:
         until_s = now_s() + block_s
         while True:
             left_s = max(0.0, until_s - now_s())
-            reads: dict[tuple[Node, int], list[Mapping[str, str]]] = {}
+            reads: dict[tuple[Node, int], list[Command]] = {}
             for slot, streams in slots.items():
-                node = await self._nodes.node_of(slot)
-                reads.setdefault((node, slot if len(slots) <= BLOCKED_MAX else -1), []).append(
-                    streams
-                )
-            tasks = [
-                self._task(node, streams, count, left_s, pause_s)
-                for (node, _), streams in reads.items()
-            ]
+                place = await self._nodes.node_of(slot), slot if len(slots) <= BLOCKED_MAX else -1
+                reads.setdefault(place, []).append((*streams, *streams.values()))
+            tasks: list[asyncio.Task[_Entries]] = []
+            for (node, _), some in reads.items():
+                name = (node, *some, count, left_s > 0)
+                if name not in self._reads:
+                    read = self._read(node, some, count, left_s, pause_s)
+                    self._reads[name] = asyncio.ensure_future(read)
+                    self._reads[name].add_done_callback(_take_error)
+                tasks.append(self._reads[name])
             when = asyncio.FIRST_COMPLETED if left_s else asyncio.ALL_COMPLETED
             done, _ = await asyncio.wait(tasks, timeout=left_s or None, return_when=when)
-            entries = _results(done)
+            # What ends before the next call is kept for it, also if a lost node fails at once.
+            self._reads = {name: task for name, task in self._reads.items() if not task.done()}
+            # A node that is lost does not silence tables of other nodes.
+            entries = _joined(task.result() for task in done if task.exception() is None)
+            entries = entries or _joined(task.result() for task in done)
             if entries or now_s() >= until_s:
                 return entries
 
-    def _task(
-        self,
-        node: Node,
-        slots: Sequence[Mapping[str, str]],
-        count: int,
-        block_s: float,
-        pause_s: float,
-    ) -> asyncio.Task[_Entries]:
-        """Return the read of some streams after some positions that is under way, or begin one."""
-        key = (node, *(tuple(streams.items()) for streams in slots), count, block_s > 0)
-        if key not in self._reads:
-            read = self._read(node, slots, count, block_s, pause_s)
-            self._reads[key] = asyncio.ensure_future(read)
-            self._reads[key].add_done_callback(partial(self._ended, key))
-        return self._reads[key]
-
-    def _ended(self, key: object, task: asyncio.Task[_Entries]) -> None:
-        self._reads.pop(key, None)
-        if not task.cancelled():
-            task.exception()  # Perhaps no caller waits for it any more.
-
     async def _read(
-        self,
-        node: Node,
-        slots: Sequence[Mapping[str, str]],
-        count: int,
-        block_s: float,
-        pause_s: float,
+        self, node: Node, slots: Sequence[Command], count: int, block_s: float, pause_s: float
     ) -> _Entries:
         """Return the entries that come first at one node: Redis waits, or this looks again."""
         now_s = asyncio.get_running_loop().time
         until_s = now_s() + block_s
         wait_s = block_s if len(slots) == 1 else 0.0
         # Nought would wait for ever.
-        block = ("BLOCK", max(1, int(wait_s * 1000))) if wait_s > 0 else ()
+        block = ("BLOCK", max(1, int(wait_s * 1000))) if wait_s else ()
         commands: list[Command] = [
-            ("XREAD", "COUNT", count, *block, "STREAMS", *after, *after.values()) for after in slots
+            ("XREAD", "COUNT", count, *block, "STREAMS", *streams) for streams in slots
         ]
         while True:
             async with self._nodes.heed(node), node.lend(extra=True) as link:
                 replies = await link.exchange(commands, wait_s + self._timeout_s)
-                entries = _joined(map(_entries, replies))
+                entries = _joined(map(_entries, _checked(_XREADS * len(commands), replies)))
             if entries or wait_s or now_s() >= until_s:
                 return entries
             await asyncio.sleep(min(pause_s, until_s - now_s()))
@@ -157,10 +147,14 @@ class StreamReads:
             await asyncio.wait(tasks)
 
 
+def _take_error(task: asyncio.Task[_Entries]) -> None:
+    """Take an error that perhaps no caller waits for any more."""
+    if not task.cancelled():
+        task.exception()
+
+
 def _entries(reply: Reply) -> _Entries:
-    """Return the entries in an answer; raises one that is an error."""
-    if isinstance(reply, ReplyError):
-        raise translate_errors(reply, ("XREAD", "one of several streams"))
+    """Return the entries in an answer."""
     return {
         key.decode(): [
             (position.decode(), dict(zip(words[::2], words[1::2], strict=True)))
@@ -170,30 +164,16 @@ def _entries(reply: Reply) -> _Entries:
     }
 
 
-def _results(done: Iterable[asyncio.Task[_Entries]]) -> _Entries:
-    """Return what some reads have brought; if none has, raise the error of one.
-
-    A node that is lost does not silence tables of other nodes.
-    """
-    ended = list(done)
-    entries = _joined(task.result() for task in ended if task.exception() is None)
-    return entries or _joined(task.result() for task in ended)
-
-
 def _joined(some: Iterable[_Entries]) -> _Entries:
     return {key: stream for entries in some for key, stream in entries.items()}
 
 
 # ----------------------------------------------------------------------------------- Memory reserve
-# Memory set aside in Redis, and given back when it is full, so that a full store can be emptied.
-#
 # At `maxmemory` Redis refuses every MULTI, also one that only deletes or reads; single commands
 # that delete are allowed. So a string of nothing is kept, and a client that is refused deletes it:
 # then reads, commits, releases and the collector go on. A key shows to all that the store was full:
-# changes that let it grow wait until it has room for a new reserve and as much again.
-#
-# Nothing is remembered here: every process does the same. Each key has the first tag of its node.
-# What the node holds under its other tags came from another node of a cluster, and is deleted.
+# changes that let it grow wait until it has room for a new reserve and as much again. Each key has
+# the first tag of its node. What lies under other tags came from another node, and is deleted.
 
 SHARE_MAX = 16
 """The reserve is at most such a part of `maxmemory`, so that a small store has room for tables."""
@@ -202,41 +182,20 @@ Send = Callable[[list[Command]], Awaitable[list[Reply]]]
 """Sends single commands and returns the answers, errors among them as values."""
 
 
-def questions(tag: str) -> list[Command]:
-    """Return what `health_of` needs to know of a Redis."""
-    return [("INFO",), ("EXISTS", FULL + tag)]
-
-
-def health_of(info: Reply, full: Reply, replicas_wanted: int = 0) -> StoreHealth:
-    """Return what a Redis reports of itself, by its answers to `questions`."""
-    if isinstance(info, ReplyError):
-        return StoreHealth(full=full == 1)
-    fields = dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
-    states = {
-        "append-only file": fields.get("aof_last_write_status", "ok"),
-        "snapshot": fields.get("rdb_last_bgsave_status", "ok"),
-    }
-    failures = [f"cannot write its {name}" for name, state in states.items() if state != "ok"]
-    return StoreHealth(
-        policy=fields.get("maxmemory_policy", StoreHealth().policy),
-        memory_bytes=int(fields.get("used_memory", 0)),
-        memory_max_bytes=int(fields.get("maxmemory", 0)),
-        full=full == 1,
-        append_only=fields.get("aof_enabled", "1") == "1",
-        write_failure=", ".join(failures),
-        replicas=int(fields.get("connected_slaves", 0)),
-        replicas_wanted=replicas_wanted,
-    )
+def _health(replies: Sequence[Reply], replicas_wanted: int = 0) -> StoreHealth:
+    """Return what a Redis reports of itself as answers to `INFO` and to whether it is full."""
+    info = b"" if isinstance(replies[0], ReplyError) else replies[0]
+    return StoreHealth.of_info(info, full=replies[1] == 1, replicas_wanted=replicas_wanted)
 
 
 async def keep_reserve(send: Send, tags: Sequence[str], size_max_bytes: int) -> None:
     """Set at most this memory aside if there is room for it twice; then adds go on, too."""
     reserve, full = RESERVE + tags[0], FULL + tags[0]
     strays = [delete(RESERVE + tag, FULL + tag) for tag in tags[1:]]
-    info, is_full, present, *_ = await send([*questions(tags[0]), ("STRLEN", reserve), *strays])
+    info, is_full, present, *_ = await send([INFO, ("EXISTS", full), ("STRLEN", reserve), *strays])
     if isinstance(present, ReplyError):
         return  # It starts, or has its keys elsewhere by now: the next round keeps it.
-    health = health_of(info, is_full)
+    health = _health((info, is_full))
     wanted = min(size_max_bytes, health.memory_max_bytes // SHARE_MAX)
     room = health.memory_max_bytes - health.memory_bytes + present
     if not wanted and (present or health.full):
@@ -272,39 +231,36 @@ def _slots(nodes: Nodes, commands: Iterable[Command], home: int | None = None) -
     return [home if slot is None else slot for slot in slots]
 
 
+@dataclass(slots=True, eq=False)
 class RedisSession:
     """One try of one transaction. What it watches and writes has one slot."""
 
-    def __init__(
-        self, nodes: Nodes, stack: AsyncExitStack, timeout_s: float, wait_replicas: int
-    ) -> None:
-        """Touch no node; links that are lent go back with `stack`."""
-        self._nodes = nodes
-        self._stack = stack
-        self._timeout_s = timeout_s
-        self._wait_replicas = wait_replicas
-        self._links: dict[Node, Link] = {}
-        self._watching: Link | None = None
-        self._watched: int | None = None
-        """The slot of what it watches."""
-        self._home: int | None = None
-        """The slot whose node gets the commands without a key."""
-        self.at: Node | None = None
-        """The node of the transaction."""
+    nodes: Nodes
+    stack: AsyncExitStack
+    """Gives links that are lent back."""
+    timeout_s: float
+    wait_replicas: int
+    links: dict[Node, Link] = field(default_factory=dict)
+    """The first is that to the node of the transaction."""
+    watching: Link | None = None
+    watched: int | None = None
+    """The slot of what it watches."""
+    home: int | None = None
+    """The slot whose node gets the commands without a key."""
 
     async def look(self, watch: Sequence[str], reads: Sequence[Command]) -> list[Reply]:
         """Watch and read in one round trip; then read what other nodes have."""
-        node = self._nodes.only
+        node = self.nodes.only
         if node is not None:
             return await self._ask(node, watch, reads)
         if watch:
-            (slot,) = {*map(self._nodes.slot_of, watch)}
-            assert self._watched in {None, slot}, f"a transaction watches two slots: {watch}"
-            self._watched = self._home = slot
-        slots = _slots(self._nodes, reads, self._home)
-        if self._home is None:
-            self._home = slots[0]
-        owners = [await self._nodes.node_of(slot) for slot in (self._home, *slots)]
+            (slot,) = {*map(self.nodes.slot_of, watch)}
+            assert self.watched in {None, slot}, f"a transaction watches two slots: {watch}"
+            self.watched = self.home = slot
+        slots = _slots(self.nodes, reads, self.home)
+        if self.home is None:
+            self.home = slots[0]
+        owners = [await self.nodes.node_of(slot) for slot in (self.home, *slots)]
         replies: list[Reply] = [None] * len(reads)
         # The home first: what other nodes answer must not be older than the watch.
         for node in dict.fromkeys(owners):
@@ -320,51 +276,46 @@ class RedisSession:
 
     async def _ask(self, node: Node, watch: Sequence[str], reads: Sequence[Command]) -> list[Reply]:
         """Watch and read at one node, in one round trip."""
-        async with self._nodes.heed(node):
+        async with self.nodes.heed(node):
             link = await self._link(node)
             commands = [("WATCH", *watch), *reads] if watch else reads
             if watch:
-                self._watching = link
-            replies = _answers(commands, await link.exchange(commands, self._timeout_s))
+                self.watching = link
+            replies = _checked(commands, await link.exchange(commands, self.timeout_s))
         return replies[1:] if watch else replies
 
     async def execute(self, effects: Sequence[Command], *, durable: bool = False) -> bool:
         """Send MULTI … EXEC to the node of the slot, and wait for its replicas if asked."""
-        node = self._nodes.only
+        node = self.nodes.only
         if node is None:
             keys = (effect[1:] if effect[0] == "DEL" else effect[1:2] for effect in effects)
-            (slot,) = {self._nodes.slot_of(str(key)) for some in keys for key in some}
-            assert self._watched in {None, slot}, f"a transaction writes another slot: {effects}"
-            node = await self._nodes.node_of(slot)
-        wanted = self._wait_replicas if durable else 0
-        wait: Command = ("WAIT", wanted, int(self._timeout_s * 1000))
+            (slot,) = {self.nodes.slot_of(str(key)) for some in keys for key in some}
+            assert self.watched in {None, slot}, f"a transaction writes another slot: {effects}"
+            node = await self.nodes.node_of(slot)
+        wanted = self.wait_replicas if durable else 0
+        wait: Command = ("WAIT", wanted, int(self.timeout_s * 1000))
         commands = [MULTI, *effects, EXEC, *[wait] * bool(wanted)]
-        async with self._nodes.heed(node):
+        async with self.nodes.heed(node):
             link = await self._link(node)
-            assert self._watching in {None, link}, "the node of the slot has changed"
+            assert self.watching in {None, link}, "the node of the slot has changed"
             try:
-                replies = await link.exchange(commands, self._timeout_s * (1 + bool(wanted)))
+                replies = await link.exchange(commands, self.timeout_s * (1 + bool(wanted)))
             except LinkLostError as error:
                 raise LinkLostError(str(error), sent=True) from error
-            self._watching = None
+            self.watching = None
             is_executed = _is_executed(effects, replies)
-        if is_executed and wanted and replies[-1] < wanted:
-            reason = f"{replies[-1]} of {wanted} replicas have the change"
-            raise LinkLostError(reason, sent=True)
+            if is_executed and wanted and replies[-1] < wanted:
+                # Perhaps no primary any more: `heed` looks for the one that is.
+                reason = f"{replies[-1]} of {wanted} replicas have the change"
+                raise LinkLostError(reason, sent=True)
         return is_executed
-
-    async def leave(self) -> None:
-        """Watch no key any more."""
-        if self._watching is not None and self._watching.is_connected:
-            await self._watching.exchange([UNWATCH], self._timeout_s)
 
     async def _link(self, node: Node) -> Link:
         """Return the link to a node. A second one waits for no permit: others wait for ours."""
-        link = self._links.get(node)
+        link = self.links.get(node)
         if link is None:
-            self.at = self.at or node
-            lent = node.lend(extra=bool(self._links))
-            link = self._links[node] = await self._stack.enter_async_context(lent)
+            lent = node.lend(extra=bool(self.links))
+            link = self.links[node] = await self.stack.enter_async_context(lent)
         return link
 
 
@@ -398,19 +349,10 @@ class RedisKeyspace:
         wait_replicas: int = 0,
         reserve_bytes: int = 0,
     ) -> None:
-        """Connect later.
-
-        Args:
-            url: Any form of `store.url`.
-            connections_max: Most links to one node for reads and changes; streams have their own.
-            timeout_s: Longest wait for one answer.
-            wait_replicas: Replicas of the node that must have a durable change.
-            reserve_bytes: Memory to set aside in each node, if its memory is bounded.
-        """
-        self._nodes = nodes_of(parse_url_of_store(url), connections_max, timeout_s)
+        """Connect later; `StoreSettings` explains the limits, which are those of each node."""
+        self._nodes = nodes_of(url, connections_max, timeout_s)
         self._streams = StreamReads(self._nodes, timeout_s)
-        self._timeout_s = timeout_s
-        self._wait_replicas = wait_replicas
+        self._timeout_s, self._wait_replicas = timeout_s, wait_replicas
         self._reserve_bytes = reserve_bytes
 
     @asynccontextmanager
@@ -421,10 +363,11 @@ class RedisKeyspace:
             try:
                 yield session
             except StoreBusyError as error:
-                if session.at is not None:
-                    await self._make_room(session.at, error)
+                for node in [*session.links][:1]:
+                    await self._make_room(node, error)
                 raise
-            await session.leave()
+            if session.watching is not None and session.watching.is_connected:
+                await session.watching.exchange([UNWATCH], self._timeout_s)
 
     async def fetch(self, batches: Sequence[Sequence[Command]]) -> list[list[Reply]]:
         """Read batches, each at one moment; one round trip for each node, all at once."""
@@ -434,13 +377,12 @@ class RedisKeyspace:
             return await self._read(self._nodes.only, batches)
         if len(batches) == 1 and batches[0][0][0] == "SCAN":
             return [[await self._scan(batches[0][0])]]
-        for redirects_left in reversed(range(REDIRECTS_MAX)):
-            try:
-                return await self._read_slots(batches)
-            except StoreBusyError as error:
-                if not str(error).startswith("MOVED ") or not redirects_left:
-                    raise
-        raise AssertionError
+        try:
+            return await self._read_slots(batches)
+        except StoreBusyError as error:
+            if not str(error).startswith("MOVED "):
+                raise
+        return await self._read_slots(batches)  # By a new slot map; then the caller pauses.
 
     async def wait_entries(
         self, after: Mapping[str, str], count: int, block_s: float
@@ -470,13 +412,13 @@ class RedisKeyspace:
 
     async def _health_of(self, node: Node) -> tuple[StoreHealth, float]:
         """Return what a node reports of itself, and its time."""
-        now, info, full = await self._send(node, [TIME, *questions(node.tags[0])])
-        health = health_of(info, full, self._wait_replicas)
+        now, *replies = await self._send(node, [TIME, INFO, ("EXISTS", FULL + node.tags[0])])
+        health = _health(replies, self._wait_replicas)
         unused = [] if self._wait_replicas else ["wait"]
         if self._nodes.only is not None:
             unused.append("cluster|slots")
         async with self._nodes.heed(node), node.lend(extra=True) as link:
-            lacks = await missing_rights(link, self._timeout_s, unused=unused)
+            lacks = await missing_rights(link, self._timeout_s, unused)
         return replace(health, lacks=lacks), 0.0 if isinstance(now, ReplyError) else time_s(now)
 
     async def keep_reserve(self) -> None:
@@ -558,23 +500,53 @@ async def _all(work: Iterable[Awaitable[None]]) -> None:
             raise result
 
 
+# ------------------------------------------------------------------------------------------- Rights
+
+
+async def missing_rights(link: Link, timeout_s: float, unused: Sequence[str]) -> tuple[str, ...]:
+    """Return the rights of the store, but those unused, that a user lacks, as ACL rules name them.
+
+    Redis decides when a command enters a transaction. This one is never executed: the link is
+    closed. Keys that may not be reached are `~neve:*`.
+    """
+    try:
+        opened = await link.exchange(list(TRANSACTION_QUESTIONS.values()), timeout_s)
+        lacks = _denied(TRANSACTION_QUESTIONS, opened)
+        if not isinstance(opened[-1], ReplyError):
+            lacks += _denied(
+                RIGHT_QUESTIONS, await link.exchange(list(RIGHT_QUESTIONS.values()), timeout_s)
+            )
+    finally:
+        await link.disconnect()
+    return tuple(right for right in dict.fromkeys(lacks) if right not in unused)
+
+
+def _denied(asked: Mapping[str, Command], answers: Sequence[Reply]) -> list[str]:
+    # `EXEC` is refused in a longer sentence, which gives this reason.
+    texts = [text_of(reply) if isinstance(reply, ReplyError) else "" for reply in answers]
+    denied = [(right, text) for right, text in zip(asked, texts, strict=True) if DENIED in text]
+    return [f"~{STORE_KEYS}" if _OF_KEY.search(text) else right for right, text in denied]
+
+
 # ------------------------------------------------------------------------------------------ Answers
 
 
 def _unpacked(batches: Sequence[Sequence[Command]], replies: list[Reply]) -> list[list[Reply]]:
     """Return the answers to batches; raises the first error among them."""
+    if len(replies) == len(batches):  # Of one command each.
+        return [[reply] for reply in _checked([batch[0] for batch in batches], replies)]
     results: list[list[Reply]] = []
     start = 0
     for batch in batches:
         end = start + (1 if len(batch) == 1 else len(batch) + 2)
         if len(batch) > 1:  # What precedes the answers is only of interest if it is an error.
-            _answers(((),) * (end - start), replies[start:end])
-        results.append(_answers(batch, replies[start:end] if len(batch) == 1 else replies[end - 1]))
+            _checked(((),) * (end - start), replies[start:end])
+        results.append(_checked(batch, replies[start:end] if len(batch) == 1 else replies[end - 1]))
         start = end
     return results
 
 
-def _answers(commands: Sequence[Command], replies: list[Reply]) -> list[Reply]:
+def _checked(commands: Sequence[Command], replies: list[Reply]) -> list[Reply]:
     """Return answers; raises the first error among them."""
     for command, reply in zip(commands, replies, strict=True):
         if isinstance(reply, ReplyError):
@@ -583,12 +555,7 @@ def _answers(commands: Sequence[Command], replies: list[Reply]) -> list[Reply]:
 
 
 def translate_errors(error: ReplyError, command: Command = ()) -> Exception:
-    """Return our error for an error answer of Redis; nothing was written.
-
-    Args:
-        error: The answer.
-        command: The command that it answers, if that is known.
-    """
+    """Return our error for an answer of Redis, perhaps to a command; nothing was written."""
     text = text_of(error).removeprefix(DISCARDED)
     if text.startswith(TRANSIENT):
         return StoreBusyError(text)
@@ -598,4 +565,9 @@ def translate_errors(error: ReplyError, command: Command = ()) -> Exception:
             f"{command[1]!s}: the stored value is of another type than {command[0]!s} reads"
             f" ({text}); run `neve fsck`"
         )
-    return MetadataError(f"Redis refuses: {explained(text)}")
+    if text.startswith(DENIED):
+        text += (
+            "; `neve redis-acl` prints the rights that the user in store.url needs, and"
+            " `ACL SETUSER` gives them"
+        )
+    return MetadataError(f"Redis refuses: {text}")

@@ -1,17 +1,17 @@
 """The servers of a store: which one owns a slot, and a pool of connections to each.
 
-    Node           one server, and the pool of redis-py for it
-    Nodes          a Redis by its address, or the primary that Sentinels name
+    Node, Nodes    one server and the pool of redis-py for it; all servers of a store
+    _Primary       the primary that Sentinels name
     ClusterNodes   the primaries of a Redis Cluster, by the slot map of redis-py
 
 A pool asks for the primary again with each new connection, so a fail-over needs no restart.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from typing import Any
 
@@ -21,24 +21,21 @@ from redis.asyncio.cluster import ClusterNode, NodesManager
 from redis.asyncio.connection import ConnectionPool
 from redis.asyncio.sentinel import Sentinel
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
-from redis.exceptions import MovedError, RedisClusterException
+from redis.exceptions import RedisClusterException
 from redis.maint_notifications import MaintNotificationsConfig
 
 from common.errors import MetadataError
 from common.metadata.keyspace import LinkLostError, StoreBusyError
-from common.metadata.redis.address import (
-    CLUSTER_FORM,
-    SENTINEL_FORM,
-    ClusterSeeds,
-    RedisAddress,
-    SentinelService,
-    StoreSource,
-)
 from common.metadata.redis.connection import (
+    CLUSTER_FORM,
     DEMOTED,
     ELSEWHERE,
+    SENTINEL_FORM,
     Link,
+    RedisAddress,
+    StoreServers,
     link_arguments,
+    parse_url_of_store,
     text_of,
     why_unreachable,
 )
@@ -48,30 +45,17 @@ LOOKUP_WAIT_S = 2.0
 _UNBOUNDED = 1 << 30
 _NO_NOTIFICATIONS = MaintNotificationsConfig(enabled=False)
 
-Open = Callable[[Link], Awaitable[None]]
-"""Connects a link."""
-
 
 class Node:
     """One server, and the connections to it. Every idle one is whole and watches nothing."""
 
-    def __init__(
-        self, address: RedisAddress, connections_max: int, timeout_s: float, open_link: Open
-    ) -> None:
-        """Create a node without connections.
-
-        Args:
-            address: Of the server, or how to log in at the server that `open_link` finds.
-            connections_max: Most connections for reads and changes; streams have their own.
-            timeout_s: Longest wait for a connection.
-            open_link: Connects a link.
-        """
+    def __init__(self, address: RedisAddress, connections_max: int, timeout_s: float) -> None:
+        """Create a node with so many connections for reads and changes; streams have their own."""
         self.address = address
         self.tags: Sequence[str] = ("",)
         """Endings of the keys under which it may hold something of its own; it uses the first."""
         self.retired = False
         """Whether no slot is there any more."""
-        self._open = open_link
         self._pool = ConnectionPool(
             max_connections=_UNBOUNDED,
             maint_notifications_config=_NO_NOTIFICATIONS,
@@ -92,7 +76,11 @@ class Node:
             link: Link = self._pool.get_available_connection()  # type: ignore[no-untyped-call]  # redis-py's own
             try:
                 if fresh or not await link.is_clean():
-                    await self._connect(link)
+                    await link.disconnect()
+                    await self._open(link)
+                    if link.address != self._primary:
+                        self._primary = link.address
+                        await self.close_idle()  # They lead to an earlier primary.
                 yield link
                 if self.retired or link.address != self._primary:
                     await link.disconnect()
@@ -105,39 +93,31 @@ class Node:
             finally:
                 await self._pool.release(link)
 
-    async def _connect(self, link: Link) -> None:
-        await link.disconnect()
-        await self._open(link)
-        if link.address != self._primary:
-            self._primary = link.address
-            await self.close_idle()  # They lead to an earlier primary.
+    async def _open(self, link: Link) -> None:
+        """Connect to a server that must be able to hold a store."""
+        await link.open()
+        kind, form = _OTHERS.get(link.server[b"mode"], ("", ""))
+        if kind:
+            raise MetadataError(f"{link.address} is a {kind}: write store.url as {form}")
 
     async def close_idle(self) -> None:
         """Close all connections that are not lent."""
         await self._pool.disconnect(inuse_connections=False)
 
 
-def nodes_of(source: StoreSource, connections_max: int, timeout_s: float) -> "Nodes":
-    """Return the servers of a store, none of them connected."""
-    if isinstance(source, ClusterSeeds):
-        return ClusterNodes(source, connections_max, timeout_s)
-    if isinstance(source, SentinelService):
-        sentinels = _Sentinels(source, timeout_s)
-        return Nodes([Node(source.primary, connections_max, timeout_s, sentinels.open)])
-    return Nodes([Node(source, connections_max, timeout_s, _open_single)])
-
-
-# --------------------------------------------------------------------------------- One Redis
+_OTHERS = {
+    b"sentinel": ("Sentinel, which holds no data", SENTINEL_FORM),
+    b"cluster": ("node of a Redis Cluster", CLUSTER_FORM),
+}
 
 
 class Nodes:
     """The servers of a store. Here the one that has everything."""
 
-    def __init__(self, nodes: Sequence[Node] = ()) -> None:
-        """Use one node for everything."""
-        self.only: Node | None = nodes[0] if nodes else None
-        """The node that has everything; None: slots decide."""
-        self._every = nodes
+    def __init__(self, only: Node | None) -> None:
+        """Use one node for everything; None: slots decide."""
+        self.only = only
+        self._every: Sequence[Node] = [only] if only else []
 
     def slot_of(self, key: str) -> int:
         """Return the slot of a key."""
@@ -175,18 +155,17 @@ class Nodes:
             await node.close_idle()
 
 
-async def _open_single(link: Link) -> None:
-    """Connect to a server that must be able to hold a store."""
-    await link.open()
-    mode = link.server.get(b"mode")
-    if mode == b"sentinel":
-        raise MetadataError(
-            f"{link.address} is a Sentinel, which holds no data: write store.url as {SENTINEL_FORM}"
-        )
-    if mode == b"cluster":
-        raise MetadataError(
-            f"{link.address} is a node of a Redis Cluster: write store.url as {CLUSTER_FORM}"
-        )
+def nodes_of(url: str, connections_max: int, timeout_s: float) -> Nodes:
+    """Return the servers of a store, none of them connected."""
+    source = parse_url_of_store(url)
+    if isinstance(source, RedisAddress):
+        return Nodes(Node(source, connections_max, timeout_s))
+    if source.service:
+        return Nodes(_Primary(source, connections_max, timeout_s))
+    return ClusterNodes(source, connections_max, timeout_s)
+
+
+# ---------------------------------------------------------------------------------------- Sentinels
 
 
 class _IgnorantError(LinkLostError):
@@ -203,44 +182,36 @@ _NOT_FOUND = {
 """Problem → how it is reported if it is the one that matters most."""
 
 
-class _Sentinels:
-    """Finds a primary by its Sentinels, in the steps that Redis asks of clients.
+class _Primary(Node):
+    """A primary that is found by its Sentinels, in the steps that Redis asks of clients.
 
     `Sentinel.discover_master` believes the first Sentinel that answers. This asks the next one if
     the server that it names does not serve as primary.
     """
 
-    def __init__(self, service: SentinelService, timeout_s: float) -> None:
-        self._service = service
+    def __init__(self, servers: StoreServers, connections_max: int, timeout_s: float) -> None:
+        super().__init__(servers.login, connections_max, timeout_s)
+        self._service = servers.service
         self._wait_s = min(timeout_s, LOOKUP_WAIT_S)
-        self._sentinels = list(service.sentinels)
+        self._sentinels = list(servers.known)
 
-    async def open(self, link: Link) -> None:
-        """Connect a link to the primary.
-
-        Raises:
-            LinkLostError: No Sentinel answers, or none knows the service.
-            StoreBusyError: The primary that Sentinels name does not serve as one.
-        """
+    async def _open(self, link: Link) -> None:
         problems: dict[RedisAddress, LinkLostError] = {}
         for sentinel in list(self._sentinels):
             subject = sentinel
             try:
                 subject = await self._primary_of(sentinel)
                 if subject not in problems:
-                    await _open_primary(link, subject)
+                    await self._open_primary(link, subject)
                     self._sentinels.remove(sentinel)  # It is asked first next time.
                     self._sentinels.insert(0, sentinel)
                     return
             except LinkLostError as error:
                 problems[subject] = error
-        kind, form = next(
-            (kind, form)
-            for kind, form in _NOT_FOUND.items()
-            if any(isinstance(problem, kind) for problem in problems.values())
-        )
-        texts = [str(problem) for problem in problems.values() if isinstance(problem, kind)]
-        raise kind(form.format(self._service.name, "; ".join(texts)))
+        for kind, form in _NOT_FOUND.items():
+            texts = [str(problem) for problem in problems.values() if isinstance(problem, kind)]
+            if texts:
+                raise kind(form.format(self._service, "; ".join(texts)))
 
     async def _primary_of(self, sentinel: RedisAddress) -> RedisAddress:
         """Return the address of the primary that a Sentinel names."""
@@ -257,35 +228,29 @@ class _Sentinels:
             if "unknown command" in str(error):
                 raise _IgnorantError(f"{sentinel} is no Sentinel") from error
             raise LinkLostError(why_unreachable(sentinel, error)) from error
-        name = self._service.name
-        if name not in services:
+        if self._service not in services:
             raise _IgnorantError(f"{sentinel} knows {', '.join(sorted(services)) or 'none'}")
-        state = services[name]
-        primary = replace(self._service.primary, host=state["ip"], port=int(state["port"]))
-        if not Sentinel([]).check_master_state(state, name):  # type: ignore[no-untyped-call]  # redis-py's own
+        state = services[self._service]
+        primary = replace(self.address, host=state["ip"], port=int(state["port"]))
+        if not Sentinel([]).check_master_state(state, self._service):  # type: ignore[no-untyped-call]  # redis-py's own
             raise StoreBusyError(f"{primary} is down, as {sentinel} reports")
         return primary
 
-
-async def _open_primary(link: Link, primary: RedisAddress) -> None:
-    """Connect a link to a server that serves as primary.
-
-    Raises:
-        StoreBusyError: It does not.
-    """
-    link.address = primary
-    link.host, link.port = primary.host, primary.port
-    try:
-        await _open_single(link)
-    except LinkLostError as error:
-        raise StoreBusyError(str(error)) from error
-    # The role as `ROLE` reports it. It comes with the greeting, and needs no right.
-    if link.server.get(b"role") != b"master":
-        await link.disconnect()
-        raise StoreBusyError(f"{primary} is a replica by now")
+    async def _open_primary(self, link: Link, primary: RedisAddress) -> None:
+        """Connect a link to a server that serves as primary; raise `StoreBusyError` if not."""
+        link.address = primary
+        link.host, link.port = primary.host, primary.port
+        try:
+            await super()._open(link)
+        except LinkLostError as error:
+            raise StoreBusyError(str(error)) from error
+        # The role as `ROLE` reports it. It comes with the greeting, and needs no right.
+        if link.server.get(b"role") != b"master":
+            await link.disconnect()
+            raise StoreBusyError(f"{primary} is a replica by now")
 
 
-# ------------------------------------------------------------------------------ A Redis Cluster
+# ---------------------------------------------------------------------------------- A Redis Cluster
 
 
 TAGGED_SLOTS = range(0, REDIS_CLUSTER_HASH_SLOTS, 64)
@@ -298,6 +263,19 @@ def tag_of_slot(slot: int) -> str:
     return next(str(number) for number in count() if key_slot(b"%d" % number) == slot)
 
 
+class _Member(Node):
+    """A node of a cluster."""
+
+    async def _open(self, link: Link) -> None:
+        try:
+            await link.open()
+        except LinkLostError as error:
+            raise StoreBusyError(
+                f"a node of the Redis Cluster does not answer ({error}): a fail-over may be under"
+                " way"
+            ) from error
+
+
 class ClusterNodes(Nodes):
     """The primaries of a Redis Cluster, and the slot map of redis-py as a node gave it last.
 
@@ -305,19 +283,13 @@ class ClusterNodes(Nodes):
     doubtful. It is read again before it is used, since a replica may have taken over.
     """
 
-    def __init__(self, seeds: ClusterSeeds, connections_max: int, timeout_s: float) -> None:
-        """Create the nodes that the map names later.
-
-        Args:
-            seeds: Nodes that can be asked for the map, besides those in it.
-            connections_max: Most connections to each node.
-            timeout_s: Longest wait for one answer.
-        """
-        super().__init__()
+    def __init__(self, servers: StoreServers, connections_max: int, timeout_s: float) -> None:
+        """Create the nodes that the map names later; the seeds can be asked for it, too."""
+        super().__init__(None)
         wait_s = min(timeout_s, LOOKUP_WAIT_S)
-        first = seeds.nodes[0]
+        first = servers.known[0]
         arguments = link_arguments(first, wait_s) | {"socket_timeout": wait_s}
-        self._seeds = [ClusterNode(node.host, node.port, **arguments) for node in seeds.nodes]
+        self._seeds = [ClusterNode(node.host, node.port, **arguments) for node in servers.known]
         self._map = NodesManager(
             self._seeds,
             require_full_coverage=False,
@@ -326,7 +298,8 @@ class ClusterNodes(Nodes):
             # A node that does not know its own host is reached where the seed is.
             address_remap=lambda at: (at[0] if at[0] not in (None, "?") else first.host, at[1]),
         )
-        self._login, self._connections_max, self._timeout_s = first, connections_max, timeout_s
+        self._new_node = partial(_Member, connections_max=connections_max, timeout_s=timeout_s)
+        self._login = first
         self._nodes: dict[str, Node] = {}
         self._is_doubtful = True
         self._silent: str | None = None
@@ -351,24 +324,20 @@ class ClusterNodes(Nodes):
         return self._every
 
     async def _doubt(self, node: Node, error: LinkLostError) -> None:
-        """Read the map again before it is used, or correct the slot that an answer names."""
+        """Read the map again before it is used."""
         text = str(error)
         if not isinstance(error, StoreBusyError) or "does not answer" in text:
             self._is_doubtful, self._silent = True, str(node.address)
-        elif text.startswith("MOVED ") and ":" in text.split()[-1].lstrip(":"):
-            await self._map.move_slot(MovedError(text.removeprefix("MOVED ")))
-            await self._follow_map()
         elif text.startswith(ELSEWHERE):
             self._is_doubtful = True
 
     async def _refresh(self) -> None:
-        if not self._is_doubtful:
-            return
-        async with self._asking:
-            if self._is_doubtful:
-                await self._read_map()
-                await self._follow_map()
-                self._is_doubtful, self._silent = False, None
+        while self._is_doubtful:
+            async with self._asking:
+                if self._is_doubtful:
+                    await self._read_map()
+                    await self._follow_map()
+                    self._is_doubtful, self._silent = False, None
 
     async def _read_map(self) -> None:
         """Ask one node after the other for the map, the silent one last."""
@@ -408,19 +377,7 @@ class ClusterNodes(Nodes):
             if name not in self._nodes:
                 owner = self._map.nodes_cache[name]
                 address = replace(self._login, host=owner.host, port=int(owner.port))
-                self._nodes[name] = Node(
-                    address, self._connections_max, self._timeout_s, _open_node
-                )
+                self._nodes[name] = self._new_node(address)
             tagged = [slot for slot in own if slot in TAGGED_SLOTS] or [min(own)]
             self._nodes[name].tags = [f":{{{tag_of_slot(slot)}}}" for slot in sorted(tagged)]
         self._every = [self._nodes[name] for name in sorted(self._nodes)]
-
-
-async def _open_node(link: Link) -> None:
-    """Connect to a node of a cluster."""
-    try:
-        await link.open()
-    except LinkLostError as error:
-        raise StoreBusyError(
-            f"a node of the Redis Cluster does not answer ({error}): a fail-over may be under way"
-        ) from error

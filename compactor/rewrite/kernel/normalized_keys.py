@@ -38,8 +38,12 @@ _KEPT_BYTES = np.array(
 _DECIMAL_BYTES = 33
 
 
-class LongKeyError(Exception):
-    """A text of a key is longer than the kernel's limit; the general way supports it."""
+class UnsupportedRowsError(Exception):
+    """Rows that the kernel does not support; the general way does."""
+
+
+class LongKeyError(UnsupportedRowsError):
+    """A text of a key is longer than the kernel's limit."""
 
 
 def levels_per_column(kind: KeyType) -> int:
@@ -268,6 +272,8 @@ class RowGroup:
     """An upper bound on its keys."""
     skip: int = 0
     """Rows of the stored row group before these; above 0 in later pieces of a row group."""
+    affected: bool = False
+    """Whether the job's transform may change a row of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,7 +360,7 @@ def _bounds(
     highs: list[bytes] = []
     low_known = high_known = True
     for place, arrow in zip(places, arrows, strict=True):
-        ends = _ends(group.column(place), arrow) if place is not None else (None, None)
+        ends = column_ends(group.column(place), arrow) if place is not None else (None, None)
         low_known, high_known = (
             low_known and ends[0] is not None,
             high_known and ends[1] is not None,
@@ -371,7 +377,9 @@ def _bounds(
     return low, high
 
 
-def _ends(column: pq.ColumnChunkMetaData, arrow: pa.DataType) -> tuple[bytes | None, bytes | None]:
+def column_ends(
+    column: pq.ColumnChunkMetaData, arrow: pa.DataType
+) -> tuple[bytes | None, bytes | None]:
     """Return the encoded least and greatest value of a column; None: unknown."""
     stats = column.statistics
     if stats is None or not stats.has_min_max or not stats.has_null_count:

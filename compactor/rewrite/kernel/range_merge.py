@@ -306,6 +306,8 @@ class MergeContext:
     """Shared with the thread that decodes ahead."""
     at_once: bool = False
     """Whether all rows are merged in one step; row groups need not be by key then."""
+    deletes: bool = False
+    """Whether a transform deletes the rows that it affects."""
 
 
 class RangeMerge:
@@ -332,7 +334,7 @@ class RangeMerge:
         self._tally, self._mark = context.tally, context.mark
         self._step_bytes = min(context.step_bytes, STEP_BYTES)
         self._full_bytes = min(context.full_bytes, FULL_BYTES)
-        self._at_once = context.at_once
+        self._at_once, self._deletes = context.at_once, context.deletes
         self._start = None if work.start is None else self._words(work.start)
         self._end = None if work.end is None else self._words(work.end)
         # Row groups with unknown bounds come first, because they may have any key.
@@ -347,7 +349,7 @@ class RangeMerge:
         Raises:
             InputError: An input cannot be read.
             StatisticsError: The statistics of an input are wrong.
-            LongKeyError: A key is too long for the kernel.
+            UnsupportedRowsError: A key is too long, or only Spark can evaluate an expression.
         """
         for settled in ordered_map("merge", self._calls()):
             self._tally.counts = sum_counts(self._tally.counts, settled.counts)
@@ -417,12 +419,19 @@ class RangeMerge:
         if self._end is not None:
             end = rows_before(held.levels, held.rows, self._end, after=True)
         self._row_bytes = max(self._row_bytes, held.size_bytes / max(1, held.rows))
+        if held.affected is not None:
+            self._count_affected(int(np.count_nonzero(held.affected[begin:end])))
         held.done, held.rows = begin, end
         self._mark.add(group.size_bytes * (end - begin) // max(1, group.rows), end - begin)
         if begin >= end:
             return 0
         self._held.append(held)
         return end - begin
+
+    def _count_affected(self, rows: int) -> None:
+        """Count rows of the range; another range counts the other rows of the row group."""
+        more = RowCounts(deleted=rows) if self._deletes else RowCounts(changed=rows)
+        self._tally.counts = sum_counts(self._tally.counts, more)
 
     def _check_statistics(self, group: RowGroup, held: DecodedRows) -> None:
         if held.rows == 0:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import polars as pl
 import pyarrow as pa
@@ -20,7 +21,7 @@ from common.errors import InputError, RequestError, VerificationError
 from common.model.key_values import KeyType
 from common.parquet.file_inspection import open_table_file
 from common.parquet.location import Location, storage_error
-from common.rows.conform import conform, null_array
+from common.rows.conform import Flags, conform, null_array
 from common.rows.key_encoding import Fill, encode_column, encode_keys, filled
 from common.rows.row_facts import (
     RowFacts,
@@ -105,6 +106,25 @@ EXCERPT_BYTES_MIN = 16 * 1024**2
 """Stored bytes of a row group below which all pages are read for a piece."""
 
 
+class RowGroupChange(Protocol):
+    """The change of decoded rows by a transform; keys stay as they are."""
+
+    def apply(
+        self, frame: pl.DataFrame, rest: pa.Table | None, groups: Sequence[RowGroup]
+    ) -> tuple[pl.DataFrame, pa.Table | None, Flags]:
+        """Return rows after the change, and which of them it affects.
+
+        Args:
+            frame: Columns that Polars supports, in the order of the files.
+            rest: The other columns.
+            groups: The row groups that the rows are from, in this order.
+
+        Raises:
+            UnsupportedRowsError: Only the general way can change them.
+        """
+        ...
+
+
 class Reader:
     """One input, read by row groups."""
 
@@ -114,6 +134,7 @@ class Reader:
         path: str,
         layout: RowLayout,
         fill: Fill | None = None,
+        change: RowGroupChange | None = None,
     ) -> None:
         """Read the file's columns.
 
@@ -122,12 +143,14 @@ class Reader:
             path: Path relative to it.
             layout: Wanted layout of its rows.
             fill: Values that its folders give for columns it may omit.
+            change: Change of its rows; None: none.
 
         Raises:
             InputError: It is not a Parquet file.
             UnavailableError: The storage does not answer.
         """
         self._fill = fill or {}
+        self._change = change
         self._location = location
         self._path = path
         self.layout = layout
@@ -151,11 +174,19 @@ class Reader:
             InputError: They cannot be read, or a value does not fit.
             UnavailableError: The storage does not answer.
         """
+        frame, rest = self._columns(group)
+        affected = None
+        if self._change is not None:
+            frame, rest, affected = self._change.apply(frame, rest, [group])
+        return self.layout.held(frame, rest, by_key=by_key, affected=affected)
+
+    def _columns(self, group: RowGroup) -> tuple[pl.DataFrame, pa.Table | None]:
+        """Return the columns that Polars supports, and the others."""
         quick = self._quickly(group)
         there = frozenset(quick.columns)
         others = [name for name in self.layout.schema.names if name not in there]
         if not others:
-            return self.layout.held(quick, None, by_key=by_key)
+            return quick, None
         table = self._slowly(group, others)
         fast = [name for name in others if name in self.layout.fast]
         slow = [name for name in others if name in self.layout.slow]
@@ -163,8 +194,7 @@ class Reader:
             more = pl.from_arrow(table.select(fast))
             assert isinstance(more, pl.DataFrame)
             quick = more if quick.width == 0 else quick.hstack(more)
-        quick = quick.select(self.layout.fast)
-        return self.layout.held(quick, table.select(slow) if slow else None, by_key=by_key)
+        return quick.select(self.layout.fast), table.select(slow) if slow else None
 
     def _look(self) -> None:
         """Determine which columns Polars reads with the table's types."""

@@ -300,6 +300,14 @@ def known_to_polars(arrow: pa.DataType) -> bool:
     return any(belongs(arrow) for belongs in _KNOWN)
 
 
+def polars_types(schema: pa.Schema) -> pl.Schema:
+    """Return the types of the columns that Polars supports."""
+    fields = [field for field in schema if known_to_polars(field.type)]
+    frame = pl.from_arrow(pa.schema(fields).empty_table())
+    assert isinstance(frame, pl.DataFrame)
+    return frame.schema
+
+
 @dataclass(slots=True)
 class DecodedRows:
     """The rows of a row group, by key, and how many of them are finished."""
@@ -312,6 +320,8 @@ class DecodedRows:
     rows: int
     size_bytes: int
     done: int = 0
+    affected: Flags | None = None
+    """Which of them a transform has changed or deleted; None: none."""
 
 
 class RowLayout:
@@ -324,30 +334,37 @@ class RowLayout:
         self.key_arrows = [schema.field(name).type for name in rules.key]
         self.fast = [field.name for field in schema if known_to_polars(field.type)]
         self.slow = [field.name for field in schema if not known_to_polars(field.type)]
-        empty = pa.schema([schema.field(name) for name in self.fast]).empty_table()
-        supported = pl.from_arrow(empty)
-        assert isinstance(supported, pl.DataFrame)
-        self._dtypes = supported.schema
+        self._dtypes = polars_types(schema)
 
     def dtype(self, name: str) -> pl.DataType:
         """Return the Polars type of a column that Polars supports."""
         return self._dtypes[name]
 
-    def held(self, frame: pl.DataFrame, rest: pa.Table | None, *, by_key: bool) -> DecodedRows:
+    def held(
+        self,
+        frame: pl.DataFrame,
+        rest: pa.Table | None,
+        *,
+        by_key: bool,
+        affected: Flags | None = None,
+    ) -> DecodedRows:
         """Return rows with the words of their keys, sorted if requested and necessary."""
         columns = [column_of(frame, rest, name) for name in self.rules.key]
         levels, rows = key_levels(columns, self.kinds), len(columns[0])
         size_bytes = int(frame.estimated_size()) + (rest.nbytes if rest is not None else 0)
         size_bytes += sum(0 if isinstance(level, int) else level.nbytes for level in levels)
-        held = DecodedRows(frame, rest, levels, rows, size_bytes)
+        held = DecodedRows(frame, rest, levels, rows, size_bytes, affected=affected)
         return _sorted_by_key(held) if by_key else held
 
-    def held_apart(self, frame: pl.DataFrame, counts: Sequence[int]) -> list[DecodedRows]:
+    def held_apart(
+        self, frame: pl.DataFrame, counts: Sequence[int], affected: Flags | None = None
+    ) -> list[DecodedRows]:
         """Return the rows of many small row groups, each by key; see `held`.
 
         Args:
             frame: The concatenated rows.
             counts: Number of rows of each.
+            affected: Which of the rows a transform has changed or deleted; None: none.
         """
         whole, result, at = self.held(frame, None, by_key=False), [], 0
         row_bytes = whole.size_bytes / max(1, whole.rows)
@@ -356,9 +373,9 @@ class RowLayout:
             levels = [
                 level if isinstance(level, int) else level[at : at + rows] for level in whole.levels
             ]
-            result.append(
-                _sorted_by_key(DecodedRows(part, None, levels, rows, int(rows * row_bytes)))
-            )
+            held = DecodedRows(part, None, levels, rows, int(rows * row_bytes))
+            held.affected = None if affected is None else affected[at : at + rows]
+            result.append(_sorted_by_key(held))
             at += rows
         return result
 
@@ -370,7 +387,10 @@ def _sorted_by_key(held: DecodedRows) -> DecodedRows:
     order = order_of(held.levels, held.rows)
     rest = held.rest.take(pa.array(order)) if held.rest is not None else None
     levels = take_words(held.levels, order)
-    return DecodedRows(held.frame[order], rest, levels, held.rows, held.size_bytes)
+    affected = None if held.affected is None else held.affected[order]
+    return DecodedRows(
+        held.frame[order], rest, levels, held.rows, held.size_bytes, affected=affected
+    )
 
 
 def column_of(frame: pl.DataFrame, rest: pa.Table | None, name: str) -> pl.Series:

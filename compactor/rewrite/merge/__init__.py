@@ -4,6 +4,7 @@
     ranges       the keys of each task, and the row groups to copy: pure
     tasks        one range, one run, or a whole job
     io           runs, throttled reads, decoding and encoding in threads
+    transforms   a transform applied to decoded rows, before they are merged
 
 The flow: (1) `ranges` finds row groups to copy. (2) `driver` merges longer runs first, if
 the overlapping rows do not fit into a task. (3) Each task of `tasks` merges one range. (4) `driver`

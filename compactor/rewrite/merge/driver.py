@@ -26,7 +26,7 @@ from common.rows.rules import join_dropped
 from compactor.rewrite.attempt_folder import ProgressMark
 from compactor.rewrite.file_io import delete_file, opened_input, table_location
 from compactor.rewrite.kernel.concurrency import MERGE_CORES
-from compactor.rewrite.kernel.normalized_keys import LongKeyError, MergeRange, RowGroup
+from compactor.rewrite.kernel.normalized_keys import MergeRange, RowGroup, UnsupportedRowsError
 from compactor.rewrite.kernel.reader import (
     join_facts,
     key_ends,
@@ -50,11 +50,11 @@ from compactor.rewrite.merge.ranges import (
     tile_ranges,
 )
 from compactor.rewrite.merge.tasks import (
-    LongKeys,
     MergeInput,
     MergeInputs,
     RangeOutcome,
     RangeResult,
+    Unsupported,
     WrongStatistics,
     merge_range,
     merge_run,
@@ -96,7 +96,7 @@ BLOCK_BYTES_MIN, BLOCK_BYTES_MAX = 2 * 1024**2, 16 * 1024**2
 BLOCKS_HELD = 4
 """Blocks of each run that fit into the memory budget."""
 
-TaskOutcome = RangeResult | TaskResult | WrongStatistics | LongKeys
+TaskOutcome = RangeResult | TaskResult | WrongStatistics | Unsupported
 Task = Callable[[], TaskOutcome]
 RunTasks = Callable[[Sequence[Task]], list[TaskOutcome]]
 _Result = TypeVar("_Result", RangeResult, TaskResult)
@@ -134,7 +134,7 @@ def merge_into_longer_runs(
 
     Raises:
         MemoryShortError: The rows cannot fit, however they are divided.
-        LongKeyError: Keys are too long for the kernel.
+        UnsupportedRowsError: The kernel does not support the rows.
     """
     superseded, level, folder = RowCounts(), 0, Path(plan.folder)
     held_max = min(HELD_BYTES_MAX, plan.memory.held_bytes)
@@ -158,7 +158,9 @@ def merge_into_longer_runs(
         assert not isinstance(ended, set), "runs are read without statistics"
         for part in ended:
             gone = part.counts.superseded
-            superseded = sum_counts(superseded, RowCounts(rows_in=gone, superseded=gone))
+            # A transform affects rows only when a run is made of the table's files.
+            counts = replace(part.counts, rows_in=gone, rows_out=0)
+            superseded = sum_counts(superseded, counts)
         if level:
             for source in sources.values():
                 (folder / source.path).unlink(missing_ok=True)
@@ -250,10 +252,10 @@ def results_of(ended: Sequence[TaskOutcome], kind: type[_Result]) -> list[_Resul
     """Return the results of tasks, or the inputs with wrong statistics.
 
     Raises:
-        LongKeyError: Keys are too long for the kernel.
+        UnsupportedRowsError: The kernel does not support the rows.
     """
-    if any(isinstance(result, LongKeys) for result in ended):
-        raise LongKeyError("a key is longer than the kernel supports")
+    if any(isinstance(result, Unsupported) for result in ended):
+        raise UnsupportedRowsError("the kernel does not support some rows")
     wrong = {result.input for result in ended if isinstance(result, WrongStatistics)}
     return wrong or [result for result in ended if isinstance(result, kind)]
 
@@ -355,7 +357,7 @@ def check_copy(plan: RewritePlan, copy: CopiedRun) -> RangeOutcome:
         )
         try:
             low, high = key_ends(reader, first, last)
-        except LongKeyError:
+        except UnsupportedRowsError:
             return WrongStatistics(first.input)
         if low < (first.low or b"") or high > (last.high or b""):
             return WrongStatistics(first.input)
@@ -465,7 +467,7 @@ def merge_large_job(plan: RewritePlan, run_tasks: RunTasks, cores: int) -> TaskR
         cores: Number of tasks that run concurrently.
 
     Raises:
-        LongKeyError: Keys are too long for the kernel; nothing is written.
+        UnsupportedRowsError: The kernel does not support the rows; nothing is written.
         RewriteError: It failed.
     """
     distrusted, tasks = set[int](), TaskPool(run_tasks, cores)

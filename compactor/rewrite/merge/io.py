@@ -19,6 +19,7 @@ import polars as pl
 import pyarrow as pa
 
 from common.parquet.location import Location
+from common.rows.conform import Flags
 from common.rows.key_encoding import Fill, encode_keys
 from compactor.rewrite.file_io import leaf_columns, stored_bytes
 from compactor.rewrite.kernel.concurrency import MERGE_CORES, MemoryInUse
@@ -29,7 +30,7 @@ from compactor.rewrite.kernel.normalized_keys import (
     key_bytes,
 )
 from compactor.rewrite.kernel.range_merge import RowGroupReader
-from compactor.rewrite.kernel.reader import FileErrors, Reader
+from compactor.rewrite.kernel.reader import FileErrors, Reader, RowGroupChange
 from compactor.rewrite.kernel.winners import (
     DecodedRows,
     RowLayout,
@@ -37,9 +38,11 @@ from compactor.rewrite.kernel.winners import (
 )
 from compactor.rewrite.outputs import RowBuffer
 from compactor.rewrite.parquet_bytes.sources import (
+    FIRST_BYTES,
     PAGES_START,
     PageError,
     check_pages,
+    has_checksum,
 )
 from compactor.rewrite.throttle import Allowance
 
@@ -197,6 +200,7 @@ class ThrottledReader(Reader):
         layout: RowLayout,
         fill: Fill,
         *,
+        change: RowGroupChange | None = None,
         copied: bool = False,
     ) -> None:
         """Look at the file's columns; see `Reader`.
@@ -207,10 +211,11 @@ class ThrottledReader(Reader):
             path: Path relative to it.
             layout: Wanted layout of its rows.
             fill: Values that its folders give.
+            change: Change of its rows; None: none.
             copied: Whether row groups are copied afterwards: their keys are read without payment,
                 and `pay` pays for all columns.
         """
-        super().__init__(location, path, layout, fill)
+        super().__init__(location, path, layout, fill, change)
         self._allowance = allowance
         self._copied = copied
         self._leaves: list[int] | None = None
@@ -253,6 +258,7 @@ class BatchedReader:
         small: Mapping[int, int],
         allowance: Allowance,
         *,
+        change: RowGroupChange | None = None,
         by_key: bool = True,
     ) -> None:
         """Create a reader without reading.
@@ -263,12 +269,13 @@ class BatchedReader:
             layout: Wanted layout of rows.
             small: Bytes of the small, plain files, by number; see `Inputs`.
             allowance: Pays for the reads.
+            change: Change of their rows; None: none.
             by_key: Whether rows must be in key order.
         """
         polars_reads = location.is_local and all(map(known_to_polars, layout.schema.types))
         self._small = small if polars_reads else {}
         self._location, self._paths, self._layout = location, paths, layout
-        self._allowance, self._by_key = allowance, by_key
+        self._allowance, self._by_key, self._change = allowance, by_key, change
 
     def accepts(self, group: RowGroup) -> bool:
         """Return whether a row group may be read with others."""
@@ -292,30 +299,37 @@ class BatchedReader:
         right = frame.dtypes == [self._layout.dtype(name) for name in names]
         if not right or frame.height != sum(group.rows for group in groups):
             return None
+        affected = None
+        if self._change is not None:
+            frame, _, affected = self._change.apply(frame, None, groups)
         if all(group.low is None for group in groups):
-            return self._united(frame, groups)
-        return self._layout.held_apart(frame, [group.rows for group in groups])
+            return self._united(frame, groups, affected)
+        return self._layout.held_apart(frame, [group.rows for group in groups], affected)
 
-    def _united(self, frame: pl.DataFrame, groups: Sequence[RowGroup]) -> list[DecodedRows]:
+    def _united(
+        self, frame: pl.DataFrame, groups: Sequence[RowGroup], affected: Flags | None
+    ) -> list[DecodedRows]:
         if self._by_key:
             frame = (
                 frame.rechunk()
             )  # A gather from many chunks costs several times as much as the copy.
-        whole = self._layout.held(frame, None, by_key=self._by_key)
+        whole = self._layout.held(frame, None, by_key=self._by_key, affected=affected)
         whole.size_bytes = max(whole.size_bytes, sum(group.size_bytes for group in groups))
         nothing = self._layout.held(frame.clear(), None, by_key=False)
         return [whole, *(replace(nothing) for _ in groups[1:])]
 
 
 def _check_pages_of_file(path: Path, size_bytes: int) -> None:
-    """Verify the checksums of all pages of a small file.
+    """Verify the checksums of all pages of a small file, if the first of them has one.
 
     Raises:
         PageError: A checksum is wrong.
         OSError: It cannot be read.
     """
     with path.open("rb", buffering=0) as stored:
-        check_pages(os.pread(stored.fileno(), size_bytes, PAGES_START))
+        first = os.pread(stored.fileno(), min(FIRST_BYTES, size_bytes), PAGES_START)
+        if has_checksum(first):
+            check_pages(os.pread(stored.fileno(), size_bytes, PAGES_START))
 
 
 # ------------------------------------------------------------- Decoding ahead, encoding afterwards

@@ -187,7 +187,7 @@ def copied_runs(
     """Return runs of row groups that may be copied, by key.
 
     Args:
-        groups: Row groups of all inputs.
+        groups: Row groups of all inputs; those that a transform may affect are not copied.
         copyable: Inputs with unique, live keys and the wanted format.
         cuts: Keys after which a new output begins.
         run_bytes: Smallest size of a run.
@@ -202,7 +202,7 @@ def copied_runs(
         following = ordered[at + 1].low if at + 1 < len(ordered) else None
         alone = (at == 0 or reached < low) and (following is None or high < following)
         cut = any(low <= each < high for each in cuts)
-        if alone and not cut and group.input in copyable:
+        if alone and not cut and group.input in copyable and not group.affected:
             if any(runs[-1] and (runs[-1][-1].high or b"") <= each < low for each in cuts):
                 runs.append([])
             runs[-1].append(group)

@@ -21,14 +21,14 @@ from compactor.rewrite.attempt_folder import ProgressMark
 from compactor.rewrite.file_io import folder_fill, table_location
 from compactor.rewrite.general_merge import rewrite_in_memory
 from compactor.rewrite.kernel.concurrency import MemoryInUse
-from compactor.rewrite.kernel.normalized_keys import LongKeyError, MergeRange, RowGroup
+from compactor.rewrite.kernel.normalized_keys import MergeRange, RowGroup, UnsupportedRowsError
 from compactor.rewrite.kernel.range_merge import (
     MergeContext,
     RangeMerge,
     RowGroupReader,
     StatisticsError,
 )
-from compactor.rewrite.kernel.reader import read_back
+from compactor.rewrite.kernel.reader import RowGroupChange, read_back
 from compactor.rewrite.kernel.winners import ROWS_MAX, RowLayout
 from compactor.rewrite.memory_budget import MemoryBudget
 from compactor.rewrite.merge.io import (
@@ -41,6 +41,7 @@ from compactor.rewrite.merge.io import (
     ThrottledReader,
     reading_order,
 )
+from compactor.rewrite.merge.transforms import change_of
 from compactor.rewrite.outputs import RowGroupWriter, TaskResult, open_output_writer
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
 from compactor.rewrite.tally import Tally
@@ -101,11 +102,11 @@ class WrongStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class LongKeys:
-    """A task has found keys that are too long for the kernel."""
+class Unsupported:
+    """A task has found rows that the kernel does not support."""
 
 
-RangeOutcome = RangeResult | WrongStatistics | LongKeys
+RangeOutcome = RangeResult | WrongStatistics | Unsupported
 
 
 def merge_range(
@@ -134,8 +135,8 @@ def merge_range(
             rows.close({})
     except StatisticsError as error:
         return WrongStatistics(error.input)
-    except LongKeyError:
-        return LongKeys()
+    except UnsupportedRowsError:
+        return Unsupported()
     facts = read_back(
         open_location(path.parent.as_uri()), name, plan.rules.row_rules, plan.rules.schema
     )
@@ -168,8 +169,8 @@ def merge_run(
                 encoder.submit(rows.write, table)
             encoder.wait()
             blocks = rows.close()
-    except LongKeyError:
-        return LongKeys()
+    except UnsupportedRowsError:
+        return Unsupported()
     return RangeResult(counts=tally.counts, dropped=None, facts=None, blocks=blocks)
 
 
@@ -201,14 +202,15 @@ def merged_tables(
         work: The range.
         context: Context of the merge.
     """
-    layout = RowLayout(plan.rules.schema, plan.rules.row_rules)
-    readers = _Readers(plan, sources, layout)
+    layout, change = RowLayout(plan.rules.schema, plan.rules.row_rules), change_of(plan)
+    readers = _Readers(plan, sources, layout, change)
     batched = None
     paths = {number: each.path for number, each in sources.items() if each.blocks is None}
     if plan.inputs.small and paths:
         location, paid = open_location(plan.location), allowance_of(plan.folder)
         by_key = not context.at_once
-        batched = BatchedReader(location, paths, layout, plan.inputs.small, paid, by_key=by_key)
+        small = plan.inputs.small
+        batched = BatchedReader(location, paths, layout, small, paid, change=change, by_key=by_key)
     with Prefetcher(readers, reading_order(work.groups), context.room, batched) as prefetcher:
         numbers = {group.input for group in work.groups}
         yield from RangeMerge(layout, dict.fromkeys(numbers, prefetcher), work, context).tables()
@@ -233,14 +235,22 @@ def merge_context(
         step_bytes=plan.memory.step_bytes,
         full_bytes=plan.memory.held_bytes // 2,
         room=MemoryInUse(plan.memory.held_bytes),
+        deletes=plan.rules.transform is not None and plan.rules.transform.deletes,
     )
 
 
 class _Readers(dict[int, RowGroupReader]):
     """Readers of files by number, each opened at its first use."""
 
-    def __init__(self, plan: RewritePlan, sources: MergeInputs, layout: RowLayout) -> None:
+    def __init__(
+        self,
+        plan: RewritePlan,
+        sources: MergeInputs,
+        layout: RowLayout,
+        change: RowGroupChange | None,
+    ) -> None:
         super().__init__()
+        self._change = change
         self._plan, self._sources, self._layout = plan, sources, layout
         self._location = open_location(plan.location)
 
@@ -250,35 +260,45 @@ class _Readers(dict[int, RowGroupReader]):
             path = Path(self._plan.folder, source.path)
             self[at] = RunReader(path, self._layout, source.blocks)
             return self[at]
-        self[at] = throttled_reader(self._plan, self._location, source.path, self._layout)
+        # Rows of a run were changed when it was written.
+        self[at] = throttled_reader(
+            self._plan, self._location, source.path, self._layout, change=self._change
+        )
         return self[at]
 
 
 def throttled_reader(
-    plan: RewritePlan, location: Location, path: str, layout: RowLayout, *, copied: bool = False
+    plan: RewritePlan,
+    location: Location,
+    path: str,
+    layout: RowLayout,
+    *,
+    change: RowGroupChange | None = None,
+    copied: bool = False,
 ) -> ThrottledReader:
     """Return a reader of one of the table's files, paid for from the attempt's allowance."""
     fill = folder_fill(plan.rules.row_rules, plan.rules.schema, path)
     paid = allowance_of(plan.folder)
-    return ThrottledReader(paid, location, path, layout, fill, copied=copied)
+    return ThrottledReader(paid, location, path, layout, fill, change=change, copied=copied)
 
 
 # --------------------------------------------------------------------------------------- Whole jobs
 
 
-def merge_small_job(plan: RewritePlan) -> TaskResult:
+def merge_small_job(plan: RewritePlan) -> TaskResult | Unsupported:
     """Merge all inputs of a small job, which may be held at once, and write its outputs."""
     # So the footers' bounds on keys are not needed.
     groups = [replace(group, low=None, high=None) for group in plan.inputs.row_groups]
     try:
         return _write_merged(plan, dict(enumerate(map(MergeInput, plan.inputs.paths))), groups)
-    except LongKeyError:
-        return rewrite_in_memory(plan)
+    except UnsupportedRowsError:
+        # Spark's values are needed for a transform.
+        return Unsupported() if plan.rules.transform is not None else rewrite_in_memory(plan)
 
 
 def merge_whole_job(
     plan: RewritePlan, sources: MergeInputs, groups: Sequence[RowGroup]
-) -> TaskResult | WrongStatistics | LongKeys:
+) -> TaskResult | WrongStatistics | Unsupported:
     """Merge a job and write its outputs, including row groups that overlap no others.
 
     Args:
@@ -296,8 +316,8 @@ def merge_whole_job(
         return _write_merged(plan, sources, groups)
     except StatisticsError as error:
         return WrongStatistics(error.input)
-    except LongKeyError:
-        return LongKeys()
+    except UnsupportedRowsError:
+        return Unsupported()
 
 
 def _write_merged(

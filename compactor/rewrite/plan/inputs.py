@@ -24,18 +24,26 @@ from common.errors import (
     RequestError,
     RewriteError,
 )
+from common.expressions.file_pruning import ABOVE_ALL, NULL, ColumnBounds
 from common.model.file import DataFile
 from common.model.request import OutputSpec
+from common.model.table import Column
 from common.parquet.file_inspection import codec_name, has_level, open_table_file
 from common.parquet.location import Location, size_of
 from common.plugins import load_configurer
 from common.rows.row_facts import RowFacts, facts_of_file
 from common.rows.rules import RowRules, may_expire
+from common.rows.schema import normal_type, type_from_text
 from common.spi.rewrite import OutputParameters
 from common.wire import Assignment
 from compactor.rewrite.file_io import opened_input
 from compactor.rewrite.kernel.concurrency import ordered_map
-from compactor.rewrite.kernel.normalized_keys import RowGroup, is_text, row_groups_of
+from compactor.rewrite.kernel.normalized_keys import (
+    RowGroup,
+    column_ends,
+    is_text,
+    row_groups_of,
+)
 from compactor.rewrite.parquet_bytes.sources import PAGES_START, chunk_places
 
 # ----------------------------------------------------------------------------------- Output options
@@ -267,6 +275,8 @@ class InputFooter:
     or not plain."""
     timed: bool
     """Whether every row has a value in the requested time column."""
+    bounds: tuple[Mapping[str, ColumnBounds], ...]
+    """Bounds of the requested columns, for each row group; a missing one is unknown."""
 
     @property
     def decoded_bytes(self) -> int:
@@ -284,6 +294,8 @@ class FooterQuery:
     """Columns that should have Bloom filters."""
     time: str | None = None
     """Column that is checked for missing values."""
+    bounds: tuple[Column, ...] = ()
+    """Columns of the table whose values are bounded in each row group."""
 
 
 def read_footer(
@@ -328,7 +340,30 @@ def read_footer(
         groups=tuple(groups),
         small_bytes=_small_bytes(metadata),
         timed=asked.time is not None and _has_no_null(metadata, asked.time),
+        bounds=tuple(_bounds(group, schema, asked.bounds) for group in row_groups),
     )
+
+
+def _bounds(
+    group: pq.RowGroupMetaData, schema: pa.Schema, columns: Sequence[Column]
+) -> dict[str, ColumnBounds]:
+    """Return the bounds of columns in a row group, as far as its statistics are reliable."""
+    found = {}
+    for at in range(group.num_columns if columns else 0):
+        chunk = group.column(at)
+        for column in columns:
+            if chunk.path_in_schema != column.name or column.name not in schema.names:
+                continue
+            arrow = schema.field(column.name).type
+            if normal_type(arrow) != normal_type(type_from_text(column.type)):
+                continue  # Values are converted when they are read.
+            low, high = column_ends(chunk, arrow)
+            if low is not None or high is not None:
+                # A known lower bound includes nulls.
+                found[column.name] = ColumnBounds(
+                    type=column.type, least=low or NULL, greatest=high or ABOVE_ALL
+                )
+    return found
 
 
 def _has_no_null(metadata: pq.FileMetaData, column: str) -> bool:

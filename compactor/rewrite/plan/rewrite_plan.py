@@ -15,13 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from common.errors import InputError, RequestError, RewriteError, TransformError
+from common.expressions import parse_predicate
 from common.expressions.clauses import (
     Transform,
     parse_transform,
     protected_columns,
 )
-from common.model.request import KeyRange
-from common.model.table import Table
+from common.expressions.file_pruning import ColumnBounds, may_be_true
+from common.expressions.native import Evaluation, native_predicate, native_value
+from common.model.request import KeyRange, TransformKind
+from common.model.table import Column, Table
 from common.parquet.file_inspection import codec_name
 from common.rows.conform import Flags
 from common.rows.key_encoding import encode_keys
@@ -31,6 +34,7 @@ from common.rows.schema import arrow_schema, columns_of, normal_field, unite_sch
 from common.wire import Assignment
 from compactor.rewrite.file_io import table_location
 from compactor.rewrite.kernel.normalized_keys import RowGroup
+from compactor.rewrite.kernel.winners import polars_types
 from compactor.rewrite.memory_budget import TASK_BYTES, MemoryBudget, memory_budget, rows_at_a_time
 from compactor.rewrite.plan.inputs import (
     FooterQuery,
@@ -113,6 +117,8 @@ class TransformPlan:
     now_s: float
     cancelled: tuple[KeyRange, ...] = ()
     """Cancelled ranges: rows there are unchanged as well."""
+    native: bool = False
+    """Whether the kernel evaluates its expressions, without Spark."""
 
     def matched_rows(self, rows: pa.Table, rules: RowRules) -> Flags:
         """Return the rows that it applies to.
@@ -135,8 +141,51 @@ class TransformPlan:
 
     @property
     def asks_spark(self) -> bool:
-        """Whether it has expressions, which Spark evaluates."""
+        """Whether it has expressions; Spark evaluates them if the kernel does not."""
         return bool(self.transform.expressions)
+
+    @property
+    def deletes(self) -> bool:
+        """Whether it deletes the rows for which a predicate is true."""
+        return self.transform.kind is TransformKind.DELETE_WHERE
+
+    def evaluations(self, schema: pa.Schema) -> tuple[Evaluation, ...] | None:
+        """Return how Polars evaluates its expressions; None: it cannot.
+
+        Args:
+            schema: Schema of the rows.
+        """
+        types, transform = polars_types(schema), self.transform
+        found: list[Evaluation | None] = [None]
+        if transform.predicate is not None:
+            found = [native_predicate(transform.predicate.node, types, self.now_us)]
+        elif transform.assignments:
+            found = [
+                native_value(one.expression.node, types[one.column], types, self.now_us)
+                if one.column in types
+                else None
+                for one in transform.assignments
+            ]
+        known = tuple(each for each in found if each is not None)
+        return known if len(known) == len(found) else None
+
+    def may_affect(self, group: RowGroup, bounds: Mapping[str, ColumnBounds]) -> bool:
+        """Return whether it may change a row of a row group.
+
+        Args:
+            group: The row group.
+            bounds: Bounds of its columns, as far as statistics show them.
+        """
+        if group.input not in self.inputs:
+            return False
+        start, until = self.key_range.start, self.key_range.until
+        if start is not None and group.high is not None and group.high < start:
+            return False
+        if until is not None and group.low is not None and group.low >= until:
+            return False
+        if not self.deletes or self.transform.predicate is None:
+            return True
+        return may_be_true(self.transform.predicate.text, bounds, self.now_us)
 
 
 def make_transform(assignment: Assignment, schema: pa.Schema) -> TransformPlan | None:
@@ -168,7 +217,7 @@ def make_transform(assignment: Assignment, schema: pa.Schema) -> TransformPlan |
     )
     if transform is None or not inputs:
         return None
-    return TransformPlan(
+    plan = TransformPlan(
         transform=transform,
         request=request.id,
         table=assignment.table,
@@ -177,6 +226,7 @@ def make_transform(assignment: Assignment, schema: pa.Schema) -> TransformPlan |
         now_s=assignment.reservation.now_s,
         cancelled=request.cancelled_ranges,
     )
+    return replace(plan, native=plan.evaluations(schema) is not None)
 
 
 # ------------------------------------------------------------------------------------- Rewrite plan
@@ -310,12 +360,14 @@ def make_plan(
     paths = [file.path for file in assignment.inputs]
     settings = output_settings(assignment)
     time = table.time_column if table.settings.ttl_s is not None else None
-    query = FooterQuery(table.key, settings.bloom_columns, time)
+    bounded = _bounded_columns(assignment)
+    query = FooterQuery(table.key, settings.bloom_columns, time, bounded)
     footers = dict(zip(paths, read_footers(location, paths, query, on_read), strict=True))
     require_inputs_unchanged(location, assignment, footers)
     memory = memory_budget(task[0], assignment.halvings, settings.row_group_bytes, task[1])
     schema = _united_schema(assignment, {path: footer.schema for path, footer in footers.items()})
     row_rules = _row_rules(assignment, schema)
+    rules = _rules(assignment, schema, row_rules)
     rows = sum(footer.num_rows for footer in footers.values())
     return RewritePlan(
         location=table.location,
@@ -325,7 +377,11 @@ def make_plan(
             rows=rows,
             decoded_bytes=estimate_decoded_bytes(location, footers),
             footer_bytes=sum(footer.size_bytes for footer in footers.values()),
-            row_groups=tuple(group for footer in footers.values() for group in footer.groups),
+            row_groups=tuple(
+                replace(group, affected=_may_affect(rules.transform, group, footer))
+                for footer in footers.values()
+                for group in footer.groups
+            ),
             clean=_clean_inputs(assignment, row_rules, schema),
             small=_small_inputs(footers.values(), schema),
             matching=_matching_inputs(footers.values(), schema, settings),
@@ -334,10 +390,26 @@ def make_plan(
             ),
             timed=all(footer.timed for footer in footers.values()),
         ),
-        rules=_rules(assignment, schema, row_rules),
+        rules=rules,
         output=_output(assignment, rows, replace(settings, row_group_bytes=memory.group_bytes)),
         memory=memory,
     )
+
+
+def _bounded_columns(assignment: Assignment) -> tuple[Column, ...]:
+    """Return the columns whose bounds may show that a row group has no row to delete."""
+    request, table = assignment.request, assignment.table
+    if request is None or request.transform.kind is not TransformKind.DELETE_WHERE:
+        return ()
+    try:
+        names = parse_predicate(request.transform.text, table.schema).columns
+    except RequestError:
+        return ()  # Refused later, with all columns of the inputs.
+    return tuple(column for column in table.schema if column.name in names)
+
+
+def _may_affect(transform: TransformPlan | None, group: RowGroup, footer: InputFooter) -> bool:
+    return transform is not None and transform.may_affect(group, footer.bounds[group.number])
 
 
 def _output(assignment: Assignment, rows: int, settings: OutputSettings) -> Output:

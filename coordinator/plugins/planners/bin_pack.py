@@ -182,11 +182,11 @@ def _keep_within_budget(work: _Work) -> None:
         gain = files_gained(sizes, options.target_bytes, options.lower_share)
         priced.append((float(gain), cost_gb_hours(sum(sizes))))
     chosen = set(autocomp_choice(priced, budget - spent, count_max - len(running)))
-    for place, job in enumerate(work.jobs):
-        if place not in chosen:
+    for number, job in enumerate(work.jobs):
+        if number not in chosen:
             inputs = [files[path] for path in job.files]
             work.leave(inputs, "waits for jobs with a better score (budget_gb_hours, jobs_max)")
-    work.jobs = [job for place, job in enumerate(work.jobs) if place in chosen]
+    work.jobs = [job for number, job in enumerate(work.jobs) if number in chosen]
 
 
 # ------------------------------------------------------------------------------------ User requests
@@ -272,12 +272,12 @@ def _pack_bin(work: _Work, files: Bin, *, crowded: bool) -> None:
 def _growing(files: Bin, options: BinPackOptions) -> Bin:
     """Return the longest prefix of the smallest files that has enough files and growth."""
     ordered = sorted(files, key=lambda file: (file.size_bytes, file.path))
-    size_bytes, found = 0, 0
+    size_bytes, best_count = 0, 0
     for count, file in enumerate(ordered, 1):
         size_bytes += file.size_bytes
         if count >= options.enough_files and size_bytes >= options.min_growth * file.size_bytes:
-            found = count
-    return ordered[:found]
+            best_count = count
+    return ordered[:best_count]
 
 
 def _wait(work: _Work, files: Bin, summary: str) -> None:
@@ -384,15 +384,15 @@ def _purge(work: _Work) -> None:
             work.left[file.path] = f"{work.left.get(file.path, 'is small')}; {why}, but {problem}"
             continue
         work.jobs.append(_job(work, files, why, tags=(PURGED,)))
-        taken |= {each.path for each in files}
+        taken |= {file.path for file in files}
 
 
 def _overlapping(file: DataFile, parameters: PlanParameters) -> Bin:
     """Return the files that a job needs to drop a file's dead rows, including the file."""
     if not parameters.keyed:
         return [file]
-    every = (each for _, each in sorted(parameters.files.items()))
-    return [each for each in every if may_share_keys(each, file.key_min, file.key_max)]
+    by_path = (other for _, other in sorted(parameters.files.items()))
+    return [other for other in by_path if may_share_keys(other, file.key_min, file.key_max)]
 
 
 def _cannot_purge(files: Bin, taken: set[str], work: _Work) -> str:

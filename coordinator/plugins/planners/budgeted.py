@@ -71,13 +71,13 @@ class BudgetedOptions:
 
 
 def _options(settings: TableSettings | None, options: Mapping[str, object]) -> BudgetedOptions:
-    found = read_options(BudgetedOptions, "planner budgeted", options, settings)
-    if 0 < found.gamma >= found.min_quality:
+    parsed = read_options(BudgetedOptions, "planner budgeted", options, settings)
+    if 0 < parsed.gamma >= parsed.min_quality:
         raise ConfigError(
-            f"planner budgeted: option gamma is {found.gamma:g}, expected below min_quality"
-            f" {found.min_quality:g}: otherwise a single small file justifies a rewrite"
+            f"planner budgeted: option gamma is {parsed.gamma:g}, expected below min_quality"
+            f" {parsed.min_quality:g}: otherwise a single small file justifies a rewrite"
         )
-    return found
+    return parsed
 
 
 # ------------------------------------------------------------------------------------- The key line
@@ -110,20 +110,20 @@ def row_sets(files: Sequence[tuple[str, bytes, bytes, int]]) -> list[RowSet]:
     # Sorted, because floating-point sums depend on the order of their terms.
     files = sorted(files)
     points = sorted({key for _, low, high, _ in files for key in (low, high)})
-    place = {key: number for number, key in enumerate(points)}
-    mass = _mass_between(points, place, files)
+    index_of = {key: number for number, key in enumerate(points)}
+    mass = _mass_between(points, index_of, files)
     sums = np.concatenate(([0.0], np.cumsum(mass)))
     total = float(sums[-1])
-    line = [float(each) / total if total > 0 else 0.0 for each in sums]
+    line = [float(mass_up_to) / total if total > 0 else 0.0 for mass_up_to in sums]
     return [
-        RowSet(name, size_bytes, line[place[low]], line[place[high]])
+        RowSet(name, size_bytes, line[index_of[low]], line[index_of[high]])
         for name, low, high, size_bytes in files
     ]
 
 
 def _mass_between(
     points: Sequence[bytes],
-    place: Mapping[bytes, int],
+    index_of: Mapping[bytes, int],
     files: Sequence[tuple[str, bytes, bytes, int]],
 ) -> Numbers:
     """Return the bytes between adjacent points."""
@@ -135,7 +135,7 @@ def _mass_between(
             # All keys in a range share its prefix, so one array serves all ranges with this prefix
             # length.
             numbers[skipped] = np.array([number_after(key, skipped) for key in points], np.uint64)
-        first, last = place[low], place[high]
+        first, last = index_of[low], index_of[high]
         values = numbers[skipped][first : last + 1]
         if first < last and values[-1] > values[0]:
             mass[first:last] += size_bytes * (np.diff(values) / float(values[-1] - values[0]))
@@ -145,7 +145,7 @@ def _mass_between(
 def average_height(sets: Sequence[RowSet]) -> float:
     """Return how many files a reader of one key checks, averaged over the data."""
     covered, end = 0.0, 0.0
-    for set_ in sorted(sets, key=lambda one: (one.start, one.end)):
+    for set_ in sorted(sets, key=lambda row_set: (row_set.start, row_set.end)):
         covered += max(0.0, set_.end - max(end, set_.start))
         end = max(end, set_.end)
     return sum(set_.width for set_ in sets) / covered if covered else 0.0
@@ -231,7 +231,9 @@ def best_choice(
         zip(sets, weights, strict=True),
         key=lambda pair: (pair[0].end, pair[0].start, pair[0].name),
     )
-    items = [_item(number, each, weight, options) for number, (each, weight) in enumerate(pairs)]
+    items = [
+        _item(number, row_set, weight, options) for number, (row_set, weight) in enumerate(pairs)
+    ]
     densities = np.array([item.density for item in items])
     search = _Search(
         options=options,
@@ -277,10 +279,10 @@ def _weights(
     return budget, weights
 
 
-def _item(place: int, row_set: RowSet, weight: int, options: BudgetedOptions) -> _Item:
+def _item(number: int, row_set: RowSet, weight: int, options: BudgetedOptions) -> _Item:
     small = max(0.0, 1 - row_set.size_bytes / options.target_file_bytes)
     value = row_set.width + options.gamma * small
-    return _Item(value / weight, place, value, weight, row_set)
+    return _Item(value / weight, number, value, weight, row_set)
 
 
 def _value_max(items: Sequence[_Item], budget: int) -> float:
@@ -306,7 +308,7 @@ def _approximate(search: _Search) -> list[_Promise]:
     """Find the best set by fractional knapsacks; return the upper bound of each left end."""
     by_start = sorted(search.items, key=lambda item: (item.row_set.start, item.place))
     # Start with a sample of the whole line; a good set in it prunes most other left ends.
-    spread = [each for first in range(SPREAD) for each in by_start[first::SPREAD]]
+    spread = [left for first in range(SPREAD) for left in by_start[first::SPREAD]]
     return [_scan(search, left) for left in spread]
 
 
@@ -354,8 +356,8 @@ def _scan(search: _Search, left: _Item) -> _Promise:
         if weight > budget:
             # A file of lower density than the lowest would drop out at once, and only adds width.
             chunk = chunk[search.densities[chunk] >= heap[0].density]
-        for place in chunk.tolist():
-            item = search.items[place]
+        for number in chunk.tolist():
+            item = search.items[number]
             union = max(end, item.row_set.end) - start
             heapq.heappush(heap, item)
             value, weight = value + item.value, weight + item.units
@@ -370,13 +372,13 @@ def _scan(search: _Search, left: _Item) -> _Promise:
             if (quality := search.score(lower, union)) > search.best.quality:
                 search.offer(heap if weight <= budget else heap[1:], quality, "approx")
             if upper_score > search.best.quality * approximation:
-                last = place
+                last = number
     return _Promise(left, best_upper, last)
 
 
 def _solve_exactly(search: _Search, promises: Sequence[_Promise]) -> None:
     """Solve the knapsacks whose bound exceeds the best quality times the approximation."""
-    for promise in sorted(promises, key=lambda each: (-each.upper, each.left.place)):
+    for promise in sorted(promises, key=lambda promise: (-promise.upper, promise.left.place)):
         if promise.upper <= search.best.quality * search.options.approximation:
             return
         _knapsack(search, promise)
@@ -387,9 +389,9 @@ def _knapsack(search: _Search, promise: _Promise) -> None:
     start, end = promise.left.row_set.start, promise.left.row_set.end
     values = np.zeros(search.budget + 1)
     scanned, taken = list[_Item](), list[Flags]()
-    for place in _window(search, promise.left):
-        item = search.items[place]
-        if place > promise.last or item.units > search.budget:
+    for number in _window(search, promise.left):
+        item = search.items[number]
+        if number > promise.last or item.units > search.budget:
             continue
         with_it = values[: -item.units] + item.value
         better = with_it > values[item.units :]
@@ -471,8 +473,8 @@ def _request_plan(parameters: PlanParameters, options: BudgetedOptions) -> Plan:
     """Merge the files of a request into one, smallest first."""
     coming = running_outputs(parameters)
     pool = [*parameters.candidates, *coming.files]
-    own = None if parameters.request is None else parameters.request.request
-    if len(pool) == 1 and pool[0].request == own:
+    request = None if parameters.request is None else parameters.request.request
+    if len(pool) == 1 and pool[0].request == request:
         return Plan(left={pool[0].path: "is the result of the request"})
     merges = [[file.path for file in merge] for merge in first_merges(pool, options.max_files)]
     jobs = tuple(

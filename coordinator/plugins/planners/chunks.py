@@ -81,17 +81,17 @@ def read_timeline(written: Sequence[Mapping[str, Any]]) -> list[Segment]:
     entries: list[Mapping[str, Any]] = []
     for entry in written:
         entries += entry.get("segments", [entry])
-    found: dict[str, Segment] = {}
+    by_id: dict[str, Segment] = {}
     for entry in entries:
         segment = Segment(**entry)
-        if found.setdefault(segment.id, segment) != segment:
+        if by_id.setdefault(segment.id, segment) != segment:
             raise RequestError(f"segment {segment.id} is listed with two ranges or sizes")
-    return in_order(found.values())
+    return in_order(by_id.values())
 
 
 def in_order(segments: Iterable[Segment]) -> list[Segment]:
     """Return segments sorted by start, then end."""
-    return sorted(segments, key=lambda each: (each.start, each.end, each.id))
+    return sorted(segments, key=lambda segment: (segment.start, segment.end, segment.id))
 
 
 def visible(segments: Iterable[Segment]) -> list[Segment]:
@@ -123,13 +123,13 @@ def _is_hidden(segment: Segment, others: Sequence[Segment]) -> bool:
 
 def spans_of(segments: Iterable[Segment]) -> list[tuple[float, float]]:
     """Return the ranges of runs of adjacent or overlapping segments."""
-    found: list[tuple[float, float]] = []
+    spans: list[tuple[float, float]] = []
     for segment in in_order(segments):
-        if found and segment.start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], segment.end))
+        if spans and segment.start <= spans[-1][1]:
+            spans[-1] = (spans[-1][0], max(spans[-1][1], segment.end))
         else:
-            found.append((segment.start, segment.end))
-    return found
+            spans.append((segment.start, segment.end))
+    return spans
 
 
 # ------------------------------------------------------------------------------------------- Scores
@@ -312,12 +312,12 @@ def chunks_of(
     Use this only for timelines of bounded length; see `occupied_chunks`.
     """
     occupied = occupied_chunks(segments, granularity, max_size, rules=rules, origin=origin)
-    found = {chunk.index: chunk for chunk in occupied}
+    by_index = {chunk.index: chunk for chunk in occupied}
     numbers = [chunk_numbers(segment, granularity, origin) for segment in segments]
     first = min((number.start for number in numbers), default=0)
     last = max((number.stop for number in numbers), default=0)
     return [
-        found.get(index) or _chunk(index, (), granularity, max_size, rules, origin)
+        by_index.get(index) or _chunk(index, (), granularity, max_size, rules, origin)
         for index in range(first, last)
     ]
 
@@ -367,17 +367,17 @@ def _add_sizes(sizes: dict[str, int], chunks: Iterable[TimeChunk]) -> int:
 
 def candidates_of(chunks: Iterable[TimeChunk]) -> list[Chunks]:
     """Return runs of chunks that share segments and include a chunk to compact."""
-    found: list[list[TimeChunk]] = []
+    runs: list[list[TimeChunk]] = []
     joins = False
     for chunk in chunks:
         if chunk.state in {ChunkState.EMPTY, ChunkState.STABLE}:
             joins = False
         elif joins and chunk.prior:
-            found[-1].append(chunk)
+            runs[-1].append(chunk)
         else:
-            found.append([chunk])
+            runs.append([chunk])
             joins = True
-    return [tuple(run) for run in found if any(chunk.state is ChunkState.COMPACT for chunk in run)]
+    return [tuple(run) for run in runs if any(chunk.state is ChunkState.COMPACT for chunk in run)]
 
 
 def join_small(candidates: Iterable[Chunks], small_cost: int) -> list[Chunks]:
@@ -387,16 +387,16 @@ def join_small(candidates: Iterable[Chunks], small_cost: int) -> list[Chunks]:
         candidates: Candidates in order.
         small_cost: Maximum bytes of a small candidate. A joined candidate may exceed it.
     """
-    found: list[list[TimeChunk]] = []
+    joined: list[list[TimeChunk]] = []
     sizes: dict[str, int] = {}
     cost = 0
     for run in candidates:
-        if not found or max(cost_of(run), cost) > small_cost:
-            found.append([])
+        if not joined or max(cost_of(run), cost) > small_cost:
+            joined.append([])
             sizes, cost = {}, 0
-        found[-1] += run
+        joined[-1] += run
         cost += _add_sizes(sizes, run)
-    return [tuple(run) for run in found]
+    return [tuple(run) for run in joined]
 
 
 def split_large(
@@ -412,19 +412,19 @@ def split_large(
         max_cost: Maximum bytes of a task.
         chunks_max: Maximum number of chunks of a task; None: no limit.
     """
-    found: list[Chunks] = []
+    parts: list[Chunks] = []
     for run in candidates:
         part, sizes, cost = list[TimeChunk](), dict[str, int](), 0
         for chunk in run:
             added = sum(segment.size for segment in chunk.segments if segment.id not in sizes)
             full = chunks_max is not None and len(part) >= chunks_max
             if part and (full or cost + added > max_cost):
-                found.append(tuple(part))
+                parts.append(tuple(part))
                 part, sizes, cost = [], {}, 0
             part.append(chunk)
             cost += _add_sizes(sizes, [chunk])
-        found.append(tuple(part))
-    return found
+        parts.append(tuple(part))
+    return parts
 
 
 class Colour(StrEnum):
@@ -598,12 +598,12 @@ def read_intervals(name: str, written: str) -> list[Interval]:
     Raises:
         ConfigError: Names the interval and what is expected.
     """
-    found: list[Interval] = []
+    intervals: list[Interval] = []
     for text in written.split():
         try:
             start, end = (
-                (each if each.tzinfo else each.replace(tzinfo=UTC)).timestamp()
-                for each in map(datetime.fromisoformat, text.split("/"))
+                (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+                for moment in map(datetime.fromisoformat, text.split("/"))
             )
         except ValueError:
             start, end = 0.0, 0.0
@@ -612,8 +612,8 @@ def read_intervals(name: str, written: str) -> list[Interval]:
                 f"{name} has {text!r}, expected two dates or times, the later "
                 "one last: 2024-05-01/2024-05-08"
             )
-        found.append((start, end))
-    return found
+        intervals.append((start, end))
+    return intervals
 
 
 def skip_interval(
@@ -635,24 +635,24 @@ def skip_interval(
 
 def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:
     """Return sorted intervals; overlapping and adjacent intervals are merged."""
-    found: list[Interval] = []
+    merged: list[Interval] = []
     for start, end in sorted(intervals):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         else:
-            found.append((start, end))
-    return found
+            merged.append((start, end))
+    return merged
 
 
 def search_intervals(timeline: Interval, skipped: Iterable[Interval]) -> list[Interval]:
     """Return the parts of a timeline outside the skipped intervals."""
     begin, finish = timeline
-    found: list[Interval] = []
+    searched: list[Interval] = []
     for start, end in merge_intervals(skipped):
         if begin < min(start, finish):
-            found.append((begin, min(start, finish)))
+            searched.append((begin, min(start, finish)))
         begin = max(begin, end)
-    return [*found, (begin, finish)] if begin < finish else found
+    return [*searched, (begin, finish)] if begin < finish else searched
 
 
 def overlapped(start: float, end: float, intervals: Sequence[Interval]) -> Interval | None:
@@ -763,5 +763,7 @@ def compaction_slots(workers: int, ratio: float, cap: int) -> int:
 
 def fixed_place(start: float, end: float, order: Sequence[Interval]) -> int | None:
     """Return the index of a range in a fixed order; None if no interval contains the range."""
-    places = (at for at, each in enumerate(order) if each[0] <= start and end <= each[1])
+    places = (
+        at for at, interval in enumerate(order) if interval[0] <= start and end <= interval[1]
+    )
     return next(places, None)

@@ -190,49 +190,49 @@ def _plan_sets(work: _Work) -> None:
         pick_tombstones(work.draft, files, rules, work.parameters)
 
 
-def _plan_set(work: _Work, each: DeltaSet) -> None:
+def _plan_set(work: _Work, delta_set: DeltaSet) -> None:
     """Plan the major compaction of a set, or else a minor one."""
     options, parameters = work.options, work.parameters
-    if not each.deltas:
-        work.leave(each.files, "is base data, and no delta overlaps it")
+    if not delta_set.deltas:
+        work.leave(delta_set.files, "is base data, and no delta overlaps it")
         return
-    share = each.updated_share(parameters.statistics, options.column_names)
+    share = delta_set.updated_share(parameters.statistics, options.column_names)
     least = options.major_from(parameters.heat.scans_s)
     says = (
-        f"{_percent(share)} of the rows of {format_count(len(each.base), 'base file')} are updated "
-        f"by {format_count(len(each.deltas), 'delta')} (major from {_percent(least)})"
+        f"{_percent(share)} of the rows of {format_count(len(delta_set.base), 'base file')} are "
+        f"updated by {format_count(len(delta_set.deltas), 'delta')} (major from {_percent(least)})"
     )
-    work.leave(each.files, says)
+    work.leave(delta_set.files, says)
     if share >= least:
-        _major(work, each, says)
+        _major(work, delta_set, says)
     else:
-        _minor(work, each, says, options.minor_files)
+        _minor(work, delta_set, says, options.minor_files)
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def _major(work: _Work, each: DeltaSet, says: str) -> None:
+def _major(work: _Work, delta_set: DeltaSet, says: str) -> None:
     """Merge a base with its deltas; if that is too large for a job, reduce the set first."""
-    if work.fits(each.files):
-        if work.are_free(each.files):
-            parts = math.ceil(total_bytes(each.files) / work.options.target_bytes)
+    if work.fits(delta_set.files):
+        if work.are_free(delta_set.files):
+            parts = math.ceil(total_bytes(delta_set.files) / work.options.target_bytes)
             types = work.parameters.key_types
-            cuts = cut_keys(each.files, min(parts, OUTPUTS_MAX), types)
-            work.rewrite(each.files, f"major: {says}", MAJOR, cuts)
+            cuts = cut_keys(delta_set.files, min(parts, OUTPUTS_MAX), types)
+            work.rewrite(delta_set.files, f"major: {says}", MAJOR, cuts)
         else:
-            work.leave(each.files, f"{says}; others of them are in use")
+            work.leave(delta_set.files, f"{says}; others of them are in use")
         return
-    if len(each.deltas) > 1:
-        _minor(work, each, f"{says}, more than one job accepts, so deltas come first", 2)
-    elif each.base:
-        _cut_apart(work, each, says)
+    if len(delta_set.deltas) > 1:
+        _minor(work, delta_set, f"{says}, more than one job accepts, so deltas come first", 2)
+    elif delta_set.base:
+        _cut_apart(work, delta_set, says)
 
 
-def _minor(work: _Work, each: DeltaSet, says: str, least: int) -> None:
+def _minor(work: _Work, delta_set: DeltaSet, says: str, least: int) -> None:
     """Merge the smallest free deltas of a set, if there are enough."""
-    free = [file for file in each.deltas if file.path in work.free]
+    free = [file for file in delta_set.deltas if file.path in work.free]
     ordered = sorted(free, key=lambda file: (file.size_bytes, file.path))
     least = min(least, work.options.max_files)
     chosen = smallest_within(ordered, work.options.max_files, work.parameters.job_bytes_max)
@@ -247,17 +247,17 @@ def _minor(work: _Work, each: DeltaSet, says: str, least: int) -> None:
         work.leave(free, f"{says}; {least} of the deltas are more than any group accepts")
 
 
-def _cut_apart(work: _Work, each: DeltaSet, says: str) -> None:
+def _cut_apart(work: _Work, delta_set: DeltaSet, says: str) -> None:
     """Cut the only delta of a set so that each part and its base fit into one job."""
-    (delta,) = each.deltas
-    cuts = _cuts_of(work, each.base, delta)
+    (delta,) = delta_set.deltas
+    cuts = _cuts_of(work, delta_set.base, delta)
     if not cuts:
-        work.leave(each.files, f"{says}; they are more than any group accepts")
+        work.leave(delta_set.files, f"{says}; they are more than any group accepts")
     elif not work.are_free([delta]):
-        work.leave(each.files, f"{says}; the delta is in use")
+        work.leave(delta_set.files, f"{says}; the delta is in use")
     else:
         what = (
-            f"minor: a delta over {format_count(len(each.base), 'base file')} is cut "
+            f"minor: a delta over {format_count(len(delta_set.base), 'base file')} is cut "
             f"into {len(cuts) + 1}"
         )
         work.rewrite([delta], f"{what}, because one job cannot hold them all; {says}", MINOR, cuts)

@@ -184,15 +184,15 @@ def levels_of(files: Iterable[DataFile]) -> list[Level]:
     """
     tagged: list[list[DataFile]] = [[] for _ in range(LEVEL_MAX + 1)]
     for file in files:
-        known = file.key_min is not None and file.key_max is not None
-        tagged[level_of(file) if known else 0].append(file)
-    found = [Level()]
+        has_keys = file.key_min is not None and file.key_max is not None
+        tagged[level_of(file) if has_keys else 0].append(file)
+    levels = [Level()]
     for level in tagged[1:]:
         if not level:
-            found.append(Level())
+            levels.append(Level())
             continue
         kept: list[DataFile] = []
-        for file in sorted(level, key=lambda each: (each.key_max or b"", each.path)):
+        for file in sorted(level, key=lambda file: (file.key_max or b"", file.path)):
             if kept and (file.key_min or b"") <= (kept[-1].key_max or b""):
                 tagged[0].append(file)
             else:
@@ -200,10 +200,10 @@ def levels_of(files: Iterable[DataFile]) -> list[Level]:
         starts, ends = (
             tuple(getattr(file, name) for file in kept) for name in ("key_min", "key_max")
         )
-        found.append(Level(tuple(kept), starts, ends))
+        levels.append(Level(tuple(kept), starts, ends))
     oldest = sorted(tagged[0], key=lambda file: (file.added_at_s, file.path))
-    found[0] = Level(tuple(oldest))
-    return found
+    levels[0] = Level(tuple(oldest))
+    return levels
 
 
 def overlap(one: Span, other: Span) -> bool:
@@ -310,11 +310,13 @@ def _settle(work: _Work) -> None:
     """Move files that count as level 0, because they overlap others of their level, to level 0."""
     files = [file for file in work.candidates_of(0) if level_of(file)]
     for start in range(0, len(files), work.options.max_files):
-        some = files[start : start + work.options.max_files]
-        levels = " and ".join(sorted({str(level_of(file)) for file in some}))
-        count = format_count(len(some), "file")
+        chunk = files[start : start + work.options.max_files]
+        levels = " and ".join(sorted({str(level_of(file)) for file in chunk}))
+        count = format_count(len(chunk), "file")
         work.move(
-            some, 0, f"{count} of level {levels} to level 0, because other files there overlap them"
+            chunk,
+            0,
+            f"{count} of level {levels} to level 0, because other files there overlap them",
         )
 
 
@@ -404,13 +406,13 @@ def _turn(work: _Work, push: _Push) -> tuple[float, float, float, str]:
 def _with_neighbours(work: _Work, push: _Push, level: int) -> _Push:
     """Return a job with additional files of its level that cause no more overlap."""
     low, high = span_of(push.inputs)
-    found = push
+    widest = push
     for file in work.levels[level].within_reach((low, high)):
-        wider = _Push((*found.files, file), found.overlapped)
+        wider = _Push((*widest.files, file), widest.overlapped)
         inside = low <= (file.key_min or b"") and (file.key_max or b"") <= high
         if inside and file.path in work.free and file not in push.files and _fits(work, wider):
-            found = wider
-    return found
+            widest = wider
+    return widest
 
 
 def _push(work: _Work, push: _Push, level: int, why: str) -> None:
@@ -461,7 +463,7 @@ def _cut_apart(work: _Work, files: Sequence[DataFile], level: int) -> bool:
     if not cuts:
         return False
     more = format_count(len(work.levels[level + 1].within_reach(span)), "file")
-    what = "1 file" if len(files) == 1 else f"{len(files)} files"
+    what = format_count(len(files), "file")
     work.rewrite(
         files,
         level,
@@ -513,9 +515,9 @@ def _push_level0(work: _Work) -> None:
 def _best_push(work: _Work) -> _Push | None:
     """Return the job that rewrites least of level 1 per byte of level 0; None without a job."""
     files = work.candidates_of(0)
-    found = [_grown(work, seed, files) for seed in files[:SEEDS_MAX]]
+    pushes = [_grown(work, seed, files) for seed in files[:SEEDS_MAX]]
     return min(
-        (push for push in found if push is not None),
+        (push for push in pushes if push is not None),
         key=lambda push: (push.cost, push.files[0].added_at_s, push.files[0].path),
         default=None,
     )
@@ -537,29 +539,29 @@ def _grown(work: _Work, seed: DataFile, files: Sequence[DataFile]) -> _Push | No
 
 def _within(work: _Work, files: Sequence[DataFile]) -> list[DataFile]:
     """Return the first files, as many as fit into one job."""
-    found: list[DataFile] = []
+    chosen: list[DataFile] = []
     for file in files[: work.options.width]:
-        if found and total_bytes([*found, file]) > capacity_bytes(work.parameters):
+        if chosen and total_bytes([*chosen, file]) > capacity_bytes(work.parameters):
             break
-        found.append(file)
-    return found
+        chosen.append(file)
+    return chosen
 
 
 def _mergeable(work: _Work) -> list[DataFile]:
     """Return files of level 0 whose merge still fits into one job with level 1."""
     files = work.candidates_of(0)
     for seed in files[:SEEDS_MAX]:
-        found = [seed]
+        grown = [seed]
         for file in files:
-            if file.path == seed.path or len(found) == work.options.width:
+            if file.path == seed.path or len(grown) == work.options.width:
                 continue
-            wider = [*found, file]
+            wider = [*grown, file]
             push = _push_of(work, wider, 0)
             small = len(push.overlapped) < work.options.width
             if small and total_bytes(push.inputs) <= capacity_bytes(work.parameters):
-                found = wider
-        if len(found) > 1:
-            return found
+                grown = wider
+        if len(grown) > 1:
+            return grown
     return []
 
 
@@ -608,14 +610,14 @@ def _level_for(size_bytes: int, options: LeveledOptions) -> int:
 
 def _overlapping_sets(files: Sequence[DataFile]) -> list[list[DataFile]]:
     """Group files into sets; overlapping files are in the same set."""
-    found: list[list[DataFile]] = []
+    sets: list[list[DataFile]] = []
     end = b""
-    for file in sorted(files, key=lambda each: (*span_of([each]), each.path)):
+    for file in sorted(files, key=lambda file: (*span_of([file]), file.path)):
         low, high = span_of([file])
-        if found and low <= end:
-            found[-1].append(file)
+        if sets and low <= end:
+            sets[-1].append(file)
             end = max(end, high)
         else:
-            found.append([file])
+            sets.append([file])
             end = high
-    return found
+    return sets

@@ -226,7 +226,7 @@ def _segments(parameters: PlanParameters, options: LogSegmentOptions) -> list[Lo
         (min(_position(file, timed=parameters.timed) for file in files), name)
         for name, files in made.items()
     )
-    found = list[LogSegment]()
+    segments = list[LogSegment]()
     for number, (position, name) in enumerate(ordered, 1):
         files = tuple(made[name])
         size_bytes = sum(file.size_bytes for file in files)
@@ -238,8 +238,8 @@ def _segments(parameters: PlanParameters, options: LogSegmentOptions) -> list[Lo
         if number == len(ordered):
             blocked = blocked or _active(files, options, parameters.now_s)
         used = max(1, segments_needed(size_bytes, options.segment_bytes))
-        found.append(LogSegment(files=files, position=position, used=used, blocked=blocked))
-    return found
+        segments.append(LogSegment(files=files, position=position, used=used, blocked=blocked))
+    return segments
 
 
 def _position(file: DataFile, *, timed: bool) -> float:
@@ -450,22 +450,23 @@ class _Log:
         for run in _runs(self._segments, lambda segment: not segment.blocked):
             # Segments that were written since the start of the period count as fully live.
             live = [
-                each.live_bytes if due(each) else options.segment_bytes * each.used for each in run
+                segment.live_bytes if due(segment) else options.segment_bytes * segment.used
+                for segment in run
             ]
-            found = middle_range(
+            middle = middle_range(
                 live,
                 options.segment_bytes,
                 options.usable_bytes,
                 live_share=options.middle_live_share,
                 floor_bytes=options.floor_bytes,
-                used=[each.used for each in run],
+                used=[segment.used for segment in run],
             )
-            if found is None:
+            if middle is None:
                 continue
             share = f"{options.middle_live_share:.0%}"
             why = f"middle range: from the first to the last segment with at most {share} live"
             planned = False
-            for old in _runs(run[found.first : found.last + 1], due):
+            for old in _runs(run[middle.first : middle.last + 1], due):
                 for chunk in self._chunks(old):
                     self._add_job(chunk, why)
                     planned = True
@@ -513,15 +514,17 @@ class _Log:
     def _compact_best(self) -> None:
         """Plan the range with the lowest cost per benefit whose dead rows a job can drop."""
         options = self._options
-        for _, run, found in heapq.nsmallest(TRIES_MAX, self._ranges(), key=lambda each: each[0]):
-            chosen = run[found.first : found.last + 1]
+        for _, run, best in heapq.nsmallest(
+            TRIES_MAX, self._ranges(), key=lambda candidate: candidate[0]
+        ):
+            chosen = run[best.first : best.last + 1]
             added, problem = self._hiding(chosen)
             if problem or not self._fits([*chosen, *added]):
                 reason = problem or "with the files that may hide their rows, there are too many"
                 for segment in chosen:
                     self._leave(segment, f"{self._facts(segment)}; {reason}")
                 continue
-            cost = found.cost + sum(segment.size_bytes for segment in added)
+            cost = best.cost + sum(segment.size_bytes for segment in added)
             used = sum(segment.used for segment in [*chosen, *added])
             benefit = used - segments_needed(cost, options.usable_bytes)
             if benefit < options.min_reclaim_segments:
@@ -529,7 +532,7 @@ class _Log:
             first = self._segments.index(chosen[0]) + 1
             why = (
                 f"segments {first} to {first + len(chosen) - 1} of {len(self._segments)} have the "
-                f"least cost per segment freed ({format_bytes(int(found.ratio))})"
+                f"least cost per segment freed ({format_bytes(int(best.ratio))})"
             )
             if added:
                 why += f"; {len(added)} more may hide rows of them"
@@ -544,21 +547,25 @@ class _Log:
             def fits(first: int, last: int, run: list[LogSegment] = run) -> bool:
                 return self._fits(run[first : last + 1])
 
-            for found in ranges(
+            for candidate in ranges(
                 [segment.live_bytes for segment in run],
                 options.usable_bytes,
                 floor_bytes=options.floor_bytes,
                 used=[segment.used for segment in run],
                 fits=fits,
             ):
-                inside = [file for each in run[found.first : found.last + 1] for file in each.files]
-                outputs = max(1, segments_needed(found.cost, options.usable_bytes))
+                inside = [
+                    file
+                    for segment in run[candidate.first : candidate.last + 1]
+                    for file in segment.files
+                ]
+                outputs = max(1, segments_needed(candidate.cost, options.usable_bytes))
                 # If no input has statistics, outputs must be fewer than inputs; otherwise jobs
                 # never end.
                 most = len(inside) - all(file.live_bytes is None for file in inside)
-                if found.benefit >= options.min_reclaim_segments and outputs <= most:
-                    ratio, benefit, first = by_ratio(found)
-                    yield (ratio, benefit, before + first), run, found
+                if candidate.benefit >= options.min_reclaim_segments and outputs <= most:
+                    ratio, benefit, first = by_ratio(candidate)
+                    yield (ratio, benefit, before + first), run, candidate
             before += len(run)
 
     def _hiding(self, chosen: Sequence[LogSegment]) -> tuple[list[LogSegment], str]:
@@ -633,7 +640,7 @@ def _runs(
 
 def _without_live_ends(run: list[LogSegment]) -> list[LogSegment]:
     """Return a range without the fully live segments at its ends; the result may be empty."""
-    dead = [at for at, each in enumerate(run) if each.live_bytes < each.size_bytes]
+    dead = [at for at, segment in enumerate(run) if segment.live_bytes < segment.size_bytes]
     return run[dead[0] : dead[-1] + 1] if dead else []
 
 
@@ -656,15 +663,15 @@ def _cuts(files: Sequence[DataFile], outputs: int) -> tuple[bytes, ...]:
     """Return keys that cut live bytes into similar outputs, at ends of key ranges."""
     if outputs < 2 or any(file.key_min is None or file.key_max is None for file in files):
         return ()
-    known = sorted(
+    ordered = sorted(
         ((file.key_min or b"", file.key_max or b"", file) for file in files),
-        key=lambda each: (each[0], each[1], each[2].path),
+        key=lambda entry: (entry[0], entry[1], entry[2].path),
     )
     each_bytes = sum(map(file_live_bytes, files)) / outputs
     cuts, gathered, end = list[bytes](), 0, b""
-    for at, (_, high, file) in enumerate(known[:-1]):
+    for at, (_, high, file) in enumerate(ordered[:-1]):
         gathered, end = gathered + file_live_bytes(file), max(end, high)
         full = gathered >= each_bytes * (len(cuts) + 1)
-        if full and end < known[at + 1][0] and len(end) <= SPLIT_BYTES_MAX:
+        if full and end < ordered[at + 1][0] and len(end) <= SPLIT_BYTES_MAX:
             cuts.append(end)
     return tuple(cuts[: outputs - 1])

@@ -75,13 +75,13 @@ def autocomp_choice(
         count_max: Maximum number of candidates to run.
     """
     scores = autocomp_scores(candidates)
-    best = sorted(range(len(candidates)), key=lambda place: (-scores[place], place))
+    best = sorted(range(len(candidates)), key=lambda number: (-scores[number], number))
     spent, chosen = 0.0, list[int]()
-    for place in best:
+    for number in best:
         if spent >= budget or len(chosen) >= count_max:
             break
-        chosen.append(place)
-        spent += candidates[place][1]
+        chosen.append(number)
+        spent += candidates[number][1]
     return chosen
 
 
@@ -95,14 +95,14 @@ Bin = list[DataFile]
 def first_fit_decreasing(files: Sequence[DataFile], capacity_bytes: float) -> list[Bin]:
     """Return bins of at most `capacity_bytes`; a larger file gets its own bin."""
     bins, room = list[Bin](), list[float]()
-    for file in sorted(files, key=lambda each: (-each.size_bytes, each.path)):
-        fits = (place for place, free in enumerate(room) if file.size_bytes <= free)
-        place = next(fits, len(bins))
-        if place == len(bins):
+    for file in sorted(files, key=lambda file: (-file.size_bytes, file.path)):
+        fits = (index for index, free in enumerate(room) if file.size_bytes <= free)
+        bin_index = next(fits, len(bins))
+        if bin_index == len(bins):
             bins.append([])
             room.append(capacity_bytes)
-        bins[place].append(file)
-        room[place] -= file.size_bytes
+        bins[bin_index].append(file)
+        room[bin_index] -= file.size_bytes
     return bins
 
 
@@ -243,8 +243,8 @@ class RunningOutputs:
 
 def running_outputs(parameters: PlanParameters) -> RunningOutputs:
     """Return the outputs of running jobs of the same kind, so that plans can look ahead."""
-    mine = [job for job in parameters.running if job.kind is parameters.kind and job.files]
-    files = tuple(_output_of(number, job.files) for number, job in enumerate(mine))
+    same_kind = [job for job in parameters.running if job.kind is parameters.kind and job.files]
+    files = tuple(_output_of(number, job.files) for number, job in enumerate(same_kind))
     return RunningOutputs(files=files, paths=frozenset(file.path for file in files))
 
 
@@ -253,15 +253,15 @@ def _output_of(number: int, inputs: tuple[DataFile, ...]) -> DataFile:
     key_maxs = [file.key_max for file in inputs if file.key_max is not None]
     starts = [file.time_min_s for file in inputs if file.time_min_s is not None]
     ends = [file.time_max_s for file in inputs if file.time_max_s is not None]
-    every = len(inputs)
+    count = len(inputs)
     return DataFile(
         path=f"\0running-{number}",
         size_bytes=total_bytes(inputs),
         rows=sum(file.rows for file in inputs),
-        key_min=min(key_mins) if len(key_mins) == every else None,
-        key_max=max(key_maxs) if len(key_maxs) == every else None,
-        time_min_s=min(starts) if len(starts) == every else None,
-        time_max_s=max(ends) if len(ends) == every else None,
+        key_min=min(key_mins) if len(key_mins) == count else None,
+        key_max=max(key_maxs) if len(key_maxs) == count else None,
+        time_min_s=min(starts) if len(starts) == count else None,
+        time_max_s=max(ends) if len(ends) == count else None,
     )
 
 
@@ -305,14 +305,14 @@ def cut_keys(
     Returns:
         At most `parts` - 1 keys, ascending; fewer if no key is near enough to an ideal cut.
     """
-    found = _density(files)
-    points = found.points
-    if parts < 2 or len(points) < 2 or not found.filled[-1]:
+    density = _density(files)
+    points = density.points
+    if parts < 2 or len(points) < 2 or not density.filled[-1]:
         return ()
-    share = found.filled[-1] / parts
+    share = density.filled[-1] / parts
     cuts: list[bytes] = []
     for number in range(1, parts):
-        cut = _cut_at(share * number, share, found, key_types)
+        cut = _cut_at(share * number, share, density, key_types)
         if cut is None or len(cut) > SPLIT_BYTES_MAX or not points[0] <= cut < points[-1]:
             continue
         if not cuts or cut > cuts[-1]:
@@ -339,17 +339,17 @@ def _density(files: Sequence[DataFile]) -> _Density:
         if file.key_min is not None and file.key_max is not None
     ]
     points = sorted({key for low, high, _ in spans for key in (low, high)})
-    place = {key: number for number, key in enumerate(points)}
+    index_of = {key: number for number, key in enumerate(points)}
     between, single = [0.0] * len(points), [0.0] * len(points)
     for low, high, size in spans:
         skipped = shared_length(low, high)
         before = number_after(low, skipped)
         width = number_after(high, skipped) - before
         if width <= 0:
-            between[place[high]] += size
-            single[place[high]] += size
+            between[index_of[high]] += size
+            single[index_of[high]] += size
             continue
-        for at in range(place[low] + 1, place[high] + 1):
+        for at in range(index_of[low] + 1, index_of[high] + 1):
             number = number_after(points[at], skipped)
             between[at] += size * (number - before) / width
             before = number
@@ -357,14 +357,14 @@ def _density(files: Sequence[DataFile]) -> _Density:
 
 
 def _cut_at(
-    aim: float, share: float, found: _Density, key_types: Sequence[KeyType]
+    aim: float, share: float, density: _Density, key_types: Sequence[KeyType]
 ) -> bytes | None:
     """Return the key with about `aim` bytes up to it; None if no key is near."""
-    points, filled = found.points, found.filled
+    points, filled = density.points, density.filled
     high = min(bisect_left(filled, aim), len(points) - 1)
     low = max(0, high - 1)
     nearest = min((low, high), key=lambda at: abs(filled[at] - aim))
-    spread = filled[high] - found.single[high] - filled[low]
+    spread = filled[high] - density.single[high] - filled[low]
     if abs(filled[nearest] - aim) > SLACK * share and filled[low] < aim < filled[low] + spread:
         made = key_between(points[low], points[high], (aim - filled[low]) / spread, key_types)
         if made is not None:
@@ -394,10 +394,10 @@ def key_between(
                 values.append(_value_between(one, other, share, kind))
                 break
             values.append(one)
-        found = encode_key(values, key_types[: len(values)])
+        key = encode_key(values, key_types[: len(values)])
     except (ValueError, OverflowError):
         return None
-    return found if low < found < high and len(found) <= CUT_BYTES_MAX else None
+    return key if low < key < high and len(key) <= CUT_BYTES_MAX else None
 
 
 _WHOLE = (KeyType.INT, KeyType.DATE, KeyType.TIME, KeyType.TIMESTAMP)
@@ -424,7 +424,7 @@ def _digits_between(low: list[int], high: list[int], share: float, base: int) ->
     Texts are assumed to be ASCII after the prefix; the caller checks the result for other texts.
     """
     same = shared_length(low, high)
-    first, last = (_value(each[same : same + _PLACES], base) for each in (low, high))
+    first, last = (_value(bound[same : same + _PLACES], base) for bound in (low, high))
     number, digits = first + int((last - first) * share), list[int]()
     for _ in range(_PLACES):
         number, digit = divmod(number, base)

@@ -77,7 +77,7 @@ def files_within(files: Sequence[SizedFile], cap_bytes: int | None) -> Sequence[
     if cap_bytes is None or sum(file[0] for file in files) <= cap_bytes:
         return files
     sums = accumulate(file[0] for file in files)
-    fits = next(place for place, total in enumerate(sums) if total > cap_bytes)
+    fits = next(count for count, total in enumerate(sums) if total > cap_bytes)
     return files[:fits]
 
 
@@ -121,12 +121,12 @@ def _best_prefix(files: Sequence[SizedFile], width: int, ratio: float) -> int:
     best = good = 0
     best_sum = 0
     total = files[0][0]
-    for place in range(1, width):
-        size = files[place][0]
+    for index in range(1, width):
+        size = files[index][0]
         total += size
         if size * ratio < total:
-            good = place
-        elif good and good == place - 1:
+            good = index
+        elif good and good == index - 1:
             if best and best_sum <= files[good][0]:
                 return best
             best, best_sum = good, total - size
@@ -150,17 +150,17 @@ def best_of_any_ratio(
         lowest_ratio: The ratio of a set must be higher.
     """
     width = min(len(files), max_files)
-    found: Sequence[SizedFile] = ()
+    best_set: Sequence[SizedFile] = ()
     best = 0.0
     for start in range(len(files) - width + 1 if files else 0):
         total = files[start][0]
-        for place in range(start + 1, start + width):
-            size = files[place][0]
+        for last in range(start + 1, start + width):
+            size = files[last][0]
             total += size
             if size > 0 and total / size >= best:
                 best = total / size
-                found = files[start : place + 1]
-    return (found, best) if best > lowest_ratio else ((), best)
+                best_set = files[start : last + 1]
+    return (best_set, best) if best > lowest_ratio else ((), best)
 
 
 # -------------------------------------------------------------------------------------- The planner
@@ -206,15 +206,15 @@ class RatioPlanner:
         if not files:
             return Plan()
         cap_bytes = parameters.job_bytes_max
-        found = _by_ratio(files, parameters, rule, cap_bytes)
+        planned = _by_ratio(files, parameters, rule, cap_bytes)
         if parameters.kind is Kind.USER:
-            _bring_to_one(found, files, parameters, rule)
-        elif not found.sets:
-            _relieve(found, files, parameters, rule, cap_bytes)
-        jobs = tuple([_job(chosen, found.why, parameters, rule) for chosen in found.sets])
+            _bring_to_one(planned, files, parameters, rule)
+        elif not planned.sets:
+            _relieve(planned, files, parameters, rule, cap_bytes)
+        jobs = tuple([_job(chosen, planned.why, parameters, rule) for chosen in planned.sets])
         if not parameters.explains:
             return Plan(jobs=jobs)
-        return Plan(jobs=jobs, left=_left(found, files, parameters, rule, cap_bytes))
+        return Plan(jobs=jobs, left=_left(planned, files, parameters, rule, cap_bytes))
 
 
 def _by_ratio(
@@ -226,7 +226,7 @@ def _by_ratio(
     projected file must wait for it, but the output of that set takes part in turn. Files that a
     larger merge needs soon are therefore not spent on a worse merge.
     """
-    found = _PlannedSets(why=f"ratio {rule.ratio:g}")
+    planned = _PlannedSets(why=f"ratio {rule.ratio:g}")
     pool = list(files)
     projected = 0
     for job in parameters.running:
@@ -235,41 +235,41 @@ def _by_ratio(
             insort(pool, (job.size_bytes, projected, ""))
     while chosen := find_set(files_within(pool, cap_bytes), rule.ratio, rule.max_files):
         if any(number for _, number, _ in chosen):
-            found.waiting.update(path for _, number, path in chosen if not number)
+            planned.waiting.update(path for _, number, path in chosen if not number)
         else:
-            found.sets.append(chosen)
+            planned.sets.append(chosen)
         start = bisect_left(pool, chosen[0])
         del pool[start : start + len(chosen)]
         projected += 1
         insort(pool, (_total(chosen), projected, ""))
-        if len(chosen) < rule.max_files and found.sets:
+        if len(chosen) < rule.max_files and planned.sets:
             # The remaining files are larger; it is better to merge them with future outputs.
             break
-    return found
+    return planned
 
 
 def _bring_to_one(
-    found: _PlannedSets, files: list[SizedFile], parameters: PlanParameters, rule: RatioRule
+    planned: _PlannedSets, files: list[SizedFile], parameters: PlanParameters, rule: RatioRule
 ) -> None:
     """Ensure that a user's files become one; rewrite the largest files as rarely as possible."""
-    if not found.sets:
+    if not planned.sets:
         if not any(job.kind is Kind.USER for job in parameters.running):
-            found.sets, found.why = forced_merges(files, rule.max_files), _FORCED_REASON
-            found.waiting.clear()
+            planned.sets, planned.why = forced_merges(files, rule.max_files), _FORCED_REASON
+            planned.waiting.clear()
         return
-    if len(found.sets) > 1 or len(found.sets[0]) == len(files):
+    if len(planned.sets) > 1 or len(planned.sets[0]) == len(files):
         return
-    (first,) = found.sets
+    (first,) = planned.sets
     chosen = {path for _, _, path in first}
     rest = [file for file in files if file[2] not in chosen]
     insort(rest, (_total(first), 1, ""))
     if not find_set(rest, rule.ratio, rule.max_files):
         # The next step would be forced, and would rewrite the output of this step.
-        found.sets, found.why = forced_merges(files, rule.max_files), _FORCED_REASON
+        planned.sets, planned.why = forced_merges(files, rule.max_files), _FORCED_REASON
 
 
 def _relieve(
-    found: _PlannedSets,
+    planned: _PlannedSets,
     files: list[SizedFile],
     parameters: PlanParameters,
     rule: RatioRule,
@@ -279,20 +279,22 @@ def _relieve(
     count = len(parameters.files)
     if not 0 < rule.file_limit < count:
         return
-    found.remark = (
+    planned.remark = (
         f"; the tablet has {format_count(count, 'file')}, over its limit of {rule.file_limit}, "
     )
     if parameters.running or count != len(files):
-        found.remark += "and a lower ratio is tried when no file is in use"
+        planned.remark += "and a lower ratio is tried when no file is in use"
         return
     usable = files_within(files, cap_bytes)
     chosen, ratio = best_of_any_ratio(usable, rule.max_files, rule.lowest_ratio)
     if chosen:
-        found.sets = [chosen]
-        found.why = (
+        planned.sets = [chosen]
+        planned.why = (
             f"{format_count(count, 'file')}, limit {rule.file_limit}: ratio lowered to {ratio:.3g}"
         )
-    found.remark += f"and the best set has ratio {ratio:.3g}, lowest_ratio is {rule.lowest_ratio:g}"
+    planned.remark += (
+        f"and the best set has ratio {ratio:.3g}, lowest_ratio is {rule.lowest_ratio:g}"
+    )
 
 
 def _job(
@@ -316,7 +318,7 @@ def _job(
 
 
 def _left(
-    found: _PlannedSets,
+    planned: _PlannedSets,
     files: list[SizedFile],
     parameters: PlanParameters,
     rule: RatioRule,
@@ -324,15 +326,15 @@ def _left(
 ) -> dict[str, str]:
     """Return a reason for every candidate that is in no job."""
     left = dict.fromkeys(
-        [path for _, _, path in files], _nothing(parameters.kind, rule) + found.remark
+        [path for _, _, path in files], _nothing(parameters.kind, rule) + planned.remark
     )
     if cap_bytes is not None and len(usable := files_within(files, cap_bytes)) < len(files):
         cap = format_bytes(cap_bytes)
         beyond = f"together with the smaller files it is more than any group accepts ({cap})"
         left.update((path, beyond) for _, _, path in files[len(usable) :])
-    for path in found.waiting:
+    for path in planned.waiting:
         left[path] = "waits for the output of a running job, to be merged with it"
-    for chosen in found.sets:
+    for chosen in planned.sets:
         for _, _, path in chosen:
             left.pop(path, None)
     return left

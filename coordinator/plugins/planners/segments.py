@@ -62,14 +62,14 @@ def best_range(
             nearly empty segments do not win by low cost alone. 0: no minimum.
         used: Number of segments that each entry occupies; None: one each.
     """
-    found = ranges(live_bytes, usable, floor_bytes=floor_bytes, used=used)
-    worth = (each for each in found if each.benefit >= min_reclaim)
+    candidates = ranges(live_bytes, usable, floor_bytes=floor_bytes, used=used)
+    worth = (candidate for candidate in candidates if candidate.benefit >= min_reclaim)
     return min(worth, key=by_ratio, default=None)
 
 
-def by_ratio(found: SegmentRange) -> tuple[float, int, int]:
+def by_ratio(candidate: SegmentRange) -> tuple[float, int, int]:
     """Return the sort key of ranges: lowest ratio, then greatest benefit, then oldest."""
-    return found.ratio, -found.benefit, found.first
+    return candidate.ratio, -candidate.benefit, candidate.first
 
 
 def ranges(

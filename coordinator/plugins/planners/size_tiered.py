@@ -212,10 +212,10 @@ def by_size(files: Iterable[DataFile]) -> list[DataFile]:
 def moment(at_s: float) -> str:
     """Format a time for people: `2026-03-01 12:30 UTC`."""
     try:
-        found = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=at_s)
+        date = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=at_s)
     except OverflowError:
         return f"second {at_s:.0f}"
-    return found.strftime("%Y-%m-%d %H:%M UTC")
+    return date.strftime("%Y-%m-%d %H:%M UTC")
 
 
 # ---------------------------------------------------------------------------------- Tiers and picks
@@ -240,16 +240,16 @@ def buckets(files: Iterable[DataFile], options: TierOptions, now_s: float) -> li
     """
     ordered = by_size(files)
     tiny_bytes = 0 if youngest_tiny(ordered, options, now_s) else options.min_file_bytes
-    found: list[Tier] = []
+    tiers: list[Tier] = []
     total = 0
     for file in ordered:
-        if found and _joins(found[-1], total, file.size_bytes, tiny_bytes, options):
-            found[-1].append(file)
+        if tiers and _joins(tiers[-1], total, file.size_bytes, tiny_bytes, options):
+            tiers[-1].append(file)
             total += file.size_bytes
         else:
-            found.append([file])
+            tiers.append([file])
             total = file.size_bytes
-    return found
+    return tiers
 
 
 def _joins(tier: Tier, total: int, size: int, tiny_bytes: int, options: TierOptions) -> bool:
@@ -414,7 +414,7 @@ def pick_tombstones(
         kept_tag: Name of a tag that the output inherits from the file; empty: none.
     """
     cap = parameters.job_bytes_max
-    found: DataFile | None = None
+    oldest: DataFile | None = None
     for tier in reversed(buckets(files, options, parameters.now_s)):
         ready = [
             file
@@ -422,15 +422,15 @@ def pick_tombstones(
             if _tombstones_are_ready(draft, file, options, parameters)
             and (cap is None or file.size_bytes <= cap)
         ]
-        if ready and found is None:
-            found = min(ready, key=lambda f: (f.version_min or b"", f.added_at_s, f.path))
-    if found is None:
+        if ready and oldest is None:
+            oldest = min(ready, key=lambda f: (f.version_min or b"", f.added_at_s, f.path))
+    if oldest is None:
         return
     draft.add_job(
-        (found,),
-        f"{_tombstone_share(found):.0%} of its rows are tombstones, at least "
+        (oldest,),
+        f"{_tombstone_share(oldest):.0%} of its rows are tombstones, at least "
         f"{options.tombstone_threshold:.0%}, and they may be dropped",
-        tags=tuple(tag for tag in found.tags if tag[0] == kept_tag),
+        tags=tuple(tag for tag in oldest.tags if tag[0] == kept_tag),
     )
 
 

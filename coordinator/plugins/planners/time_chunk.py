@@ -98,7 +98,7 @@ class TimeChunkOptions:
     @property
     def thresholds(self) -> Thresholds | None:
         """Thresholds for the compaction of a chunk; None if they have no effect."""
-        found = Thresholds(
+        configured = Thresholds(
             min_count=self.min_count,
             min_bytes=self.min_uncompacted_bytes,
             max_avg=self.max_average_bytes or 1 << 62,
@@ -106,7 +106,7 @@ class TimeChunkOptions:
             pct_rows=self.minor_rows_percent,
         )
         neutral = Thresholds(min_count=1, min_bytes=0, max_avg=1 << 62)
-        return None if found == neutral else found
+        return None if configured == neutral else configured
 
 
 _NAME = "planner time-chunk"
@@ -314,8 +314,8 @@ def _expired(parameters: PlanParameters) -> tuple[list[DataFile], list[DataFile]
 def _plan_untimed(work: _Work, files: Sequence[DataFile]) -> None:
     """Merge files without times as if they were one chunk."""
     segments = tuple(in_order(_segment(file, work.options) for file in files))
-    found = score(Contents(segments, work.options.target_bytes), work.rules)
-    if found.state is ChunkState.COMPACT:
+    scored = score(Contents(segments, work.options.target_bytes), work.rules)
+    if scored.state is ChunkState.COMPACT:
         _add_contained(work, segments, _Unit(segments=(), start_s=0, end_s=0, why="no times"))
     else:
         work.leave(segments, "has no times, and no smaller number of such files would do")
@@ -327,8 +327,8 @@ def _cut_wide(work: _Work, wide: Sequence[Segment], timed: Sequence[Segment]) ->
     for segment in wide:
         chunks = _chunks_of(segment, options)
         alone = not any(
-            each.start < segment.end and segment.start < each.end and each is not segment
-            for each in timed
+            other.start < segment.end and segment.start < other.end and other is not segment
+            for other in timed
         )
         stays = score(Contents((segment,), options.target_bytes, overlap=True), work.rules)
         if not work.fits([segment]):
@@ -365,14 +365,14 @@ def _too_large(work: _Work) -> str:
 def _plan_chunks(work: _Work, segments: Sequence[Segment]) -> None:
     """Add the jobs that compact chunks; record why other files are left."""
     options, most = work.options, work.parameters.job_bytes_max
-    found = occupied_chunks(
+    occupied = occupied_chunks(
         segments,
         options.granularity_s,
         options.target_bytes,
         rules=work.rules,
         origin=options.origin_s,
     )
-    work.chunks = [(chunk, _allowed(work, chunk)) for chunk in found]
+    work.chunks = [(chunk, _allowed(work, chunk)) for chunk in occupied]
     chunks = [allowed for _, allowed in work.chunks]
     for chunk in reversed(chunks):
         work.leave(chunk.segments, work.notes.get(chunk.index) or _why_left(work, chunk))
@@ -443,14 +443,14 @@ def _in_use(work: _Work) -> list[Interval]:
 
 def _skipped(work: _Work) -> list[Interval]:
     options, now_s = work.options, work.parameters.now_s
-    found = read_intervals("skip_intervals", options.skip_intervals)
+    intervals = read_intervals("skip_intervals", options.skip_intervals)
     times = [file.time_max_s for file in work.parameters.files.values()]
     # Ignore times in the future, so that such a row does not make all other data old.
     latest = [at_s for at_s in times if at_s is not None and at_s <= now_s]
     offset = skip_interval(
         max(latest, default=now_s), options.skip_offset_s, options.granularity_s, options.origin_s
     )
-    return merge_intervals([*found, *([(offset[0], math.inf)] if offset else [])])
+    return merge_intervals([*intervals, *([(offset[0], math.inf)] if offset else [])])
 
 
 def _is_compacted(segment: Segment, chunk: TimeChunk, work: _Work) -> bool:
@@ -515,15 +515,15 @@ def _inside(ends: Iterable[float], segments: Iterable[Segment]) -> tuple[float, 
 
 def _groups(work: _Work, segments: Sequence[Segment]) -> list[list[Segment]]:
     """Group segments in the given order; each group fits into one job."""
-    found: list[list[Segment]] = []
+    groups: list[list[Segment]] = []
     for segment in segments:
         if not work.fits([segment]):
             work.leave([segment], _too_large(work))
-        elif found and work.fits([*found[-1], segment]):
-            found[-1].append(segment)
+        elif groups and work.fits([*groups[-1], segment]):
+            groups[-1].append(segment)
         else:
-            found.append([segment])
-    return found
+            groups.append([segment])
+    return groups
 
 
 def _add_contained(work: _Work, segments: Sequence[Segment], unit: _Unit) -> None:
@@ -538,9 +538,10 @@ def _add_contained(work: _Work, segments: Sequence[Segment], unit: _Unit) -> Non
     step = replace(unit, final=False, why="the smallest files of a chunk with many")
     work.leave(segments, "is merged in a later step, or no merge of so few would save a file")
     target = work.options.target_bytes
-    large = [each for each in segments if each.size_up_to(target) > target]
+    large = [segment for segment in segments if segment.size_up_to(target) > target]
     rest = sorted(
-        (each for each in segments if each not in large), key=lambda each: (each.size, each.id)
+        (segment for segment in segments if segment not in large),
+        key=lambda segment: (segment.size, segment.id),
     )
     for segment in large:
         if work.fits([segment]):
@@ -549,7 +550,7 @@ def _add_contained(work: _Work, segments: Sequence[Segment], unit: _Unit) -> Non
         else:
             work.leave([segment], _too_large(work))
     for group in _groups(work, rest):
-        files = [work.parameters.files[each.id] for each in group]
+        files = [work.parameters.files[segment.id] for segment in group]
         wanted = work.is_user and any(not is_result(file, work.parameters) for file in files)
         if wanted or work.ideal(group) < len(group):
             work.units.append(replace(step, segments=tuple(group)))
@@ -564,12 +565,14 @@ def _plan_of(work: _Work, expired: Sequence[DataFile], files: Sequence[DataFile]
     for at in [at for at, unit in enumerate(work.units) if _is_repeated(work, unit)]:
         work.leave(work.units[at].segments, "is as the last job left it: another would do the same")
         # Remove it from the dependencies of other jobs.
-        depends = {n: tuple(m for m in found if m != at) for n, found in depends.items() if n != at}
+        depends = {
+            n: tuple(m for m in before if m != at) for n, before in depends.items() if n != at
+        }
     ranks = {at: rank for rank, at in enumerate(sorted(depends, key=lambda at: _rank(work, at)))}
     places = sorted(depends, key=lambda at: (bool(depends[at]), at if depends[at] else ranks[at]))
     dirty = sum(len(work.units[at].segments) for at in depends)
     drops = _drops(work, expired, dirty, len(places))
-    at_place = {at: len(drops) + place for place, at in enumerate(places)}
+    at_place = {at: len(drops) + number for number, at in enumerate(places)}
     jobs = [
         _job(
             work,
@@ -602,14 +605,14 @@ def _intervals(
         for job in work.parameters.running
         for segment in (_segment(file, work.options) for file in job.files)
     )
-    found: list[PlannedInterval] = []
+    intervals: list[PlannedInterval] = []
     for chunk, allowed in work.chunks[-INTERVALS_MAX:]:
         state, reason = _state_of(work, chunk, allowed, running)
         if state is IntervalState.PENDING:
             paths = [segment.id for segment in allowed.segments]
             reason = next((planned[path] for path in paths if path in planned), "")
             reason = reason or left.get(paths[0], "")
-        found.append(
+        intervals.append(
             PlannedInterval(
                 start_s=chunk.start,
                 end_s=chunk.end,
@@ -619,7 +622,7 @@ def _intervals(
                 size_bytes=sum(segment.size for segment in chunk.segments),
             )
         )
-    return tuple(found)
+    return tuple(intervals)
 
 
 def _state_of(
@@ -666,8 +669,8 @@ def _rank(work: _Work, at: int) -> tuple[float, ...]:
 
 
 def _fragmentation(work: _Work, unit: _Unit) -> float:
-    found, known = _extent(unit.segments, work), Thresholds()
-    return fragmentation_index(found.count, found.bytes, known.min_count, known.max_avg)
+    extent, thresholds = _extent(unit.segments, work), Thresholds()
+    return fragmentation_index(extent.count, extent.bytes, thresholds.min_count, thresholds.max_avg)
 
 
 def _place(work: _Work, unit: _Unit) -> float:

@@ -184,10 +184,10 @@ class _Work:
 
     def by_window(self, files: Iterable[DataFile]) -> dict[Window, list[DataFile]]:
         """Return files by window, newest window first; files without a time come last."""
-        found: dict[Window, list[DataFile]] = {}
+        windows: dict[Window, list[DataFile]] = {}
         for file in files:
-            found.setdefault(self._window_of(file), []).append(file)
-        return dict(sorted(found.items(), key=lambda each: (each[0] is None, -(each[0] or 0.0))))
+            windows.setdefault(self._window_of(file), []).append(file)
+        return dict(sorted(windows.items(), key=lambda item: (item[0] is None, -(item[0] or 0.0))))
 
     def _window_of(self, file: DataFile) -> Window:
         if not self.parameters.timed or file.time_max_s is None:
@@ -412,18 +412,18 @@ def _with_older_rows(
 
     The result is empty if the files do not fit into one job, or one of them has not expired.
     """
-    found, new = {file.path: file}, [file]
+    needed, new = {file.path: file}, [file]
     while new:
-        each = new.pop()
+        covered = new.pop()
         for other in work.parameters.files.values():
-            if other.path in found or not may_hold_older_between(
-                other, each.key_min, each.key_max, each.version_max
+            if other.path in needed or not may_hold_older_between(
+                other, covered.key_min, covered.key_max, covered.version_max
             ):
                 continue
-            if other.path not in droppable or len(found) == work.options.max_files:
+            if other.path not in droppable or len(needed) == work.options.max_files:
                 note = f"has expired, and {other.path} may hold older rows of its keys"
                 work.blocked[file.path] = note
                 return {}
-            found[other.path] = other
+            needed[other.path] = other
             new.append(other)
-    return found
+    return needed

@@ -100,10 +100,10 @@ def body_text(tree: Any, names: Iterable[str]) -> str:
     """
     if not isinstance(tree, dict):
         return ""
-    known = [name for name in names if tree.get(name) not in (None, [], {}, "")]
+    given = [name for name in names if tree.get(name) not in (None, [], {}, "")]
     # Parameters of a fixed form come first, so that free text cannot displace them.
-    known.sort(key=lambda name: isinstance(tree[name], str | dict))
-    words = [f"{name}={_entry_text(tree[name])}" for name in known]
+    given.sort(key=lambda name: isinstance(tree[name], str | dict))
+    words = [f"{name}={_entry_text(tree[name])}" for name in given]
     if unknown := len(tree.keys() - {*names}):
         words.append(f"({unknown} unknown)")
     return " ".join(words)
@@ -140,16 +140,16 @@ def folded(lines: Iterable[bytes], count: int, chosen: Mapping[str, str]) -> lis
         count: Maximum number of entries.
         chosen: Field → value that entries must have.
     """
-    found: dict[str, dict[str, Any]] = {}
+    branches: dict[str, dict[str, Any]] = {}
     for line in lines:
         with suppress(ValueError):
             entry = json.loads(line)
             if isinstance(entry, dict) and isinstance(entry.get("id"), str):
                 entry = {name: encodable(value) for name, value in entry.items()}
-                found.setdefault(entry["id"], entry)
+                branches.setdefault(entry["id"], entry)
     fits = (
         entry
-        for entry in found.values()
+        for entry in branches.values()
         if all(entry.get(name) == value for name, value in chosen.items())
     )
     return list(islice(fits, count))
@@ -199,11 +199,11 @@ class AuditFile:
 
     def _append(self, whole: bytes) -> None:
         descriptor = self._opened()
-        written = os.write(descriptor, whole)
-        self._size_bytes += written
-        if written < len(whole):
+        count = os.write(descriptor, whole)
+        self._size_bytes += count
+        if count < len(whole):
             os.write(descriptor, b"\n")
-            raise OSError(f"{written} of {len(whole)} bytes were written")
+            raise OSError(f"{count} of {len(whole)} bytes were written")
 
     def close(self) -> None:
         """Close the file; the next line opens it again."""
@@ -383,7 +383,8 @@ class Audit:
         except OSError as error:
             self._fails("file", str(error))
             return False
-        self._works()
+        if self._fault == "file":
+            self._fault = ""
         return True
 
     async def _send(self) -> None:
@@ -395,7 +396,7 @@ class Audit:
             for kind, lines in ended.items():
                 self._to_file(lines, kind)
             stream = self._waiting[0][0]
-            batch = list(takewhile(lambda each: each[0] == stream, islice(self._waiting, BATCH)))  # noqa: B023  used up here
+            batch = list(takewhile(lambda entry: entry[0] == stream, islice(self._waiting, BATCH)))  # noqa: B023  used up here
             try:
                 await self._note_lines([line for _, line in batch], stream)
             except UnavailableError as error:
@@ -403,16 +404,12 @@ class Audit:
                 await asyncio.sleep(RETRY_S)
                 continue
             # The oldest lines may have been dropped while the batch was sent.
-            for each in batch:
-                if self._waiting and self._waiting[0] is each:
+            for entry in batch:
+                if self._waiting and self._waiting[0] is entry:
                     self._waiting.popleft()
 
-    def _fails(self, place: str, cause: str) -> None:
+    def _fails(self, sink: str, cause: str) -> None:
         self.counts.failures += 1
-        if self._fault != place:
-            self._log("audit not written", place=place, cause=cause)
-        self._fault = place
-
-    def _works(self) -> None:
-        if self._fault == "file":
-            self._fault = ""
+        if self._fault != sink:
+            self._log("audit not written", place=sink, cause=cause)
+        self._fault = sink

@@ -324,12 +324,12 @@ def declared_routes(kind: type) -> Iterator[tuple[str, DeclaredRoute]]:
             yield name, declared
 
 
-def right_of(found: Route) -> RouteRight | None:
+def right_of(app_route: Route) -> RouteRight | None:
     """Return the right that a route requires, or None if it declares none."""
-    declared = getattr(found.endpoint, "declared", None)
+    declared = getattr(app_route.endpoint, "declared", None)
     if declared is not None:
         return declared.right  # type: ignore[no-any-return]  # see `route`
-    return OPEN if found.path in OPEN_PATHS else None
+    return OPEN if app_route.path in OPEN_PATHS else None
 
 
 def guard_routes(routes: Iterable[BaseRoute]) -> None:
@@ -341,13 +341,15 @@ def guard_routes(routes: Iterable[BaseRoute]) -> None:
     Raises:
         AssertionError: A route has no right, or is public at a path that is not in `OPEN_PATHS`.
     """
-    for found in routes:
-        assert isinstance(found, Route), f"{found!r} is no plain route, so nothing guards it"
-        right = right_of(found)
-        assert right is not None, f"route {found.path} has no right; declare it with `@route`"
+    for app_route in routes:
+        assert isinstance(app_route, Route), (
+            f"{app_route!r} is no plain route, so nothing guards it"
+        )
+        right = right_of(app_route)
+        assert right is not None, f"route {app_route.path} has no right; declare it with `@route`"
         is_open = right.reach is Reach.NONE
-        assert is_open == (found.path in OPEN_PATHS), f"route {found.path}: see OPEN_PATHS"
-        found.app = GuardedRoute(found.app, right)
+        assert is_open == (app_route.path in OPEN_PATHS), f"route {app_route.path}: see OPEN_PATHS"
+        app_route.app = GuardedRoute(app_route.app, right)
 
 
 class GuardedRoute:

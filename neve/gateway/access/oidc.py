@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
 import jwt
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
@@ -103,12 +102,12 @@ class OidcRules:
 
     def grants_of(self, claims: Mapping[str, Any]) -> tuple[TableGrant, ...]:
         """Return the grants of a token, from its claims."""
-        found = _claim_at(claims, self.claim)
-        texts = [found] if isinstance(found, str) else found
+        claim = _claim_at(claims, self.claim)
+        texts = [claim] if isinstance(claim, str) else claim
         if not isinstance(texts, list):
             return ()
-        known = (self.grants.get(text, ()) for text in texts[:TEXTS_MAX] if isinstance(text, str))
-        return tuple(dict.fromkeys(grant for grants in known for grant in grants))[:GRANTS_MAX]
+        granted = (self.grants.get(text, ()) for text in texts[:TEXTS_MAX] if isinstance(text, str))
+        return tuple(dict.fromkeys(grant for grants in granted for grant in grants))[:GRANTS_MAX]
 
 
 def _claim_at(claims: Any, path: str) -> Any:
@@ -121,32 +120,32 @@ def _claim_at(claims: Any, path: str) -> Any:
     if path in claims:
         return claims[path]
     ends = (at for at, letter in enumerate(path) if letter == ".")
-    found = (_claim_at(claims.get(path[:end]), path[end + 1 :]) for end in ends)
-    return next((claim for claim in found if claim is not None), None)
+    claims_below = (_claim_at(claims.get(path[:end]), path[end + 1 :]) for end in ends)
+    return next((claim for claim in claims_below if claim is not None), None)
 
 
 def _require_safe_url(name: str, url: str) -> None:
     """Reject a URL that is neither HTTPS nor on the loopback: its keys could be forged."""
-    place = urlsplit(url)
-    on_loopback = place.scheme == "http" and place.hostname in {"127.0.0.1", "localhost", "::1"}
-    if not place.hostname or not (place.scheme == "https" or on_loopback):
+    parts = urlsplit(url)
+    on_loopback = parts.scheme == "http" and parts.hostname in {"127.0.0.1", "localhost", "::1"}
+    if not parts.hostname or not (parts.scheme == "https" or on_loopback):
         raise ConfigError(f"setting access.{name} is {url!r}, expected https://…")
 
 
-def _parse_texts(written: tuple[str, ...]) -> Mapping[str, tuple[TableGrant, ...]]:
-    found: dict[str, tuple[TableGrant, ...]] = {}
-    for each in written:
-        text, equals, grant = each.rpartition("=")
+def _parse_texts(grants_text: tuple[str, ...]) -> Mapping[str, tuple[TableGrant, ...]]:
+    grants: dict[str, tuple[TableGrant, ...]] = {}
+    for pair in grants_text:
+        text, equals, grant = pair.rpartition("=")
         if not equals or not text.strip():
             raise ConfigError(
-                f"setting access.oidc_grants has {each!r}, expected text=role or text=role:pattern"
+                f"setting access.oidc_grants has {pair!r}, expected text=role or text=role:pattern"
             )
         try:
             parsed = TableGrant.parse(grant.strip())
         except RequestError as error:
-            raise ConfigError(f"setting access.oidc_grants has {each!r}: {error}") from error
-        found[text.strip()] = (*found.get(text.strip(), ()), parsed)
-    return found
+            raise ConfigError(f"setting access.oidc_grants has {pair!r}: {error}") from error
+        grants[text.strip()] = (*grants.get(text.strip(), ()), parsed)
+    return grants
 
 
 # ----------------------------------------------------------------------------------------- The keys
@@ -173,6 +172,8 @@ def bounded_fetch(authorities: str) -> Fetch:
         raise ConfigError(
             f"setting access.oidc_authorities names {authorities}, which cannot be read: {error}"
         ) from error
+
+    import httpx  # Here: few services have an issuer.
 
     async def fetch(url: str) -> bytes:
         body = bytearray()
@@ -217,17 +218,17 @@ class IssuerKeys:
         Raises:
             UnavailableError: The keys are too old, and the issuer does not provide newer ones.
         """
-        known = self._known(key_id)
-        if self._must_ask(known is not None):
+        matching_key = self._known(key_id)
+        if self._must_ask(matching_key is not None):
             async with self._asking:
                 # Another task may have read the keys in the meantime.
-                known = self._known(key_id)
-                if self._must_ask(known is not None):
+                matching_key = self._known(key_id)
+                if self._must_ask(matching_key is not None):
                     await self._ask()
-                    known = self._known(key_id)
+                    matching_key = self._known(key_id)
         if self._age_s() > STALE_MAX_S:
             raise UnavailableError("the keys of the issuer cannot be read: try again")
-        return known
+        return matching_key
 
     def _known(self, key_id: str) -> Any:
         if not key_id:
@@ -237,10 +238,10 @@ class IssuerKeys:
     def _age_s(self) -> float:
         return float("inf") if self._read_s is None else self._clock.now_s() - self._read_s
 
-    def _must_ask(self, known: bool) -> bool:
+    def _must_ask(self, has_key: bool) -> bool:
         since_s = self._clock.now_s() - (self._tried_s or 0.0)
         rested = self._tried_s is None or since_s >= UNKNOWN_KEY_PAUSE_S
-        return rested and (not known or self._age_s() > FRESH_S)
+        return rested and (not has_key or self._age_s() > FRESH_S)
 
     async def _ask(self) -> None:
         self._tried_s = self._clock.now_s()
@@ -275,23 +276,23 @@ def public_keys(text: bytes) -> Mapping[str, Any]:
     listed = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(listed, list):
         raise ValueError("the answer is no JWKS document")  # noqa: TRY004  like what JSON raises
-    found: dict[str, Any] = {}
-    for each in listed[:KEYS_MAX]:
-        if not isinstance(each, dict):
+    keys: dict[str, Any] = {}
+    for entry in listed[:KEYS_MAX]:
+        if not isinstance(entry, dict):
             continue
         # All relevant members of a key are texts; ignore the others.
-        texts = {name: text for name, text in each.items() if isinstance(text, str)}
+        texts = {name: text for name, text in entry.items() if isinstance(text, str)}
         if texts.get("kty") not in KEY_KINDS:
             continue
-        if each.get("use", "sig") != "sig":
+        if entry.get("use", "sig") != "sig":
             continue
         try:
             key = jwt.PyJWK(texts).key
         except (jwt.PyJWTError, ValueError, TypeError):
             continue  # Skip an invalid key; tokens that it signed are rejected.
         if not isinstance(key, RSAPublicKey) or key.key_size >= RSA_BITS_MIN:
-            found[texts.get("kid", "")] = key
-    return found
+            keys[texts.get("kid", "")] = key
+    return keys
 
 
 # --------------------------------------------------------------------------------------- The tokens

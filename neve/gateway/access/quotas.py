@@ -238,11 +238,11 @@ class ScanSlots:
                 "(gateway.scans_max): try again when one is over"
             )
         self.open += 1
-        place = ScanSlot(self)
+        slot = ScanSlot(self)
         try:
-            yield place
+            yield slot
         finally:
-            place.holds(0)
+            slot.holds(0)
             self.open -= 1
 
     async def room(self) -> None:
@@ -261,16 +261,16 @@ class ScanSlots:
 class ScanSlot:
     """The slot of one scan."""
 
-    def __init__(self, places: ScanSlots) -> None:
-        self._places = places
+    def __init__(self, slots: ScanSlots) -> None:
+        self._slots = slots
         self._bytes = 0
 
     async def room(self) -> None:
         """Release the held bytes, and wait until the next piece may be read."""
         self.holds(0)
-        await self._places.room()
+        await self._slots.room()
 
     def holds(self, count: int) -> None:
         """Set the number of bytes that this scan holds."""
-        self._places.change(count - self._bytes)
+        self._slots.change(count - self._bytes)
         self._bytes = count

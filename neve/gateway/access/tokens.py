@@ -96,15 +96,15 @@ def parse_tokens(text: bytes, where: str) -> tuple[NamedToken, ...]:
     if not isinstance(entries, list) or len(entries) > TOKENS_MAX:
         raise ConfigError(f"token file {where}: tokens is no list of at most {TOKENS_MAX} entries")
     return tuple(
-        _entry(each, f"token file {where}, entry {n}") for n, each in enumerate(entries, 1)
+        _entry(entry, f"token file {where}, entry {n}") for n, entry in enumerate(entries, 1)
     )
 
 
-def _entry(written: Any, where: str) -> NamedToken:
-    known = {"name", "digest", "grants", "created_at_s", "expires_at_s"}
-    if not isinstance(written, dict) or set(written) - known:
-        raise ConfigError(f"{where} is not understood, expected the fields {', '.join(known)}")
-    name, digest, grants = (written.get(each) for each in ("name", "digest", "grants"))
+def _entry(entry: Any, where: str) -> NamedToken:
+    allowed = {"name", "digest", "grants", "created_at_s", "expires_at_s"}
+    if not isinstance(entry, dict) or set(entry) - allowed:
+        raise ConfigError(f"{where} is not understood, expected the fields {', '.join(allowed)}")
+    name, digest, grants = (entry.get(key) for key in ("name", "digest", "grants"))
     if not isinstance(name, str) or not DNS_LABEL.fullmatch(name):
         raise ConfigError(f"{where}: name {str(name)[:100]!r} is no DNS label such as ci-1")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
@@ -115,7 +115,7 @@ def _entry(written: Any, where: str) -> NamedToken:
         parse_grants(grants)
     except RequestError as error:
         raise ConfigError(f"{where} ({name}): {error}") from error
-    begun_s, ends_s = written.get("created_at_s", 0.0), written.get("expires_at_s")
+    begun_s, ends_s = entry.get("created_at_s", 0.0), entry.get("expires_at_s")
     if not _is_time(begun_s) or not (ends_s is None or _is_time(ends_s)):
         raise ConfigError(f"{where} ({name}): a time is no number of seconds")
     return NamedToken(
@@ -203,11 +203,11 @@ def without_token(
 
 
 def _named(tokens: Sequence[NamedToken], name: str) -> list[NamedToken]:
-    found = [token for token in tokens if token.name == name]
-    if not found:
-        known = ", ".join(sorted({token.name for token in tokens})) or "none"
-        raise RequestError(f"no token is named {name[:100]!r}; there are: {known}")
-    return found
+    matching = [token for token in tokens if token.name == name]
+    if not matching:
+        names = ", ".join(sorted({token.name for token in tokens})) or "none"
+        raise RequestError(f"no token is named {name[:100]!r}; there are: {names}")
+    return matching
 
 
 # --------------------------------------------------------------------- The file, for `neve token …`
@@ -357,23 +357,23 @@ class KnownTokens:
             self._look(self._path)
         # Digests cannot be chosen, so the duration of the look-up reveals nothing about a token.
         digest = digest_of(token)
-        found = self._by_digest.get(digest)
-        if found is None or not hmac.compare_digest(found[0].digest, digest):
+        entry = self._by_digest.get(digest)
+        if entry is None or not hmac.compare_digest(entry[0].digest, digest):
             return None
-        return found[1] if found[0].lives(now_s) else None
+        return entry[1] if entry[0].lives(now_s) else None
 
     def _look(self, path: Path) -> None:
-        seen = _signature(path)
-        if seen == self._seen and not self._fault:
+        signature = _signature(path)
+        if signature == self._seen and not self._fault:
             return
         try:
             tokens = parse_tokens(text, str(path)) if (text := read_text(path)) else ()
         except ConfigError as error:
             self._report_fault(str(error))
             return
-        if seen != self._seen or self._fault:
+        if signature != self._seen or self._fault:
             self._log("tokens read", tokens=len(tokens))
-        self._seen, self._fault = seen, ""
+        self._seen, self._fault = signature, ""
         self._by_digest = {
             token.digest: (token, Caller(token.name, parse_grants(token.grants)))
             for token in tokens
@@ -388,7 +388,7 @@ class KnownTokens:
 def _signature(path: Path) -> tuple[int, ...]:
     """Return values that change with the file; empty if it does not exist."""
     try:
-        found = path.stat()
+        state = path.stat()
     except OSError:
         return ()
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return state.st_ino, state.st_size, state.st_mtime_ns

@@ -96,12 +96,12 @@ async def tablet_of(services: Services, table: Table, file: DataFile) -> bytes:
         if not first:
             raise no_tablets_error(table)
         return first[0].end
-    found = await services.store.locate(table.id, file.key_min)
-    if found is None:
+    located = await services.store.locate(table.id, file.key_min)
+    if located is None:
         raise RequestError(f"table {table.name!r} has no tablet for the keys of {file.path}")
-    if file.key_max > found.end:
-        raise await _crossing_error(services, table, file, found)
-    return found.end
+    if file.key_max > located.end:
+        raise await _crossing_error(services, table, file, located)
+    return located.end
 
 
 def no_tablets_error(table: Table) -> UnknownTableError:
@@ -243,21 +243,21 @@ async def append_targets(
     """
     ids = await _every_id(services, table)
     inner: dict[bytes, bytes] = {}
-    looked = tuple(dict.fromkeys((*more_ends, *services.split_hints.of(table.id))))
-    for tablet in await services.store.tablets([TabletId(table.id, end) for end in looked]):
+    ends_seen = tuple(dict.fromkeys((*more_ends, *services.split_hints.of(table.id))))
+    for tablet in await services.store.tablets([TabletId(table.id, end) for end in ends_seen]):
         operation = None if tablet is None else tablet.operation
         if tablet is None or operation is None or operation.kind is OperationKind.MERGE:
             continue
         if operation.at is not None:
             inner[tablet.id.end] = operation.at
-    services.split_hints.seen(table.id, looked, inner)
-    places: list[AppendTarget] = []
+    services.split_hints.seen(table.id, ends_seen, inner)
+    targets: list[AppendTarget] = []
     for tablet_id in ids:
         for up_to in (inner.get(tablet_id.end), tablet_id.end):
-            after = places[-1].up_to if places else None
+            after = targets[-1].up_to if targets else None
             if up_to is not None and (after is None or after < up_to):
-                places.append(AppendTarget(after, up_to, tablet_id.end))
-    return places
+                targets.append(AppendTarget(after, up_to, tablet_id.end))
+    return targets
 
 
 async def _every_id(services: Services, table: Table) -> list[TabletId]:
@@ -442,7 +442,7 @@ async def add_incoming(incoming: IncomingFiles, prepare: Prepare) -> api.Added:
         change = AddFiles(
             table=table.id,
             call=incoming.call,
-            files={end: tuple(each) for end, each in routed.files.items()},
+            files={end: tuple(tablet_files) for end, tablet_files in routed.files.items()},
             partitions=routed.partitions,
             kind=incoming.kind,
             content=routed.content,
@@ -481,8 +481,8 @@ async def _inspected_at_s(
     if await services.store.garbage_among(incoming.table.id, [*sizes]):
         return None
     table, look = incoming.table, services.files.sizes
-    found = await services.footers.run(table.location, look, table, [*sizes])
-    return now_s if found == sizes else None
+    sizes_now = await services.footers.run(table.location, look, table, [*sizes])
+    return now_s if sizes_now == sizes else None
 
 
 async def _require_same_files(
@@ -515,14 +515,16 @@ async def inspect_incoming(
     services: Services, table: Table, paths: Sequence[str]
 ) -> list[FileFacts | CompactionError]:
     """Return the facts of files to add or the errors that prevent it, in the order of paths."""
-    some = [paths[at : at + LOOKS_AT_ONCE] for at in range(0, len(paths), LOOKS_AT_ONCE)]
+    batches = [paths[at : at + LOOKS_AT_ONCE] for at in range(0, len(paths), LOOKS_AT_ONCE)]
     look = services.files.inspect
-    work = [services.footers.run(table.location, look, table, each) for each in some]
+    work = [services.footers.run(table.location, look, table, batch) for batch in batches]
     # Await all inspections, so that none continues after an error is reported.
     results = await asyncio.gather(*work, return_exceptions=True)
     if failed := [result for result in results if isinstance(result, BaseException)]:
         raise failed[0]
-    return [each for result in results if not isinstance(result, BaseException) for each in result]
+    return [
+        facts for result in results if not isinstance(result, BaseException) for facts in result
+    ]
 
 
 async def _route(
@@ -546,9 +548,9 @@ async def _refuse_garbage(services: Services, table: Table, paths: Sequence[str]
     This check comes before the inspection of footers: after it, both the entry and the file may
     already be gone.
     """
-    if taken := await services.store.garbage_among(table.id, paths):
+    if garbage := await services.store.garbage_among(table.id, paths):
         raise ChangeRefusedError(
-            f"file {taken[0]} was replaced by a compaction and is being deleted; "
+            f"file {garbage[0]} was replaced by a compaction and is being deleted; "
             "add it under another name",
             RefusalCode.REPLACED,
         )

@@ -36,22 +36,22 @@ def request_id(table: Table, call: str) -> str:
     return "req-" + digest([table.id, call])
 
 
-def checked_call(services: Services, written: str | None) -> str:
+def checked_call(services: Services, text: str | None) -> str:
     """Return the id of a call, or a new id if the caller sent none.
 
     Raises:
         RequestError: The id is not a UUIDv7.
     """
-    if written is None:
-        made = current_call().call = call_id(services.clock)
-        return made
-    canonical = len(written) == 36 and written.count("-") == 4
-    if call_time_s(written) is None or not canonical:
+    if text is None:
+        new_id = current_call().call = call_id(services.clock)
+        return new_id
+    canonical = len(text) == 36 and text.count("-") == 4
+    if call_time_s(text) is None or not canonical:
         raise CallIdError(
-            f"call id {written[:64]!r} is not a UUIDv7; leave it out to get one",
+            f"call id {text[:64]!r} is not a UUIDv7; leave it out to get one",
             RefusalCode.CALL_FORM,
         )
-    return written.lower()
+    return text.lower()
 
 
 async def known_call(services: Services, table: Table, call: str) -> CallMark | None:
@@ -147,13 +147,13 @@ def repeated_view(call: str, mark: CallMark) -> api.Added:
     )
 
 
-async def call_view(services: Services, table: Table, written: str) -> api.Call:
+async def call_view(services: Services, table: Table, text: str) -> api.Call:
     """Return the outcome of a call id.
 
     Raises:
         RequestError: The id is not a UUIDv7.
     """
-    call = checked_call(services, written)
+    call = checked_call(services, text)
     mark = await services.store.call(table.id, call)
     if mark is not None:
         return api.Call(

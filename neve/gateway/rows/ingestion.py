@@ -118,7 +118,7 @@ def _batches(stream: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def _batch_of(stream: bytes, message: int, body: int, end: int) -> Iterator[tuple[int, int, int]]:
-    kind_at, header_at = (_field(stream, message, each) for each in (_HEADER_TYPE, _HEADER))
+    kind_at, header_at = (_field(stream, message, field) for field in (_HEADER_TYPE, _HEADER))
     kind = stream[kind_at] if kind_at else 0
     if kind not in (_DICTIONARY_BATCH, _RECORD_BATCH) or not header_at:
         return
@@ -244,9 +244,9 @@ async def _append_rows(services: Services, table: Table, rows: pa.Table, call: s
         refuse_future_versions(
             table, [("a row", _highest_version(rows, table))], now_s, ahead_max_s
         )
-        places = [] if table.partition_by else await append_targets(services, table, ends)
+        targets = [] if table.partition_by else await append_targets(services, table, ends)
         routed = RoutedFiles()
-        parts = await services.rows.run(table.location, cut_by_tablet, rows, table, places)
+        parts = await services.rows.run(table.location, cut_by_tablet, rows, table, targets)
         # Every try uses new names: a sweep may already be discarding the files of the last try.
         names = append_file_names(call, services.ids.next("try"), len(parts))
         for part, name in zip(parts, names, strict=True):
@@ -281,9 +281,9 @@ def fit_to_schema(rows: pa.Table, table: Table) -> pa.Table:
         RequestError: A column is missing, does not fit, or has nulls although it is required.
     """
     RowTally(RowRules.of(table)).require(rows.schema.names, "the body")
-    known = conform(rows, arrow_schema(table.schema), "the body")
-    refuse_nulls(known, "the body")  # Arrow trusts a producer's claim that there are no nulls.
-    return known
+    conformed = conform(rows, arrow_schema(table.schema), "the body")
+    refuse_nulls(conformed, "the body")  # Arrow trusts a producer's claim that there are no nulls.
+    return conformed
 
 
 def content_digest(rows: pa.Table) -> str:
@@ -350,26 +350,28 @@ def _texts(field: pa.Field) -> Iterator[str | None]:
         yield from _texts(arrow.field(number))
 
 
-def cut_by_tablet(rows: pa.Table, table: Table, places: Sequence[AppendTarget]) -> list[TabletRows]:
+def cut_by_tablet(
+    rows: pa.Table, table: Table, targets: Sequence[AppendTarget]
+) -> list[TabletRows]:
     """Split rows by tablet.
 
     Args:
         rows: Rows in the table's columns.
         table: Table with the key.
-        places: Targets of rows, ascending; empty for a partitioned table.
+        targets: Targets of rows, ascending; empty for a partitioned table.
     """
     if table.partition_by:
         return list(_by_partition(rows, table))
-    if not table.key or len(places) == 1:
-        return [TabletRows(places[0].end, rows)]
+    if not table.key or len(targets) == 1:
+        return [TabletRows(targets[0].end, rows)]
     keys = encode_keys(rows, table.key, RowRules.of(table).key_types)
     numbers = pc.array_sort_indices(keys)
     ordered, parts, begin = keys.take(numbers), [], 0
     while begin < len(numbers):
-        place = places[_target_index(places, ordered[begin].as_py())]
-        behind = _index_after(ordered, begin, place.up_to)
-        mine = rows.take(numbers.slice(begin, behind - begin))
-        parts.append(TabletRows(place.end, mine))
+        target = targets[_target_index(targets, ordered[begin].as_py())]
+        behind = _index_after(ordered, begin, target.up_to)
+        tablet_rows = rows.take(numbers.slice(begin, behind - begin))
+        parts.append(TabletRows(target.end, tablet_rows))
         begin = behind
     return parts
 
@@ -378,14 +380,14 @@ def _by_partition(rows: pa.Table, table: Table) -> Iterator[TabletRows]:
     types = partition_types(table)
     codes = pa.array(encode_keys(rows, table.partition_by, types)).dictionary_encode()
     for number, end in enumerate(codes.dictionary.to_pylist()):
-        mine = rows.filter(pc.equal(codes.indices, number))
-        first = [mine.column(name)[0].as_py() for name in table.partition_by]
-        yield TabletRows(end, mine, partition_of(table, first))
+        tablet_rows = rows.filter(pc.equal(codes.indices, number))
+        first = [tablet_rows.column(name)[0].as_py() for name in table.partition_by]
+        yield TabletRows(end, tablet_rows, partition_of(table, first))
 
 
-def _target_index(places: Sequence[AppendTarget], key: bytes) -> int:
+def _target_index(targets: Sequence[AppendTarget], key: bytes) -> int:
     """Return the index of a key's target: the first target that does not end below the key."""
-    return min(bisect_left(places, key, key=lambda place: place.up_to), len(places) - 1)
+    return min(bisect_left(targets, key, key=lambda target: target.up_to), len(targets) - 1)
 
 
 def _index_after(ordered: pa.Array, low: int, end: bytes) -> int:
@@ -430,15 +432,15 @@ class IngestRoutes:
         Pass `next` as `after` to get the following page.
         """
         services = self._services
-        found = await services.table(table)
-        begin = None if after is None else parsed_tablet(found, after).end
+        stored_table = await services.table(table)
+        begin = None if after is None else parsed_tablet(stored_table, after).end
         count = bounded_count(count, PAGE_TABLETS, "count")
-        ids = await services.store.tablet_ids(found.id, begin, count)
-        types = key_types(found)
+        ids = await services.store.tablet_ids(stored_table.id, begin, count)
+        types = key_types(stored_table)
         files = [
             file_view(file, tablet.text, types)
-            for tablet, held in zip(ids, await services.store.files(ids), strict=True)
-            for _, file in sorted(held.items())
+            for tablet, tablet_files in zip(ids, await services.store.files(ids), strict=True)
+            for _, file in sorted(tablet_files.items())
         ]
         following = ids[-1].text if len(ids) == count else None
         return api.FilePage(files=tuple(files), next=following)
@@ -449,8 +451,8 @@ class IngestRoutes:
 
         All files are added, or none. A call takes at most 10,000 files.
         """
-        found = await self._services.table(table)
-        return await add_files(self._services, found, body.paths, call)
+        stored_table = await self._services.table(table)
+        return await add_files(self._services, stored_table, body.paths, call)
 
     @route("POST /v1/tables/{table}/append", WRITE, openapi_extra=_ARROW_BODY)
     async def append(self, table: str, request: Request, call: Call = None) -> api.Added:
@@ -463,10 +465,10 @@ class IngestRoutes:
             raise BodyError(
                 f"content type {kind!r} is not accepted here, expected {api.ARROW_STREAM}"
             )
-        found = await self._services.table(table)
+        stored_table = await self._services.table(table)
         # Receive the body before entering the semaphore: a slow sender must not block others.
         async with received_body(request) as body, self._appends:
-            return await append_rows(self._services, found, await body(), call)
+            return await append_rows(self._services, stored_table, await body(), call)
 
     @route("GET /v1/tables/{table}/calls/{call}", READ)
     async def call(self, table: str, call: str) -> api.Call:

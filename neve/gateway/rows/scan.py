@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, TypeVar
 
@@ -36,6 +36,7 @@ from neve import api
 from neve.api import failed_stream
 from neve.gateway.access.callers import READ, current_call, route
 from neve.gateway.access.quotas import ScanSlot
+from neve.gateway.bodies import begun_stream
 from neve.gateway.key_views import key_range
 from neve.gateway.problems import problem_body, short_of_memory
 from neve.gateway.services import Services, check_location_allowed, check_table_owner
@@ -77,12 +78,12 @@ def scan_options(
     Raises:
         RequestError: A column is unknown or repeated, or a key cannot be parsed.
     """
-    known = [column.name for column in table.schema]
-    chosen = list(columns) if columns else known
+    names = [column.name for column in table.schema]
+    chosen = list(columns) if columns else names
     for name in chosen:
-        if name not in known:
+        if name not in names:
             raise RequestError(
-                f"column {name!r} is unknown; table {table.name!r} has {', '.join(known)}"
+                f"column {name!r} is unknown; table {table.name!r} has {', '.join(names)}"
             )
     if len(set(chosen)) < len(chosen):
         raise RequestError(f"columns {chosen} name one twice, expected each once")
@@ -122,63 +123,63 @@ def _partitions(
 
 @asynccontextmanager
 async def open_scan(
-    services: Services, table: Table, asked: ScanOptions
+    services: Services, table: Table, options: ScanOptions
 ) -> AsyncIterator[AsyncIterator[pa.Table]]:
     """Open a scan; yields an iterator over the visible rows, in pieces ordered by key.
 
     Args:
         services: Ports and settings.
         table: The table to read.
-        asked: Options of the scan.
+        options: Options of the scan.
     """
     async with pin_listed_files(services, table) as pin:
-        tablets = await _tablets(services, table, asked)
-        reader = await _reader(services, table, asked)
-        yield _while_pinned(_parts_of_tablets(services, table, reader.read, tablets, asked), pin)
+        tablets = await _tablets(services, table, options)
+        reader = await _reader(services, table, options)
+        yield _while_pinned(_parts_of_tablets(services, table, reader.read, tablets, options), pin)
 
 
-async def count_rows(services: Services, table: Table, asked: ScanOptions) -> int:
+async def count_rows(services: Services, table: Table, options: ScanOptions) -> int:
     """Return the number of rows that a scan would return.
 
     Args:
         services: Ports and settings.
         table: The table to read.
-        asked: Options of the scan; its columns are ignored.
+        options: Options of the scan; its columns are ignored.
     """
     async with pin_listed_files(services, table) as pin:
-        tablets = await _tablets(services, table, asked)
-        reader = await _reader(services, table, asked)
+        tablets = await _tablets(services, table, options)
+        reader = await _reader(services, table, options)
         parts = _while_pinned(
-            _parts_of_tablets(services, table, reader.counts, tablets, asked), pin
+            _parts_of_tablets(services, table, reader.counts, tablets, options), pin
         )
         return sum([part async for part in parts])
 
 
-async def _tablets(services: Services, table: Table, asked: ScanOptions) -> Sequence[Tablet]:
+async def _tablets(services: Services, table: Table, options: ScanOptions) -> Sequence[Tablet]:
     """Return the tablets that may hold rows of a range, in ascending order."""
     # Keys do not determine the ends of partitions, so the bounds of files filter the rows instead.
-    span = (None, None) if table.partition_by else (asked.start, asked.end)
+    span = (None, None) if table.partition_by else (options.start, options.end)
     tablets = await services.store.read_range(table.id, *span)
-    if (chosen := asked.partitions) is not None:
-        tablets = [each for each in tablets if chosen.holds(each.id.end)]
-    services.reads.note(services, table.id, [each.id.text for each in tablets])
-    return sorted(tablets, key=lambda each: each.id.end)
+    if (chosen := options.partitions) is not None:
+        tablets = [tablet for tablet in tablets if chosen.holds(tablet.id.end)]
+    services.reads.note(services, table.id, [tablet.id.text for tablet in tablets])
+    return sorted(tablets, key=lambda tablet: tablet.id.end)
 
 
-async def _reader(services: Services, table: Table, asked: ScanOptions) -> RowReader:
+async def _reader(services: Services, table: Table, options: ScanOptions) -> RowReader:
     now_s = await services.store.now_s()
-    return services.files.reader(_table_to_read(table, asked), now_s, asked.columns)
+    return services.files.reader(_table_to_read(table, options), now_s, options.columns)
 
 
-def _table_to_read(table: Table, asked: ScanOptions) -> Table:
+def _table_to_read(table: Table, options: ScanOptions) -> Table:
     """Return a table with the rules of visibility that the scan asks for.
 
     Without a TTL no row expires, and without a tombstone column a tombstone is an ordinary row. The
     scan still returns only the newest row of each key.
     """
-    if asked.include_expired:
+    if options.include_expired:
         table = replace(table, settings=replace(table.settings, ttl_s=None))
-    return replace(table, tombstone_column=None) if asked.include_deleted else table
+    return replace(table, tombstone_column=None) if options.include_deleted else table
 
 
 @asynccontextmanager
@@ -215,7 +216,7 @@ async def _while_pinned(parts: AsyncIterator[_Part], pin: FilePin) -> AsyncItera
 
 
 async def arrow_stream(
-    services: Services, table: Table, asked: ScanOptions
+    services: Services, table: Table, options: ScanOptions
 ) -> AsyncGenerator[bytes, None]:
     """Yield an Arrow IPC stream of the visible rows.
 
@@ -226,9 +227,9 @@ async def arrow_stream(
     begun = False
     try:
         caller = current_call().caller.name
-        with services.quotas.scan(caller), services.scans.take() as place:
-            async with open_scan(services, table, asked) as pieces:
-                async for chunk in _stream_chunks(table, asked, pieces, place):
+        with services.quotas.scan(caller), services.scans.take() as slot:
+            async with open_scan(services, table, options) as pieces:
+                async for chunk in _stream_chunks(table, options, pieces, slot):
                     yield chunk
                     begun = True
     except (CompactionError, MemoryError) as error:
@@ -240,21 +241,21 @@ async def arrow_stream(
 
 
 async def _stream_chunks(
-    table: Table, asked: ScanOptions, pieces: AsyncIterator[pa.Table], place: ScanSlot
+    table: Table, options: ScanOptions, pieces: AsyncIterator[pa.Table], slot: ScanSlot
 ) -> AsyncIterator[bytes]:
     """Yield the Arrow stream of rows; hold one piece at a time, and none while waiting."""
     full = arrow_schema(table.schema)
-    sink, schema = _Sink(), pa.schema([full.field(name) for name in asked.columns])
+    sink, schema = _Sink(), pa.schema([full.field(name) for name in options.columns])
     writer = pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), schema)
-    await place.room()
+    await slot.room()
     async for piece in pieces:
-        place.holds(piece.nbytes)
+        slot.holds(piece.nbytes)
         for batch in piece.to_batches(max_chunksize=BATCH_ROWS):
             writer.write_batch(batch)
             del batch
             yield sink.take()
         del piece
-        await place.room()
+        await slot.room()
     writer.close()
     yield sink.take()
 
@@ -264,18 +265,14 @@ async def _parts_of_tablets(
     table: Table,
     read: "_ReadTablet[_Part]",
     tablets: Sequence[Tablet],
-    asked: ScanOptions,
+    options: ScanOptions,
 ) -> AsyncIterator[_Part]:
     """Yield the parts of one tablet after the other, each read in a thread."""
     for tablet in tablets:
-        parts = await services.rows.run(table.location, read, tablet, asked.start, asked.end)
-        while (part := await services.rows.run(table.location, _next_part, parts)) is not None:
+        parts = await services.rows.run(table.location, read, tablet, options.start, options.end)
+        while (part := await services.rows.run(table.location, next, parts, None)) is not None:
             yield part
             del part
-
-
-def _next_part(parts: Iterator[_Part]) -> _Part | None:
-    return next(parts, None)
 
 
 class _Sink:
@@ -389,18 +386,18 @@ class ScanRoutes:
         out unless they are asked for.
         """
         services = self._services
-        found = await services.table(table)
-        asked = replace(
-            scan_options(found, columns, start, end),
+        stored_table = await services.table(table)
+        options = replace(
+            scan_options(stored_table, columns, start, end),
             include_expired=include_expired,
             include_deleted=include_deleted,
         )
         begun_s = services.clock.now_s()
-        stream = arrow_stream(services, found, asked)
-        # An error before the first rows becomes a problem instead of a broken stream.
-        first = await anext(stream)
-        services.waits.note(services, found.id, max(0.0, services.clock.now_s() - begun_s), 1)
-        return StreamingResponse(_with_first(first, stream), media_type=api.ARROW_STREAM)
+        stream = await begun_stream(arrow_stream(services, stored_table, options))
+        services.waits.note(
+            services, stored_table.id, max(0.0, services.clock.now_s() - begun_s), 1
+        )
+        return StreamingResponse(stream, media_type=api.ARROW_STREAM)
 
     @route("GET /v1/tables/{table}/count", READ)
     async def count(
@@ -416,18 +413,11 @@ class ScanRoutes:
 
         Only the columns that decide the number are read.
         """
-        found = await self._services.table(table)
-        asked = replace(
-            scan_options(found, [found.schema[0].name], start, end),
+        stored_table = await self._services.table(table)
+        options = replace(
+            scan_options(stored_table, [stored_table.schema[0].name], start, end),
             include_expired=include_expired,
             include_deleted=include_deleted,
         )
         with self._services.quotas.scan(current_call().caller.name):
-            return {"rows": await count_rows(self._services, found, asked)}
-
-
-async def _with_first(first: bytes, stream: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
-    async with aclosing(stream):
-        yield first
-        async for chunk in stream:
-            yield chunk
+            return {"rows": await count_rows(self._services, stored_table, options)}

@@ -177,8 +177,8 @@ async def gather_evidence(
         outputs = await _look_up_named(evidence, location, threads)
         if not outputs:
             break
-    wanted = {FileOrigin.APPENDED, FileOrigin.USER} if user_files else {FileOrigin.APPENDED}
-    evidence.added = await in_thread(partial(_of_origin, stored, wanted))
+    origins = {FileOrigin.APPENDED, FileOrigin.USER} if user_files else {FileOrigin.APPENDED}
+    evidence.added = await in_thread(partial(_of_origin, stored, origins))
     if described is not None:
         copied = await threads.run(location.uri, read_copied, location, described.own_ids)
         evidence.added = [
@@ -188,12 +188,12 @@ async def gather_evidence(
 
 
 def _of_origin(
-    stored: Mapping[str, StoredFile], wanted: Collection[FileOrigin], steps: Steps
+    stored: Mapping[str, StoredFile], origins: Collection[FileOrigin], steps: Steps
 ) -> list[str]:
     return steps.in_order(
         path
         for path, file in stored.items()
-        if path.endswith((".parquet", ".parq")) and file.whose in wanted
+        if path.endswith((".parquet", ".parq")) and file.whose in origins
     )
 
 
@@ -214,11 +214,11 @@ async def _read_footers(
         (threads.run(location.uri, _footer, location, path) for path in outputs),
         counted(on_progress, "footers", len(outputs)),
     )
-    for path, found in zip(outputs, looks, strict=True):
-        if isinstance(found, OutputFooter):
-            evidence.footers[path] = found
+    for path, footer in zip(outputs, looks, strict=True):
+        if isinstance(footer, OutputFooter):
+            evidence.footers[path] = footer
         else:
-            evidence.unreadable[path] = found
+            evidence.unreadable[path] = footer
 
 
 async def _look_up_named(
@@ -226,9 +226,9 @@ async def _look_up_named(
 ) -> list[str]:
     """Look up files that manifest and footers name but the listing lacks; return new outputs."""
     unlisted = await in_thread(partial(_unlisted, evidence))
-    found = await threads.run(location.uri, look_up, location, unlisted) if unlisted else {}
-    evidence.stored.update(found)
-    return sorted(path for path, file in found.items() if file.whose is FileOrigin.OUTPUT)
+    looked_up = await threads.run(location.uri, look_up, location, unlisted) if unlisted else {}
+    evidence.stored.update(looked_up)
+    return sorted(path for path, file in looked_up.items() if file.whose is FileOrigin.OUTPUT)
 
 
 def _unlisted(evidence: Evidence, steps: Steps) -> Sequence[str]:
@@ -242,15 +242,15 @@ def _unlisted(evidence: Evidence, steps: Steps) -> Sequence[str]:
 
 async def _read_manifest(evidence: Evidence, location: Location, threads: StorageThreads) -> None:
     try:
-        found = await threads.run(location.uri, read_published_manifest, location)
+        manifest = await threads.run(location.uri, read_published_manifest, location)
     except RequestError as error:
         evidence.unusable = str(error)
         return
     described = evidence.described
-    if found is None or described is None or found.table in described.own_ids:
-        evidence.published = found
+    if manifest is None or described is None or manifest.table in described.own_ids:
+        evidence.published = manifest
     else:
-        evidence.unusable = f"{found.name} is of another table, {found.table}"
+        evidence.unusable = f"{manifest.name} is of another table, {manifest.table}"
 
 
 def _footer(location: Location, path: str) -> OutputFooter | str:
@@ -282,11 +282,11 @@ async def described_table(
             "give key and version column, or say that it is append-only"
         )
     paths = [*evidence.footers, *evidence.added]
-    found = await gather_bounded(
+    schemas = await gather_bounded(
         threads.run(location.uri, _schema, location, path) for path in paths
     )
     firsts: dict[pa.Schema, str] = {}
-    for path, schema in zip(paths, found, strict=True):
+    for path, schema in zip(paths, schemas, strict=True):
         if schema is not None:
             firsts.setdefault(schema, path)
     if not firsts:
@@ -333,14 +333,14 @@ async def facts_of(
         counted(on_progress, "facts", len(paths)),
     )
     files = []
-    for path, found in zip(paths, looks, strict=True):
-        if isinstance(found, str):
+    for path, facts in zip(paths, looks, strict=True):
+        if isinstance(facts, str):
             strange = not is_service_path(path) and await threads.run(
                 location.uri, _is_parquet, location, path
             )
-            (evidence.misfits if strange else evidence.unreadable)[path] = found
+            (evidence.misfits if strange else evidence.unreadable)[path] = facts
             continue
-        files.append(found)
+        files.append(facts)
     return files
 
 

@@ -32,23 +32,28 @@ NEVER_S = float("-inf")
 
 
 def unadded_tries(
-    added: Collection[str], held: Iterable[str], stored: Mapping[str, StoredFile], steps: Steps
+    added: Collection[str],
+    table_files: Iterable[str],
+    stored: Mapping[str, StoredFile],
+    steps: Steps,
 ) -> dict[str, str]:
     """Return the files of append tries that were not added, path → reason.
 
     Args:
         added: Files in storage, including those that appends have written.
-        held: Files that were in the table at some time, whether or not they still exist.
+        table_files: Files that were in the table at some time, whether or not they still exist.
         stored: All files in the location.
         steps: Ends the work when its caller has left.
     """
-    proven = {found: path for path in steps.over(held) if (found := append_try_of(path))}
+    proven = {
+        append_try: path for path in steps.over(table_files) if (append_try := append_try_of(path))
+    }
     calls: dict[str, dict[AppendTry, list[str]]] = {}
-    for found in proven:
-        calls.setdefault(found.call, {}).setdefault(found, [])
+    for append_try in proven:
+        calls.setdefault(append_try.call, {}).setdefault(append_try, [])
     for path in steps.over(added):
-        if (found := append_try_of(path)) is not None:
-            calls.setdefault(found.call, {}).setdefault(found, []).append(path)
+        if (append_try := append_try_of(path)) is not None:
+            calls.setdefault(append_try.call, {}).setdefault(append_try, []).append(path)
     left: dict[str, str] = {}
     for tries in calls.values():
         if len(tries) > 1:
@@ -63,14 +68,25 @@ def _files_of_other_tries(
 ) -> dict[str, str]:
     """Return the files of all tries of one call except the added one, path → reason."""
 
-    def rank(each: AppendTry) -> tuple[bool, float, str]:
-        written = [stored[path].changed_s or NEVER_S for path in tries[each]]
-        return len(tries[each]) == each.count, max(written, default=NEVER_S), each.id
+    def rank(append_try: AppendTry) -> tuple[bool, float, str]:
+        times_s = [stored[path].changed_s or NEVER_S for path in tries[append_try]]
+        return (
+            len(tries[append_try]) == append_try.count,
+            max(times_s, default=NEVER_S),
+            append_try.id,
+        )
 
-    known = [each for each in tries if each in proven]
-    kept = {*known} or {max(tries, key=rank)}
-    reason = "another try of its append was added" if known else "another try of its append counts"
-    return {path: reason for each, paths in tries.items() if each not in kept for path in paths}
+    added_tries = [append_try for append_try in tries if append_try in proven]
+    kept = {*added_tries} or {max(tries, key=rank)}
+    reason = (
+        "another try of its append was added" if added_tries else "another try of its append counts"
+    )
+    return {
+        path: reason
+        for append_try, paths in tries.items()
+        if append_try not in kept
+        for path in paths
+    }
 
 
 # ---------------------------------------------------------------- Lineage from the outputs' footers
@@ -125,14 +141,16 @@ def attempts_of(
     return [
         AttemptOutputs(
             id=attempt,
-            inputs=some[0].inputs,
-            request=some[0].request,
-            outputs=next((footer.outputs for footer in some if footer.outputs is not None), None),
-            found=tuple(sorted(footer.path for footer in some)),
-            table=some[0].table,
-            age=ages[some[0].table],
+            inputs=footers[0].inputs,
+            request=footers[0].request,
+            outputs=next(
+                (footer.outputs for footer in footers if footer.outputs is not None), None
+            ),
+            found=tuple(sorted(footer.path for footer in footers)),
+            table=footers[0].table,
+            age=ages[footers[0].table],
         )
-        for attempt, some in steps.over(grouped.items())
+        for attempt, footers in steps.over(grouped.items())
     ]
 
 
@@ -177,7 +195,7 @@ class _Tracer:
         self._refused: dict[str, str] = {}
         self._stored = {
             *self._base,
-            *(p for attempt in self._attempts.values() for p in attempt.found),
+            *(path for attempt in self._attempts.values() for path in attempt.found),
         }
 
     def lineage(self) -> Lineage:
@@ -188,13 +206,13 @@ class _Tracer:
             if self._accept(outputs)
         ]
         gone = {path for outputs in accepted for path in outputs.inputs}
-        made = {path for outputs in accepted for path in outputs_of(outputs)}
-        files = (self._base | made) - gone
+        written = {path for outputs in accepted for path in outputs_of(outputs)}
+        files = (self._base | written) - gone
         left = dict.fromkeys(gone & self._stored, "it was replaced")
         for outputs in self._steps.over(self._attempts.values()):
             if outputs.id in self._refused:
                 left |= dict.fromkeys(outputs.found, self._refused[outputs.id])
-        lost = dict.fromkeys(made - gone - self._stored, "a committed output is not in storage")
+        lost = dict.fromkeys(written - gone - self._stored, "a committed output is not in storage")
         lost |= self._contested(gone)
         counting = tuple(self._steps.in_order(files & self._stored))
         return Lineage(files=counting, left=left, lost=lost, replaced=frozenset(gone))
@@ -234,12 +252,12 @@ class _Tracer:
         return attempt.outputs is not None and {*attempt.outputs} <= {*attempt.found}
 
     def _rivals(self, attempt: AttemptOutputs) -> list[AttemptOutputs]:
-        found = {
+        sharing = {
             outputs.id: outputs for path in attempt.inputs for outputs in self._shared.get(path, ())
         }
         return [
             outputs
-            for outputs in found.values()
+            for outputs in sharing.values()
             if outputs is not attempt and outputs.age == attempt.age and self._is_whole(outputs)
         ]
 
@@ -285,16 +303,16 @@ def trace_since_manifest(
     later = since.later(added)
     possible = since.possible({*published.files, *later})
     base = {path for path in published.files if path in stored} | later
-    found = trace_lineage(base, possible, steps)
+    lineage = trace_lineage(base, possible, steps)
     reasons = since.reasons(added, later, possible)
-    doubts = since.unexplained(reasons.keys() - found.left.keys())
-    left = {path: why for path, why in reasons.items() if path not in doubts} | dict(found.left)
-    lost = dict(found.lost) | doubts
+    doubts = since.unexplained(reasons.keys() - lineage.left.keys())
+    left = {path: why for path, why in reasons.items() if path not in doubts} | dict(lineage.left)
+    lost = dict(lineage.lost) | doubts
     for path in published.files:
-        if path in stored or path in found.replaced:
+        if path in stored or path in lineage.replaced:
             continue
         lost.setdefault(path, f"it was in the table by {published.name}, and is not in storage")
-    return replace(found, left=left, lost=lost)
+    return replace(lineage, left=left, lost=lost)
 
 
 class _ManifestTracer:
@@ -321,7 +339,7 @@ class _ManifestTracer:
         self._others = [
             outputs
             for outputs in steps.over(self._attempts.values())
-            if outputs.id not in before and self._is_new(outputs)
+            if outputs.id not in before and any(map(self._is_young, outputs.found))
         ]
 
     def later(self, added: Collection[str]) -> set[str]:
@@ -343,19 +361,19 @@ class _ManifestTracer:
             for path in outputs.inputs:
                 readers.setdefault(path, []).append(outputs)
         lasting = {*base}
-        known = lasting | makers.keys()
+        reachable = lasting | makers.keys()
         doubtful = self._others
         while doubtful:
             dropped = [
                 outputs
                 for outputs in self._steps.over(doubtful)
-                if not self._could_hold(outputs, known)
+                if not self._could_hold(outputs, reachable)
             ]
             gone: list[str] = []
             for outputs in dropped:
                 if left.pop(outputs.id, None) is not None:
                     gone += self._unmade(outputs, makers)
-            known.difference_update(path for path in gone if path not in lasting)
+            reachable.difference_update(path for path in gone if path not in lasting)
             doubtful = [
                 reader for path in gone for reader in readers.get(path, ()) if reader.id in left
             ]
@@ -367,9 +385,9 @@ class _ManifestTracer:
         makers.subtract(paths)
         return [path for path in paths if not makers[path]]
 
-    def _could_hold(self, attempt: AttemptOutputs, known: Collection[str]) -> bool:
+    def _could_hold(self, attempt: AttemptOutputs, reachable: Collection[str]) -> bool:
         """Return whether an attempt's inputs may have been in the table."""
-        unknown = [path for path in attempt.inputs if path not in known]
+        unknown = [path for path in attempt.inputs if path not in reachable]
         forgotten = any(self._is_forgotten(path) for path in attempt.found)
         return not unknown or (forgotten and not any(map(self._is_accounted_for, unknown)))
 
@@ -382,7 +400,7 @@ class _ManifestTracer:
     ) -> dict[str, str]:
         """Return the files in storage that the manifest shows not to be live, path → reason."""
         name, left = self._published.name, dict[str, str]()
-        counting = {path for each in possible for path in each.found}
+        counting = {path for attempt in possible for path in attempt.found}
         new = {path for other in self._others for path in other.found}
         outputs = [path for attempt in self._attempts.values() for path in attempt.found]
         for path in self._steps.over([*added, *outputs]):
@@ -405,18 +423,15 @@ class _ManifestTracer:
 
     def _committed_before(self) -> dict[str, AttemptOutputs]:
         """Return the attempts that wrote the manifest's files or, transitively, their inputs."""
-        found: dict[str, AttemptOutputs] = {}
+        committed: dict[str, AttemptOutputs] = {}
         maker = self._maker
         stack = [maker[path] for path in self._published.files if path in maker]
         while stack:
-            each = stack.pop()
-            if each.id not in found:
-                found[each.id] = each
-                stack += [maker[path] for path in each.inputs if path in maker]
-        return found
-
-    def _is_new(self, attempt: AttemptOutputs) -> bool:
-        return any(self._is_young(path) for path in attempt.found)
+            attempt = stack.pop()
+            if attempt.id not in committed:
+                committed[attempt.id] = attempt
+                stack += [maker[path] for path in attempt.inputs if path in maker]
+        return committed
 
     def _is_young(self, path: str) -> bool:
         """Return whether a file may have been added to the table without being in the manifest."""
@@ -452,35 +467,35 @@ def lineage_of(evidence: Evidence, steps: Steps) -> Lineage:
     counted = own if published is None else _ids_since(published, own)
     attempts = attempts_of(evidence.footers.values(), counted, steps)
     named = frozenset[str]() if published is None else frozenset(published.files)
-    held = named.union(*(footer.inputs for footer in evidence.footers.values()))
-    tries = unadded_tries(evidence.added, held, evidence.stored, steps)
+    table_files = named.union(*(footer.inputs for footer in evidence.footers.values()))
+    tries = unadded_tries(evidence.added, table_files, evidence.stored, steps)
     added = [path for path in evidence.added if path not in tries]
     if published is None:
-        found = trace_lineage(added, attempts, steps)
+        lineage = trace_lineage(added, attempts, steps)
     else:
         others = [table for table in evidence.tables if table not in counted]
         former = attempts_of(evidence.footers.values(), others, steps)
-        found = trace_since_manifest(
+        lineage = trace_since_manifest(
             published, evidence.stored, added, attempts, former, steps=steps
         )
     strange = [
-        each
-        for path, each in steps.over(evidence.footers.items())
-        if each.table not in counted and path not in named
+        footer
+        for path, footer in steps.over(evidence.footers.items())
+        if footer.table not in counted and path not in named
     ]
     left = {footer.path: _reason_of_other_id(footer, own, published) for footer in strange}
     unknown = (footer for footer in strange if footer.table not in own)
     lost = {footer.path: left[footer.path] for footer in unknown if _may_be_own(footer, evidence)}
-    lost = dict(found.lost) | lost
+    lost = dict(lineage.lost) | lost
     return _with_all_files(
-        replace(found, left=dict(found.left) | left | tries, lost=lost), evidence
+        replace(lineage, left=dict(lineage.left) | left | tries, lost=lost), evidence
     )
 
 
-def _with_all_files(found: Lineage, evidence: Evidence) -> Lineage:
+def _with_all_files(lineage: Lineage, evidence: Evidence) -> Lineage:
     """Return the lineage with a reason for every data file found in the location."""
-    known = {*found.files, *found.left, *found.lost, *evidence.unreadable}
-    unknown = {path: file.whose for path, file in evidence.stored.items() if path not in known}
+    explained = {*lineage.files, *lineage.left, *lineage.lost, *evidence.unreadable}
+    unknown = {path: file.whose for path, file in evidence.stored.items() if path not in explained}
     users = [path for path, whose in unknown.items() if whose is FileOrigin.USER]
     service = [path for path, whose in unknown.items() if whose in SERVICE_ROWS]
     # An append renames its file when the file is complete, and adds it only after that.
@@ -489,7 +504,7 @@ def _with_all_files(found: Lineage, evidence: Evidence) -> Lineage:
     left |= dict.fromkeys(unfinished, "its append was broken off before the file was whole")
     others = {*service}.difference(unfinished)
     lost = dict.fromkeys(sorted(others), "it is unknown whether its rows are in the table")
-    return replace(found, left=dict(found.left) | left, lost=dict(found.lost) | lost)
+    return replace(lineage, left=dict(lineage.left) | left, lost=dict(lineage.lost) | lost)
 
 
 def own_table_ids(evidence: Evidence) -> Sequence[str]:
@@ -544,7 +559,9 @@ def newest_call_s(evidence: Evidence, steps: Steps) -> float:
     """Return the latest time in the call ids of appends; the clocks of callers may differ."""
     inputs = (path for footer in steps.over(evidence.footers.values()) for path in footer.inputs)
     tries = map(append_try_of, chain(steps.over(evidence.added), inputs))
-    return max((call_time_s(each.call) or 0.0 for each in tries if each), default=0.0)
+    return max(
+        (call_time_s(append_try.call) or 0.0 for append_try in tries if append_try), default=0.0
+    )
 
 
 def known_ends(evidence: Evidence, files: Collection[str], steps: Steps) -> set[bytes]:
@@ -564,4 +581,4 @@ def known_ends(evidence: Evidence, files: Collection[str], steps: Steps) -> set[
     for path, footer in steps.over(evidence.footers.items()):
         if evidence.published is None or (path in files and path not in named):
             tablets.add(footer.tablet)
-    return {TabletId.parse("", each).end for each in tablets}
+    return {TabletId.parse("", tablet).end for tablet in tablets}

@@ -29,9 +29,9 @@ from common.parquet.location import (
     open_location,
 )
 from common.rows.key_encoding import Partition
-from common.runtime import IdSource, growth_ignored
-from common.storage_threads import StorageThreads
+from common.runtime import growth_ignored
 from common.units import format_count
+from neve import api
 from neve.recovery.archive import TabletDump
 from neve.recovery.location_ownership import (
     find_free_site,
@@ -52,12 +52,10 @@ from neve.recovery.rebuild.live_files import (
 )
 from neve.recovery.scope import (
     CALLS_FORGOTTEN,
-    ReportProgress,
+    RecoveryPorts,
     Steps,
-    TableAdmission,
     TableScope,
     gather_bounded,
-    ignore_progress,
     in_thread,
 )
 from neve.recovery.stored_files import OutputFooter, partition_of_file
@@ -97,39 +95,15 @@ class RebuildResult:
 
     table: Table
     files: tuple[DataFile, ...]
-    rows: int
-    size_bytes: int
-    tablets: int
-    user_files: int
-    """Number of live files that users wrote, and may have added with `add`."""
-    left: Mapping[str, str]
-    """Files that are not live, path → reason; sorted by path."""
-    lost: Mapping[str, str]
-    """Files whose rows are, or may be, lost, path → reason; sorted by path."""
-    not_recovered: tuple[str, ...]
-    """State that cannot be recovered from the files."""
-    manifest: int | None = None
-    """Number of the manifest that the rebuild started from."""
+    report: api.RebuildReport
+    """What operators read. `left` and `lost` are sorted by path, and complete."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RebuildPorts:
-    """External dependencies of a rebuild."""
-
-    store: TabletStore
-    threads: StorageThreads
-    ids: IdSource
-    admission: TableAdmission
-    on_progress: ReportProgress = ignore_progress
-    listing_delay_s: float = 0.0
-    """How long listings of the storage may lag behind writes and deletions, in seconds."""
-
-
-async def rebuild(rebuilder: RebuildPorts, location: str, options: RebuildOptions) -> RebuildResult:
+async def rebuild(ports: RecoveryPorts, location: str, options: RebuildOptions) -> RebuildResult:
     """Rebuild a table from the files in a location.
 
     Args:
-        rebuilder: External dependencies.
+        ports: External dependencies.
         location: Location as the user wrote it.
         options: Options of the rebuild.
 
@@ -139,44 +113,45 @@ async def rebuild(rebuilder: RebuildPorts, location: str, options: RebuildOption
             table is allowed there, or files keep disappearing from it.
     """
     with growth_ignored():
-        return await _rebuild(rebuilder, location, options)
+        return await _rebuild(ports, location, options)
 
 
-async def _rebuild(
-    rebuilder: RebuildPorts, location: str, options: RebuildOptions
-) -> RebuildResult:
-    site = await rebuilder.admission.site(location)
-    place = open_location(site.uri)
-    threads, on_progress = rebuilder.threads, rebuilder.on_progress
-    store, name = rebuilder.store, options.name
+async def _rebuild(ports: RecoveryPorts, location: str, options: RebuildOptions) -> RebuildResult:
+    site = await ports.admission.site(location)
+    opened = open_location(site.uri)
+    threads, on_progress = ports.threads, ports.on_progress
+    store, name = ports.store, options.name
     await end_filling(store, name, site.uri, "rebuild", dry_run=options.dry_run)
-    near = await other_tables(store, threads)
-    if any(each.name == name for each in near.named):
+    others = await other_tables(store, threads)
+    if any(named.name == name for named in others.named):
         raise RefusedError(f"table {options.name!r} exists already: give another name")
-    free = await find_free_site(store, threads, site, neighbours=near, take_over=options.adopt)
-    seen = await _read_location(rebuilder, place, options)
-    table = seen.table
-    scope = TableScope(
-        store=rebuilder.store, table=table, threads=threads, grace_s=0.0, on_progress=on_progress
-    )
-    homes = await _partitions_of(scope, seen.files)
-    on_progress(f"finding the tablets of {format_count(len(seen.files), 'file')}")
-    tablets, result = await in_thread(partial(planned_table, seen, homes))
-    lost = result.lost
+    free = await find_free_site(store, threads, site, neighbours=others, take_over=options.adopt)
+    state = await _read_location(ports, opened, options)
+    table = state.table
+    scope = ports.scope(table)
+    homes = await _partitions_of(scope, state.files)
+    on_progress(f"finding the tablets of {format_count(len(state.files), 'file')}")
+    tablets, result = await in_thread(partial(planned_table, state, homes))
+    lost = result.report.lost
     if options.dry_run:
         return result
-    made = await make_table(
+    created = await make_table(
         scope,
         free,
         tablets,
-        stored=seen.evidence.stored,
+        stored=state.evidence.stored,
         live=table.state is TableState.LIVE,
         complete=True,
         lost=bool(lost),
     )
-    went = dict.fromkeys(made.missing, "it went while the table was rebuilt: drop it and try again")
-    came = dict.fromkeys(made.late, "it came while the table was rebuilt: drop it and try again")
-    return replace(result, table=made.table, lost={**lost, **went, **came})
+    went = dict.fromkeys(
+        created.missing, "it went while the table was rebuilt: drop it and try again"
+    )
+    came = dict.fromkeys(created.late, "it came while the table was rebuilt: drop it and try again")
+    report = replace(
+        result.report, state=created.table.state.value, lost={**lost, **went, **came}, dry_run=False
+    )
+    return replace(result, table=created.table, report=report)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,35 +165,37 @@ class LocationState:
 
 
 async def _read_location(
-    rebuilder: RebuildPorts, place: Location, options: RebuildOptions
+    ports: RecoveryPorts, location: Location, options: RebuildOptions
 ) -> LocationState:
     """Read a location, and read it again if a live file disappeared while it was read.
 
     Compactors of a recently dropped table may still be cleaning up.
     """
-    threads, on_progress, gone = rebuilder.threads, rebuilder.on_progress, ""
+    threads, on_progress, gone = ports.threads, ports.on_progress, ""
     for _ in range(LOOKS_MAX):
-        if delay_s := rebuilder.listing_delay_s:
+        if delay_s := ports.listing_delay_s:
             on_progress(f"waiting {delay_s:g} s, until the storage lists what it has")
             await asyncio.sleep(delay_s)
-        evidence = await gather_evidence(place, threads, on_progress, user_files=options.user_files)
-        described = await described_table(evidence, place, threads, options.given)
-        made = _table_to_make(described, evidence, rebuilder, options)
-        table = rebuilder.admission.checked(
-            replace(made, calls_since_s=await _calls_since_s(rebuilder.store, evidence))
+        evidence = await gather_evidence(
+            location, threads, on_progress, user_files=options.user_files
+        )
+        described = await described_table(evidence, location, threads, options.given)
+        planned = _table_to_make(described, evidence, ports, options)
+        table = ports.admission.checked(
+            replace(planned, calls_since_s=await _calls_since_s(ports.store, evidence))
         )
         on_progress(f"finding which of {len(evidence.stored)} files count")
         lineage, rows = await in_thread(partial(counting_files, evidence))
-        files = await facts_of(place, threads, table, rows, evidence, on_progress=on_progress)
+        files = await facts_of(location, threads, table, rows, evidence, on_progress=on_progress)
         # A file that has disappeared is unreadable; `make_table` detects later disappearances.
         unread = [*evidence.unreadable]
-        there = await threads.run(place.uri, existing_files, place, unread)
-        gone = min({*unread} - there.keys(), default="")
+        existing = await threads.run(location.uri, existing_files, location, unread)
+        gone = min({*unread} - existing.keys(), default="")
         if not gone:
             return LocationState(evidence=evidence, table=table, lineage=lineage, files=files)
         on_progress(f"{gone} has disappeared: reading the list again")
     raise RefusedError(
-        f"files of {place.uri} disappear while they are read, the last was {gone}: wait until "
+        f"files of {location.uri} disappear while they are read, the last was {gone}: wait until "
         "no other process deletes files there, and try again"
     )
 
@@ -231,15 +208,15 @@ async def _calls_since_s(store: TabletStore, evidence: Evidence) -> float:
 
 
 def _table_to_make(
-    table: Table, evidence: Evidence, rebuilder: RebuildPorts, options: RebuildOptions
+    table: Table, evidence: Evidence, ports: RecoveryPorts, options: RebuildOptions
 ) -> Table:
     live = TableState.PAUSED if table.state is TableState.PAUSED else TableState.LIVE
     # Files written under any former id of the rebuilt table belong to the new table.
-    known = replace(table, former_ids=(*own_table_ids(evidence), *table.former_ids))
+    former = replace(table, former_ids=(*own_table_ids(evidence), *table.former_ids))
     return replace(
         table,
-        id=rebuilder.ids.next("t"),
-        former_ids=former_ids_of(known),
+        id=ports.ids.next("t"),
+        former_ids=former_ids_of(former),
         name=options.name,
         state=live,
     )
@@ -249,34 +226,37 @@ def counting_files(evidence: Evidence, steps: Steps) -> tuple[Lineage, list[str]
     """Return the lineage, and the live files that hold rows."""
     lineage = lineage_of(evidence, steps)
     footers = evidence.footers
-    rows = [path for path in lineage.files if path not in footers or footers[path].rows]
-    return lineage, rows
+    return lineage, [path for path in lineage.files if path not in footers or footers[path].rows]
 
 
 def planned_table(
-    seen: LocationState, homes: Sequence[Partition], steps: Steps
+    state: LocationState, homes: Sequence[Partition], steps: Steps
 ) -> tuple[list[TabletDump], RebuildResult]:
     """Return the tablets of the table, and the result to report."""
-    evidence, files = seen.evidence, seen.files
+    evidence, files = state.evidence, state.files
     footers = evidence.footers.values()
-    if seen.table.partition_by:
+    if state.table.partition_by:
         tablets = partition_tablets(files, homes, footers, steps)
     else:
-        known = known_ends(evidence, {file.path for file in files}, steps)
-        tablets = range_tablets(files, known, footers, steps)
-    left = dict(steps.in_order((dict(seen.lineage.left) | evidence.misfits).items()))
-    return tablets, RebuildResult(
-        table=seen.table,
-        files=tuple(files),
+        recorded_ends = known_ends(evidence, {file.path for file in files}, steps)
+        tablets = range_tablets(files, recorded_ends, footers, steps)
+    left = dict(steps.in_order((dict(state.lineage.left) | evidence.misfits).items()))
+    report = api.RebuildReport(
+        table=state.table.name,
+        location=state.table.location,
+        state=state.table.state.value,
+        tablets=len(tablets),
+        files=len(files),
         rows=sum(file.rows for file in steps.over(files)),
         size_bytes=sum(file.size_bytes for file in steps.over(files)),
-        tablets=len(tablets),
         user_files=sum(not is_service_path(file.path) for file in steps.over(files)),
         left=left,
-        lost=dict(steps.in_order((dict(seen.lineage.lost) | evidence.unreadable).items())),
-        not_recovered=tuple(_not_recovered(evidence, seen.table, len(left))),
+        lost=dict(steps.in_order((dict(state.lineage.lost) | evidence.unreadable).items())),
+        not_recovered=tuple(_not_recovered(evidence, state.table, len(left))),
         manifest=None if evidence.published is None else evidence.published.number,
+        dry_run=True,
     )
+    return tablets, RebuildResult(table=state.table, files=tuple(files), report=report)
 
 
 async def _partitions_of(scope: TableScope, files: Sequence[DataFile]) -> Sequence[Partition]:
@@ -291,7 +271,7 @@ async def _partitions_of(scope: TableScope, files: Sequence[DataFile]) -> Sequen
 
 def range_tablets(
     files: Sequence[DataFile],
-    known: Collection[bytes],
+    recorded_ends: Collection[bytes],
     footers: Iterable[OutputFooter],
     steps: Steps,
 ) -> list[TabletDump]:
@@ -299,24 +279,24 @@ def range_tablets(
 
     Args:
         files: Live files.
-        known: Known ends of tablets.
+        recorded_ends: Known ends of tablets.
         footers: Footers of all outputs; they provide the watermarks.
         steps: Ends the work when its caller has left.
     """
-    ends = _tablet_ends(files, known, steps)
-    held: list[list[DataFile]] = [[] for _ in ends]
+    ends = _tablet_ends(files, recorded_ends, steps)
+    tablet_files: list[list[DataFile]] = [[] for _ in ends]
     for file in steps.over(files):
-        held[0 if file.key_min is None else bisect_left(ends, file.key_min)].append(file)
+        tablet_files[0 if file.key_min is None else bisect_left(ends, file.key_min)].append(file)
     purges = _watermarks(ends, footers, steps)
     starts = [None, *ends[:-1]]
     return [
-        TabletDump(bounds=Bounds(start, end), purge=purge, files=tuple(some))
-        for start, end, purge, some in zip(starts, ends, purges, held, strict=True)
+        TabletDump(bounds=Bounds(start, end), purge=purge, files=tuple(files))
+        for start, end, purge, files in zip(starts, ends, purges, tablet_files, strict=True)
     ]
 
 
 def _tablet_ends(
-    files: Iterable[DataFile], known: Collection[bytes], steps: Steps
+    files: Iterable[DataFile], recorded_ends: Collection[bytes], steps: Steps
 ) -> Sequence[bytes]:
     """Return the known ends of tablets, except those inside the key range of a file."""
     crossing = steps.in_order(
@@ -326,7 +306,7 @@ def _tablet_ends(
     )
     ends: list[bytes] = []
     reached, following = b"", 0
-    for end in steps.in_order(end for end in known if end < PLUS_INFINITY):
+    for end in steps.in_order(end for end in recorded_ends if end < PLUS_INFINITY):
         while following < len(crossing) and crossing[following][0] <= end:
             reached = max(reached, crossing[following][1])
             following += 1
@@ -343,15 +323,15 @@ def _watermarks(
     An output records only the end of its tablet. The tablet may have started at any lower key: a
     split moves the keys up to a cut to another tablet, with the same watermark.
     """
-    found: list[bytes | None] = [None for _ in ends]
-    for each in steps.over(footers):
-        index = bisect_left(ends, min(TabletId.parse("", each.tablet).end, PLUS_INFINITY))
-        found[index] = _higher(found[index], each.purge)
-    return [*accumulate(reversed(found), _higher)][::-1]
+    highest: list[bytes | None] = [None for _ in ends]
+    for footer in steps.over(footers):
+        index = bisect_left(ends, min(TabletId.parse("", footer.tablet).end, PLUS_INFINITY))
+        highest[index] = _higher(highest[index], footer.purge)
+    return [*accumulate(reversed(highest), _higher)][::-1]
 
 
-def _higher(one: bytes | None, other: bytes | None) -> bytes | None:
-    return max((each for each in (one, other) if each is not None), default=None)
+def _higher(first: bytes | None, other: bytes | None) -> bytes | None:
+    return max((watermark for watermark in (first, other) if watermark is not None), default=None)
 
 
 def partition_tablets(
@@ -368,18 +348,18 @@ def partition_tablets(
         footers: Footers of all outputs; they provide the watermarks.
         steps: Ends the work when its caller has left.
     """
-    held: dict[Partition, list[DataFile]] = {}
+    files_by_home: dict[Partition, list[DataFile]] = {}
     for file, home in steps.over(zip(files, homes, strict=True)):
-        held.setdefault(home, []).append(file)
+        files_by_home.setdefault(home, []).append(file)
     purges: dict[bytes, bytes | None] = {}
     for footer in steps.over(footers):
         end = TabletId.parse("", footer.tablet).end
         purges[end] = _higher(purges.get(end), footer.purge)
     return [
         TabletDump(
-            bounds=Bounds(None, home.end, home.text), purge=purges.get(home.end), files=tuple(some)
+            bounds=Bounds(None, home.end, home.text), purge=purges.get(home.end), files=tuple(files)
         )
-        for home, some in sorted(held.items(), key=lambda pair: pair[0].end)
+        for home, files in sorted(files_by_home.items(), key=lambda pair: pair[0].end)
     ]
 
 
@@ -398,8 +378,8 @@ def _not_recovered(evidence: Evidence, table: Table, unused: int) -> Iterable[st
     if table.partition_by:
         yield "partitions without a file"
     elif table.key:
-        held = "held no file" if published else "no output was made for"
-        yield f"tablets that {held}: their keys belong to the next tablet"
+        reason = "held no file" if published else "no output was made for"
+        yield f"tablets that {reason}: their keys belong to the next tablet"
     if any(not is_service_path(path) for path in evidence.added):
         if published is None:
             yield "whether files of users had been added: those that no job replaced count as added"

@@ -30,6 +30,8 @@ pytestmark = [pytest.mark.slow]
 FILES = 6
 ROWS = 8_000
 """Per file: the job takes some seconds, on a busy machine more."""
+SPARK_PROCESSES = 6
+"""Of a compactor: driver and master with a JVM each, app master, executor."""
 
 
 @pytest.fixture(autouse=True)
@@ -89,6 +91,8 @@ def check_story_of_quarantine(service: Service, table: LedgerTable, bad: str) ->
 
 
 def test_a_compactor_is_killed(service: Service) -> None:
+    before = service.spark()
+    assert len(before) >= 2 * SPARK_PROCESSES
     with service.caught(lambda: slow_table(service)) as (table, job):
         (owed,) = service.client.backlog(table.name)
         service.kill(service.compactor(job.compactor))
@@ -98,6 +102,7 @@ def test_a_compactor_is_killed(service: Service) -> None:
 
     finish(service, table)
     service.wait("no backlog", lambda: not service.client.backlog(table.name))
+    service.wait("end of its Spark", lambda: len(before & service.spark()) <= len(before) // 2)
     told = ends(table)
     end, compactor, cause = told.pop(job.attempt)
     # By notice of its death or of its next life, whichever comes first; not by silence.

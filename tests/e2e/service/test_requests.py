@@ -144,15 +144,6 @@ def test_a_request_brings_each_tablet_of_its_range_to_one_file(service: Service)
     assert rows_of(table) == before
 
 
-def test_rows_of_a_bag_are_deleted(service: Service) -> None:
-    client = service.client
-    table = LedgerTable(client, service.folder, keyed=False, stem="bag")
-    table.add(*(bag_rows(300, seed) for seed in range(3)))
-    client.compact(table.name, delete_where="n >= 100").wait(timeout_s=SERVICE_S)
-    found = client.scan(table.name)
-    assert sorted(found["n"].to_pylist()) == sorted([*range(100)] * 3)
-
-
 def test_rows_of_files_that_are_not_selected_stay_as_they_are(service: Service) -> None:
     client = service.client
     table = LedgerTable(
@@ -166,16 +157,6 @@ def test_rows_of_files_that_are_not_selected_stay_as_they_are(service: Service) 
     assert sorted(found) == sorted([*range(100)] * 2 + [*range(300)] * 2)
     assert {"in-002.parquet", "in-003.parquet"} < table.listed()
     assert len(table.listed()) == 3
-
-
-def test_a_correction_that_fails_leaves_every_row_as_it_was(service: Service) -> None:
-    table = loaded(service)
-    before = rows_of(table)
-    service.client.resume(table.name)
-    wish = service.client.compact(table.name, set="text = cast(1 / (v - v) as string)")
-    with pytest.raises(RequestFailedError):
-        wish.wait(timeout_s=SERVICE_S)
-    assert rows_of(table) == before
 
 
 def test_three_requests_at_once_each_touch_their_own_rows_once(service: Service) -> None:

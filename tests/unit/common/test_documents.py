@@ -130,3 +130,48 @@ def test_an_unknown_name_is_refused_with_a_suggestion() -> None:
     )
     assert str(unknown("key 5", 5, ["b", "a"])) == "key 5 is unknown; known: a, b"
     assert str(unknown("key 5", 5, [])) == "key 5 is unknown; known: none"
+
+
+STORES = ("redis", "rediss", "unix", "redis+sentinel", "redis+cluster")
+PORT, HOST, DATABASE = "a port of 1 to 65535", "the name or address of a host", "for the database"
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("", ""),
+        ("redis://127.0.0.1:6379/0", ""),
+        ("redis://", ""),
+        ("redis://:6379/0/", ""),
+        ("redis://user:p%40ss@[::1]:6379/15?db=3", ""),
+        ("unix:///run/redis.sock?db=1", ""),
+        ("redis+sentinel://a:1,b/main/3?sentinel_username=u", ""),
+        ("redis+cluster://:secret@a:1, b:65535", ""),
+        ("http://h", "expected redis://"),
+        ("redis:h", "expected redis://"),
+        ("redis://h:99999999/0", PORT),
+        ("redis://h:0", PORT),
+        ("redis://h:port", PORT),
+        ("redis://[::1:6379", PORT),
+        ("redis+cluster://a:1,b:65536", PORT),
+        ("redis://h h/0", HOST),
+        ("redis+cluster://a,,b", HOST),
+        ("redis+sentinel:///main", HOST),
+        ("redis://h/first", DATABASE),
+        ("redis://h/-1", DATABASE),
+        ("redis://h/²", DATABASE),
+        ("redis://h/4294967296", DATABASE),
+        ("redis://h?db=x", DATABASE),
+        ("unix:///run/redis.sock?db=x", DATABASE),
+        ("redis+sentinel://a/main/x", DATABASE),
+        ("redis+cluster://a/0/1", DATABASE),
+    ],
+)
+def test_scheme_hosts_ports_and_database_of_a_url_are_checked(url: str, expected: str) -> None:
+    rule = FieldRule(schemes=STORES, secret=True)
+    if not expected:
+        assert rule.read(url, "setting store.url") == url
+        return
+    with pytest.raises(RequestError, match=expected) as refused:
+        rule.read(url, "setting store.url")
+    assert url not in str(refused.value)

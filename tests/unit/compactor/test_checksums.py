@@ -83,3 +83,17 @@ def test_a_page_that_reaches_over_the_end_of_its_chunk_is_refused(stored: Path) 
         pytest.raises(PageError, match=r"claims to have|is damaged"),
     ):
         check_chunk(file.fileno(), start, size - 1)
+
+
+def test_pages_after_one_without_a_checksum_are_not_parsed(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    rows = pa.table({"n": np.random.default_rng(1).random(ROWS)})
+    pq.write_table(rows, path, data_page_size=64, use_dictionary=False)
+    ((_, start, size),) = chunk_places(pq.read_metadata(path).row_group(0), ["n"])
+    data = bytearray(path.read_bytes())
+    data[start + size // 2 : start + size] = bytes(size - size // 2)
+    path.write_bytes(data)
+    with path.open("rb") as file:
+        check_chunk(file.fileno(), start, size)
+        with pytest.raises(PageError):
+            check_pages(os.pread(file.fileno(), size, start))

@@ -16,11 +16,7 @@ from common.errors import InputError, RewriteError, UnavailableError, Verificati
 from common.model.keys import encode_value
 from common.model.outcome import DroppedRows
 from common.parquet.location import open_location
-from common.parquet.service_files import (
-    LocationOwner,
-    claim_location,
-    write_owner,
-)
+from common.parquet.service_files import LocationOwner, write_owner
 from common.primitives import Backoff
 from common.rows.key_encoding import encode_keys
 from common.rows.merge import merge_tables, sorted_rows
@@ -215,7 +211,7 @@ class TestOwnFiles:
     ) -> None:
         clock = ManualClock()
         files, table = self.files(clock), keyed_table(tmp_path)
-        claim_location(open_location(table.location), "store-1")
+        write_owner(open_location(table.location), LocationOwner("store-1"))
         asyncio.run(files.check_location(table))
         (tmp_path / "_neve/store").write_text("store-2\n")
         asyncio.run(files.check_location(table))
@@ -230,7 +226,7 @@ class TestOwnFiles:
 
     def test_a_location_that_was_ours_is_looked_at_again(self, tmp_path: Path) -> None:
         files, table = self.files(ManualClock()), keyed_table(tmp_path)
-        claim_location(open_location(table.location), "store-1")
+        write_owner(open_location(table.location), LocationOwner("store-1"))
         asyncio.run(files.check_location(table))
         (tmp_path / "_neve/store").unlink()
         asyncio.run(files.check_location(table))
@@ -258,7 +254,7 @@ class TestOwnFiles:
             return "store-1"
 
         table = keyed_table(tmp_path)
-        claim_location(open_location(table.location), "store-1")
+        write_owner(open_location(table.location), LocationOwner("store-1"))
         asyncio.run(TableStorage(store_id, ManualClock()).check_location(table))
         assert len(asked) == 3
         monkeypatch.setattr(service, "STORE_TRIES_MAX", 2)

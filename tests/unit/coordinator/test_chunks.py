@@ -348,7 +348,7 @@ def drawn(chance: random.Random) -> list[frozenset[str]]:
     return [frozenset(task) for task in tasks]
 
 
-@pytest.mark.parametrize("seed", first_fast(40, range(400)))
+@pytest.mark.parametrize("seed", first_fast(40, range(400), slow=100))
 def test_tasks_that_share_a_segment_never_run_together_and_all_run(seed: int) -> None:
     chance = random.Random(seed)
     tasks = drawn(chance)

@@ -159,6 +159,12 @@ def test_bounds_must_let_something_in(bytes_max: int, count_max: int) -> None:
         JobQueue(bytes_max, count_max)
 
 
+def test_a_job_that_is_not_queued_is_not_removed() -> None:
+    queue = JobQueue(bytes_max=10_000, count_max=3)
+    assert queue.remove("j1") is None
+    assert queue.counts.removed == 0
+
+
 def test_a_job_weighs_about_what_it_takes() -> None:
     """The estimate is what bounds the coordinator's memory: within a third of the truth."""
 

@@ -17,6 +17,7 @@ from common.model.job import (
     TabletPlan,
     job_id,
 )
+from common.model.keys import SPLIT_BYTES_MAX
 from common.model.outcome import TabletStatistics
 from common.model.table import Column, Table, TableSettings, TableState
 from common.model.tablet import (
@@ -272,6 +273,16 @@ def test_only_tables_with_a_key_have_outputs_cut() -> None:
     assert job.cuts == (b"m",)
     with pytest.raises(PluginError, match="job 0 has cuts, but the table has no key"):
         plan_tablet(tablet(), TABLE, SERVICES, planners, NOW_S)
+    long = {"ratio": said(wants("a", "b", cuts=(b"m" * (SPLIT_BYTES_MAX + 1),)))}
+    with pytest.raises(PluginError, match=f"has a cut of more than {SPLIT_BYTES_MAX} bytes"):
+        plan_tablet(tablet(), keyed, SERVICES, long, NOW_S)
+
+
+def test_a_tablet_with_many_unmeasured_bytes_is_to_be_analyzed() -> None:
+    asking = replace(TABLE, settings=TableSettings(triggers=("analysis", "change")))
+    planners = {"ratio": said()}
+    assert plan_tablet(tablet(), asking, SERVICES, planners, NOW_S).analysis_group == "default"
+    assert plan_tablet(tablet(), TABLE, SERVICES, planners, NOW_S).analysis_group == ""
 
 
 TIMED = replace(TABLE, schema=(Column("at", "timestamp[us]"),), time_column="at")

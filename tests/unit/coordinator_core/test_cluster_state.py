@@ -99,7 +99,7 @@ def test_deferred_tablets_keep_their_age_when_they_move() -> None:
     deferrals.defer(tablet(1), "large", 9.0)
 
     assert deferrals.since_s(tablet(1)) == 5.0
-    assert deferrals.places() == ["large"]
+    assert deferrals.wait_queues() == ["large"]
     assert deferrals.pop("large", 10, before_s=5.0) == [tablet(1)]
     assert deferrals.pop("large", 10) == [tablet(2)]
 

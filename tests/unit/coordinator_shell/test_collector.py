@@ -32,7 +32,7 @@ from common.model.outcome import AttemptEnd, RowCounts
 from common.model.table import Column, Table, TableState
 from common.model.tablet import PLUS_INFINITY, Reservation, TabletId
 from common.parquet.location import open_location
-from common.parquet.service_files import ForeignMark, LocationOwner, claim_location
+from common.parquet.service_files import ForeignMark, LocationOwner, write_owner
 from common.runtime import Clock, call_id
 from coordinator.context import TableFaults
 from coordinator.core.maintenance import GarbageCounts
@@ -338,7 +338,7 @@ def test_nothing_is_deleted_where_the_mark_of_another_format_appears(
     async def story() -> None:
         clock, faults = ManualClock(), TableFaults(lambda _event, **_fields: None)
         store, table = MemoryStore(clock), replace(TABLE, location=(tmp_path / "t").as_uri())
-        claim_location(open_location(table.location), await store.store_id(), table.id)
+        write_owner(open_location(table.location), LocationOwner(await store.store_id(), table.id))
         await compacted(store, table)
         for name in ("f0.parquet", "f1.parquet", "_neve/last/job-1-att-1-0.parquet"):
             (tmp_path / "t" / name).parent.mkdir(exist_ok=True)
@@ -673,7 +673,7 @@ def test_a_storage_that_stands_still_holds_up_its_own_table_only() -> None:
             storage.paths.update(await with_garbage(store, 50, name))
         clock.advance(100)
         tables, collector = list(await store.tables()), collector_of(store, storage)
-        everything = asyncio.create_task(collect_all(store, collector, tables, _log))
+        everything = asyncio.create_task(collect_all(collector, tables, _log))
         async with asyncio.timeout(PATIENCE_S):
             while await store.garbage("quick"):
                 await asyncio.sleep(0)

@@ -22,7 +22,7 @@ from common.model.table import Column, Table
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.parquet.location import open_location
 from common.parquet.manifest import POINTER_PATH
-from common.parquet.service_files import claim_location, written_generation
+from common.parquet.service_files import LocationOwner, write_owner, written_generation
 from common.primitives import Backoff
 from common.runtime import call_id
 from common.settings import CoordinatorSettings, Settings
@@ -83,7 +83,7 @@ def table_at(folder: Path, name: str) -> Table:
 async def two_tables(store: MemoryStore, folder: Path) -> list[Table]:
     tables = [table_at(folder, name) for name in (BAD, GOOD)]
     for table in tables:
-        claim_location(open_location(table.location), await store.store_id())
+        write_owner(open_location(table.location), LocationOwner(await store.store_id()))
         assert isinstance(await store.apply(CreateTable(table=table)), Applied)
         files = tuple(DataFile(path=f"f{n}.parquet", size_bytes=100, rows=1) for n in range(8))
         change = AddFiles(table=table.id, call=call_id(ManualClock()), files={PLUS_INFINITY: files})
@@ -215,7 +215,7 @@ def test_unreadable_records_of_a_table_stop_that_table_alone(
 async def keyed_table_of_three(store: MemoryStore, folder: Path) -> Table:
     """Return a table of three tablets, with files to merge in each."""
     table = replace(table_at(folder, "keyed"), key=("id",), version_column="id")
-    claim_location(open_location(table.location), await store.store_id())
+    write_owner(open_location(table.location), LocationOwner(await store.store_id()))
     assert isinstance(await store.apply(CreateTable(table=table, splits=(b"f", b"m"))), Applied)
     for end, key in zip((b"f", b"m", PLUS_INFINITY), (b"a", b"g", b"n"), strict=True):
         files = tuple(
@@ -327,7 +327,7 @@ def test_the_collector_goes_on_with_the_next_table(tmp_path: Path) -> None:
         faults = TableFaults(lambda *_args, **_fields: None)
         rules = GarbageRules(grace_s=0.0, clock_skew_max_s=0.0)
         own = GarbageCollector(store, ArrowStorage(), rules, lambda *_args, **_fields: None)
-        total = await collect_all(store, own, tables, lambda *_args, **_fields: None, faults)
+        total = await collect_all(own, tables, lambda *_args, **_fields: None, faults)
         assert total == garbage_collector.CollectedCounts()
         assert faults.counts == {"the collector": 1}
 

@@ -40,6 +40,18 @@ def test_every_declared_verb_is_a_command() -> None:
 
 
 @pytest.mark.parametrize("words", VERBS)
+def test_a_verb_is_built_without_the_verbs_of_other_modules(words: str) -> None:
+    built = {verb.words for verb in app.verbs(words.split())}
+
+    first = words.split()[0]
+    assert {other for other in VERBS if other.split()[0] == first} <= built < VERBS.keys()
+
+
+def test_without_a_known_verb_every_verb_is_built() -> None:
+    assert {verb.words for verb in app.verbs(["unknown"])} == VERBS.keys()
+
+
+@pytest.mark.parametrize("words", VERBS)
 def test_the_help_shows_the_example_and_fits(words: str) -> None:
     text = shown_help(words)
 

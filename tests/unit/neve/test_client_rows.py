@@ -19,8 +19,8 @@ import neve
 from common.rows.schema import type_from_text
 from neve.api import Plugin
 from neve.client import Client
+from neve.client.arrow import table_of, type_of
 from neve.client.errors import CallerError
-from neve.client.rows import table_of, type_of
 from tests.support.gateway import Gateway, serving
 from tests.support.shell import Shell
 from tests.unit.rows.test_types import TEXTS

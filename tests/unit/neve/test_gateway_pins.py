@@ -36,7 +36,7 @@ from common.model.outcome import RowCounts
 from common.model.request import KeyRange, Request
 from common.model.table import Table
 from common.parquet.location import open_location
-from common.parquet.service_files import LocationOwner, claim_location
+from common.parquet.service_files import LocationOwner, write_owner
 from common.rows.schema import columns_of
 from common.runtime import Clock
 from common.settings import GatewaySettings, Settings
@@ -44,7 +44,7 @@ from coordinator.actor import CoordinatorActor
 from coordinator.core.scans import GarbageRules
 from coordinator.storage.garbage_collector import GarbageCollector
 from neve.api import STREAM_PROBLEM
-from neve.client.rows import _stream_of
+from neve.client.arrow import stream_of
 from neve.gateway.requests import dry_run
 from neve.gateway.rows.ingestion import append_rows
 from neve.gateway.rows.scan import (
@@ -94,7 +94,7 @@ class Stage:
 
     async def append(self, *ids: int) -> None:
         rows = pa.table({"id": ids, "v": [1] * len(ids)}, schema=SCHEMA)
-        await append_rows(self.services, self.table, _stream_of(rows), None)
+        await append_rows(self.services, self.table, stream_of(rows), None)
 
     def lose_files(self) -> None:
         """Do what a collector does when a pin has run out."""
@@ -141,7 +141,7 @@ def story(folder: Path, tell: Callable[[Stage], Coroutine[Any, Any, None]]) -> N
     )
 
     async def run() -> None:
-        claim_location(open_location(table.location), await store.store_id())
+        write_owner(open_location(table.location), LocationOwner(await store.store_id()))
         splits = tuple(encode_key([number], types) for number in (10, 20))
         assert isinstance(await store.apply(CreateTable(table=table, splits=splits)), Applied)
         stage = Stage(world, process, store, services, table, folder)
@@ -259,7 +259,7 @@ def test_a_simulated_append_knows_no_other_time(tmp_path: Path) -> None:
         added = await append_rows(
             stage.services,
             stage.table,
-            _stream_of(pa.table({"id": [5], "v": [1]}, schema=SCHEMA)),
+            stream_of(pa.table({"id": [5], "v": [1]}, schema=SCHEMA)),
             None,
         )
         mark = await stage.store.call("t1", added.call)
@@ -344,7 +344,7 @@ def test_a_reader_keeps_the_versions_of_its_moment_across_three_compactions(
                     continue
                 for number in (2, 3, 4):
                     rows = pa.table({"id": [1, 11, 21], "v": [number] * 3}, schema=SCHEMA)
-                    await append_rows(stage.services, stage.table, _stream_of(rows), None)
+                    await append_rows(stage.services, stage.table, stream_of(rows), None)
                     await compact(stage, number)
                     assert first <= await collected(), f"a pinned file has gone after {number}"
         assert seen == [(1, 1), (11, 1), (21, 1)], "as it was when the reader began"

@@ -32,18 +32,18 @@ def test_a_setting_is_shown_as_it_may_be_written(name: str, value: Any, text: st
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    "written",
-    [
+def test_any_value_is_read_or_refused_in_words(name: str) -> None:
+    for written in (
         "9" * 10_000, " " + "9" * 5_000, 10**4_000, -(10**4_000), "²", "1e999", "nan", "\ud800", [],
         [[]], {"a": []}, {}, True, None, "", "-1", "=", "a=b,=c", 1e308, float("inf"),
-    ],
-    ids=lambda value: str(type(value).__name__),
-)  # fmt: skip
-def test_any_value_is_read_or_refused_in_words(name: str, written: Any) -> None:
-    refused = ""
+    ):  # fmt: skip
+        assert len(refusal(name, written)) < 1_000
+
+
+def refusal(name: str, written: object) -> str:
+    """Return why a value is refused, or nothing."""
     try:
         setting_value(name, written)
     except RequestError as error:
-        refused = str(error)
-    assert len(refused) < 1_000
+        return str(error)
+    return ""

@@ -129,7 +129,7 @@ def new_table(
     *, keyed: bool, services: dict[str, Service] | None = None, **wanted: Any
 ) -> tuple[str, str]:
     settings, said = settings_of_new_table(
-        "t", keyed=keyed, wanted=wanted, services=services or {"default": Service()}
+        "t", keyed=keyed, changes=wanted, services=services or {"default": Service()}
     )
     return settings.planner, said
 

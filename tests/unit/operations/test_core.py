@@ -239,6 +239,7 @@ NEXT = tablet(file("n", b"n", b"y", 29 * MB), start=b"m")
         (SMALL, tablet(start=b"n"), TABLE, False),
         (SMALL, NEXT, replace(TABLE, settings=TableSettings()), False),
         (SMALL, NEXT, replace(TABLE, state=TableState.PAUSED), False),
+        (SMALL, NEXT, replace(TABLE, key=()), False),
         (replace(SMALL, waiting={"r": 1.0}), NEXT, TABLE, False),
         (SMALL, replace(NEXT, done=frozenset({"r"})), TABLE, False),
         (SMALL, replace(NEXT, record=Record(abandoned_s=NOW_S - 1)), TABLE, False),

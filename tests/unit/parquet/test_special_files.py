@@ -12,12 +12,7 @@ import pytest
 from common.errors import RequestError, UnavailableError
 from common.parquet.file_inspection import open_table_file
 from common.parquet.location import Location, open_location
-from common.parquet.service_files import (
-    OWNER_PATH,
-    claim_location,
-    read_owner,
-    read_small,
-)
+from common.parquet.service_files import OWNER_PATH, read_owner, read_small
 from tests.support.patience import PATIENCE_S
 
 PIPE = "pipe.parquet"
@@ -43,11 +38,10 @@ def let_go(folder: Path) -> None:
     ("error", "work"),
     [
         (UnavailableError, read_owner),
-        (UnavailableError, lambda location: claim_location(location, "store")),
         (UnavailableError, lambda location: read_small(location, PIPE, 100)),
         (RequestError, lambda location: open_table_file(location, PIPE).__enter__()),
     ],
-    ids=["owner", "claim", "small file", "footer"],
+    ids=["owner", "small file", "footer"],
 )
 def test_a_pipe_is_not_waited_for(
     location: Location, error: type[Exception], work: Callable[[Location], object]

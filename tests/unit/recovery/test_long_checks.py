@@ -22,6 +22,7 @@ from neve.recovery.repair import RepairReport
 from neve.recovery.scope import Finding, FindingCode, RepairedFinding
 from neve.recovery.stored_files import OutputFooter, StoredFile
 from neve.recovery.table_creation import absent
+from tests.support.fast_and_slow import first_fast
 
 pytestmark = pytest.mark.unit
 
@@ -68,7 +69,7 @@ def data_file(path: str, low: bytes, high: bytes) -> DataFile:
     return DataFile(path=path, size_bytes=1, rows=1, key_min=low, key_max=high)
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", first_fast(40, range(200), slow=40))
 def test_the_home_of_a_file_is_the_first_tablet_that_holds_it(seed: int) -> None:
     draw = random.Random(seed)
     ends = sorted(draw.sample(range(1, 40), draw.randint(1, 12)))

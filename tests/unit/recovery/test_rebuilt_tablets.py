@@ -21,6 +21,7 @@ from neve.recovery.rebuild.live_files import attempts_of, trace_lineage, trace_s
 from neve.recovery.rebuild.table_rebuild import partition_tablets, range_tablets
 from neve.recovery.scope import SORTED_AT_ONCE, CallerLeftError, Steps, in_thread
 from neve.recovery.stored_files import OutputFooter, StoredFile
+from tests.support.fast_and_slow import first_fast
 
 
 def footer(number: int, end: bytes, purge: bytes | None, **more: Any) -> OutputFooter:
@@ -110,7 +111,7 @@ def partitions_by_definition(
     ]
 
 
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", first_fast(60, range(300), slow=60))
 def test_tablets_ends_and_watermarks_are_those_of_the_definition(seed: int) -> None:
     draw = random.Random(seed)
     keys = [bytes([draw.randrange(1, 40)]) for _ in range(draw.randint(1, 12))] + [b"\x01\x02"]

@@ -14,7 +14,7 @@ from neve.simulate.recording import (
     ArrivalRecorder,
     RecordedArrival,
     json_listing,
-    place_of_key,
+    key_fraction,
     read_recording,
     recording_document,
     simulated_key,
@@ -118,9 +118,9 @@ def test_a_wrong_recording_is_refused(change: dict[str, Any], expected: str) -> 
 def test_keys_of_simulated_tablets_go_there_and_back() -> None:
     places = [0.0, 0.125, 0.5, 1.0]
 
-    assert [place_of_key(simulated_key(place), 9.0) for place in places] == places
+    assert [key_fraction(simulated_key(place), 9.0) for place in places] == places
     assert [simulated_key(place) for place in places] == sorted(simulated_key(e) for e in places)
-    assert place_of_key(None, 0.25) == 0.25
+    assert key_fraction(None, 0.25) == 0.25
 
 
 def test_files_of_a_service_are_where_a_run_begins() -> None:
@@ -136,9 +136,9 @@ def test_files_of_a_service_are_where_a_run_begins() -> None:
     first, second, _ = (each for _, each in found)
     assert first.tags == (("level", "1"),)
     assert second.tombstones == 3
-    assert place_of_key(first.key_min, 9) == 0.0
-    assert place_of_key(first.key_max, 9) == place_of_key(second.key_min, 9) == 0.5
-    assert place_of_key(second.key_max, 9) == 1.0
+    assert key_fraction(first.key_min, 9) == 0.0
+    assert key_fraction(first.key_max, 9) == key_fraction(second.key_min, 9) == 0.5
+    assert key_fraction(second.key_max, 9) == 1.0
 
 
 def test_a_run_begins_with_files_that_were_listed() -> None:

@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from common.model.group import LimitScope, LimitScopeKind
+from coordinator.core.limits import Limits
 from coordinator.core.throttle import (
+    LATENCY_INTERVAL_S,
+    MIB,
     RISE_STEPS,
     AdaptiveRate,
+    ScopeLimits,
     desired_rate,
 )
 
@@ -78,3 +83,24 @@ def test_the_rate_settles_where_the_storage_keeps_up(seed: int) -> None:
     # Where curve and storage meet: rate = least + (greatest - least) · room / rate.
     meeting = (10**6 + (10**12 + 4 * (10**8 - 10**6) * room) ** 0.5) / 2
     assert min(settled) <= meeting <= max(settled) + (10**8 - 10**6) // RISE_STEPS
+
+
+def test_a_rate_is_kept_while_storage_is_slow_and_there_is_a_limit() -> None:
+    limits = Limits(volume_limit_bytes_s=8 * MIB, volume_least_bytes_s=MIB, volume_latency_s=0.01)
+    scopes, volume = ScopeLimits(limits), LimitScope(LimitScopeKind.VOLUME, "disk")
+    scopes.synced(volume, MIB, 5.0)
+    scopes.look(2 * LATENCY_INTERVAL_S)
+    slow = scopes.rate(volume)
+    assert slow is not None
+    assert slow < 8 * MIB
+    # Nothing is measured any more: it rises to the limit and is forgotten.
+    looks = 3
+    while scopes.rate(volume) != 8 * MIB:
+        scopes.look(looks * LATENCY_INTERVAL_S)
+        looks += 1
+    scopes.look(looks * LATENCY_INTERVAL_S)
+    assert scopes._rates == {}
+    scopes.synced(volume, MIB, 5.0)
+    scopes.set_explicit({volume: 0})
+    scopes.look(2 * looks * LATENCY_INTERVAL_S)
+    assert (scopes.rate(volume), scopes._rates) == (None, {})
