@@ -599,18 +599,6 @@ class GroupSettings:
         " other jobs.",
         most=1000,
     )
-    fair_band: int = setting(
-        FAIR_BAND,
-        "Points of priority within which the jobs of different tables count as equal: these tables"
-        " take turns by `weight`. Outside the band, the job of higher priority starts first,"
-        " whatever its table. 0: only jobs of equal priority take turns.",
-        most=1000,
-    )
-    strict_shares: bool = setting(
-        False,
-        "Whether all tables with jobs of a class take turns by `weight`, whatever the priority of"
-        " their jobs; `fair_band` then has no effect.",
-    )
     slots: int | None = setting(
         None,
         "Jobs that one compactor of the group runs concurrently.",
@@ -655,6 +643,19 @@ class GroupSettings:
         kind=FieldKind.MEMORY,
         least=TASK_BYTES_MIN,
         zero=True,
+    )
+
+    fair_band: int = setting(
+        FAIR_BAND,
+        "Points of priority within which the jobs of different tables count as equal: these tables"
+        " take turns by `weight`. Outside the band, the job of higher priority starts first,"
+        " whatever its table. 0: only jobs of equal priority take turns.",
+        most=1000,
+    )
+    strict_shares: bool = setting(
+        False,
+        "Whether all tables with jobs of a class take turns by `weight`, whatever the priority of"
+        " their jobs; `fair_band` then has no effect.",
     )
 
     def __post_init__(self) -> None:

@@ -176,8 +176,11 @@ class QueuedJob:
 
     job: Job
     place: int
+    """Position in the order of starts of its group, from 1; 0: the job is paused."""
     age_s: float
     effective_priority: float
+    paused: bool = False
+    """Whether an operator has paused the job."""
 
 
 @readable_across_releases

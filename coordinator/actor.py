@@ -15,6 +15,7 @@ from common.coordinator_proxy import callable_across_releases
 from common.errors import all_causes
 from common.log_files import LogFiles
 from common.metadata.redis import connect
+from common.model.job import Job
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from common.readers.pool import open_readers
@@ -47,7 +48,7 @@ from common.wire import (
 from coordinator.context import Generations, ShellContext
 from coordinator.core import events as on
 from coordinator.core.backlog import largest_tablets
-from coordinator.core.views import table_activity
+from coordinator.core.views import table_activity, waiting_jobs
 from coordinator.ray_compactors import RayCompactorLever
 from coordinator.scan.ray_ranges import RayRangeScans
 from coordinator.store_watch import take_lead, until_replaced
@@ -278,6 +279,22 @@ class CoordinatorActor:
             await self._requests.cancel_here(tablet, attempt)
         self._service.submit(on.AttemptCancelAsked(attempt=attempt, cause=cause))
 
+    async def waiting(self, text: str) -> list[Job]:
+        """Return the queued and paused jobs whose id begins with a text."""
+        return self._state.look(waiting_jobs, text)
+
+    async def cancel_queued(self, job: str, cause: str = "cancelled by the operator") -> None:
+        """Remove a job from its queue; its files are not planned again for a while."""
+        self._service.submit(on.QueuedJobCancelled(job=job, cause=cause))
+
+    async def pause_job(self, job: str) -> None:
+        """Pause a queued job."""
+        self._service.submit(on.QueuedJobPaused(job=job))
+
+    async def resume_job(self, job: str) -> None:
+        """Resume a paused job."""
+        self._service.submit(on.QueuedJobResumed(job=job))
+
     async def pause_group(self, group: str) -> None:
         """Stop assigning jobs of a group."""
         self._service.submit(on.GroupPaused(group=group))
@@ -333,9 +350,10 @@ class CoordinatorActor:
         """Return the readings and the decision of the controller."""
         return self._state.control(self._now_s())
 
-    async def trigger(self, table: str) -> api.Trigger:
-        """Fire the trigger `admin` of a table; return the planner's decision for each tablet."""
-        return await self._parts.triggers.ask(table)
+    async def trigger(self, table: str, tablet: str | None = None) -> api.Trigger:
+        """Fire the trigger `admin` of a table, or of one tablet; return the planner's decisions."""
+        only = None if tablet is None else TabletId.parse(table, tablet)
+        return await self._parts.triggers.ask(table, only)
 
     def _now_s(self) -> float:
         return self._context.clock.now_s()

@@ -80,11 +80,12 @@ class TriggerDriver:
         except (MetadataError, UnavailableError) as error:
             self._context.log("trigger is seen later", table=table.name, cause=str(error))
 
-    async def ask(self, table_id: str) -> api.Trigger:
+    async def ask(self, table_id: str, tablet: TabletId | None = None) -> api.Trigger:
         """Fire the trigger `admin` for an operator; return the decision for each tablet.
 
         Args:
             table_id: Id of the table.
+            tablet: Fire it for this tablet only; None: for the table.
 
         Raises:
             RefusedError: The table is not live, or does not have the trigger `admin`.
@@ -97,10 +98,27 @@ class TriggerDriver:
         if (why := why_not_triggered(table, ADMIN)) is not None:
             self._state.trigger_refused(table, ADMIN, why, self._context.clock.now_s())
             raise RefusedError(why)
+        if tablet is not None:
+            return await self._ask_tablet(table, tablet)
         await self._note(table, ADMIN)
         self._context.log("trigger asks", table=table.name, trigger=ADMIN)
         await self._scanner.refresh_tables()
         return await self._report(self._table(table_id))
+
+    async def _ask_tablet(self, table: Table, tablet: TabletId) -> api.Trigger:
+        """Open a trigger in the record of a tablet, and plan the tablet."""
+        outcome = await self._context.apply(replace(_wish(tablet, None), triggers=True))
+        _require_applied(outcome, f"trigger of tablet {tablet}")
+        self._context.log("trigger asks", table=table.name, tablet=tablet.text, trigger=ADMIN)
+        (record,) = await self._context.store.records([tablet])
+        triggered_at_s = 0.0 if record is None else record.triggered_s
+        await self._scanner.plan_batch([tablet])
+        return api.Trigger(
+            table=table.name,
+            trigger=ADMIN,
+            triggered_at_s=triggered_at_s,
+            tablets=(self._answer(tablet, triggered_at_s),),
+        )
 
     async def ask_analyses(self, table_id: str, tablets: Sequence[TabletId], group: str) -> None:
         """Request analyses of tablets in the store, so that they survive this coordinator.
@@ -167,8 +185,8 @@ class TriggerDriver:
         )
 
 
-def _wish(tablet: TabletId, group: str) -> WriteAnalysis:
-    """Return a note that only requests the analysis of a tablet."""
+def _wish(tablet: TabletId, group: str | None) -> WriteAnalysis:
+    """Return a note that leaves the plan's verdict, and requests an analysis if it has a group."""
     return WriteAnalysis(
         tablet=tablet,
         analysis=Analysis.UNKNOWN,

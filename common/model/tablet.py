@@ -193,7 +193,11 @@ class Record:
     recent_adds: tuple[tuple[float, bytes], ...] = ()
     """Expiry time → lowest version that adds have reached; see `common.metadata.changes.files`."""
     answered_s: float = 0.0
-    """`Table.triggered_at_s` of the last trigger that the tablet has fully answered."""
+    """Time of the last trigger that the tablet has fully answered: `Table.triggered_at_s` or
+    `triggered_s`."""
+    triggered_s: float = 0.0
+    """The store's time when an operator last triggered the planner for this tablet alone; 0:
+    never."""
     statistics: TabletStatistics | None = None
     """Result of the last analysis; None: none since the tablet got these bounds."""
     analysis_group: str = ""

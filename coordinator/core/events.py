@@ -168,6 +168,28 @@ class AttemptCancelAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedJobCancelled:
+    """An operator removes a job from its queue; its files are not planned again for a while."""
+
+    job: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedJobPaused:
+    """An operator pauses a job that waits in a queue."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedJobResumed:
+    """An operator ends the pause of a job."""
+
+    job: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DrainAsked:
     """A compactor shall finish its attempts and take no further jobs."""
 
@@ -245,10 +267,13 @@ PlanEvent = TableSeen | TableGone | TabletPlanned | PlanningFailed | TabletGone 
 TakeEvent = TakeAsked | TakeLate | TakeLeft | JobReserved | JobRefused | JobReserveUnknown
 CompactorEvent = CompactorHeard | CompactorGone | DrainAsked
 AttemptEvent = AttemptReported | AttemptSettled | ReservationsFound | AttemptCancelAsked
+QueuedJobEvent = QueuedJobCancelled | QueuedJobPaused | QueuedJobResumed
 OperatorEvent = (
     GroupPaused | GroupResumed | QuarantineLifted | LimitsSeen | ReadsReported | LatencyReported
 )
 
-DecidingEvent = PlanEvent | TakeEvent | CompactorEvent | AttemptEvent | OperatorEvent | Ticked
+DecidingEvent = (
+    PlanEvent | TakeEvent | CompactorEvent | AttemptEvent | QueuedJobEvent | OperatorEvent | Ticked
+)
 
 Event = DecidingEvent | StepAnswered

@@ -17,7 +17,7 @@ from coordinator.core.cluster_state import ClusterState, LastPlan
 from coordinator.core.maintenance import has_own_priorities, queue_priority
 from coordinator.core.retry import wait_queue_of_table
 from coordinator.core.scans import QUIET_ANALYSES, analysis_at_rest, wanted_analysis
-from coordinator.core.triggers import TriggerDecision, refusal_reason
+from coordinator.core.triggers import ADMIN, TriggerDecision, refusal_reason
 from neve import api
 
 STALE_MAX_S = 60.0
@@ -210,9 +210,11 @@ def _trigger_decision(
     elif analysis not in QUIET_ANALYSES:
         busy = "a job or a request is active in the tablet"
         verdict, reason = api.TriggerVerdict.HELD, "; ".join(plan.holds) or busy
+    own = event.record.triggered_s == plan.triggered_at_s
+    trigger = ADMIN if own else "" if table is None else table.triggered_by
     return TriggerDecision(
         table_name=cluster.table_name(event.tablet.table),
-        trigger="" if table is None else table.triggered_by,
+        trigger=trigger,
         triggered_at_s=plan.triggered_at_s,
         decided_s=now_s,
         verdict=verdict,
@@ -288,6 +290,29 @@ def _defer_evicted(
     ]
 
 
+def decide_on_queued_job(
+    cluster: ClusterState, event: on.QueuedJobEvent, now_s: float
+) -> list[Action]:
+    """Return the actions that follow from an operator's command for a queued job.
+
+    A job that has left its queue meanwhile is not affected.
+    """
+    match event:
+        case on.QueuedJobCancelled(job=job_id, cause=cause):
+            job = cluster.queues.remove(job_id) or cluster.retry.resume_job(job_id)
+            if job is not None:
+                cluster.retry.note_cancelled(job.tablet, job.inputs, cause, now_s)
+        case on.QueuedJobPaused(job=job_id):
+            job = cluster.queues.remove(job_id)
+            if job is not None:
+                cluster.retry.pause_job(job)
+        case on.QueuedJobResumed(job=job_id):
+            job = cluster.retry.resume_job(job_id)
+        case _:
+            assert_never(event)
+    return [] if job is None else [do.Replan(tablet=job.tablet)]
+
+
 def _planning_failed(cluster: ClusterState, event: on.PlanningFailed, now_s: float) -> list[Action]:
     """Record the failure of a plug-in: queued jobs stay, and planning is retried after a pause."""
     before = cluster.last_plans.get(event.tablet)
@@ -348,6 +373,8 @@ def _table_gone(cluster: ClusterState, table: str) -> list[Action]:
     """Remove a dropped table; the store has dropped every reservation of its tablets, too."""
     tablets = dict.fromkeys(_unqueue(cluster, table))
     tablets.update(dict.fromkeys(cluster.deferrals.of_table(table)))
+    paused = cluster.retry.paused_jobs()
+    tablets.update(dict.fromkeys(job.tablet for job in paused if job.tablet.table == table))
     tablets.update(
         dict.fromkeys(
             attempt.tablet for attempt in cluster.attempts if attempt.tablet.table == table
@@ -372,6 +399,7 @@ def _forget_tablet(cluster: ClusterState, tablet: TabletId) -> list[Action]:
     cluster.wanted_analyses.pop(tablet)
     cluster.heat.forget(tablet)
     cluster.retry.lift(tablet)
+    cluster.retry.forget_paused(tablet)
     for attempt in cluster.attempts.of_tablet(tablet):
         cluster.attempts.end(attempt.id, AttemptEnd.LOST)
         cluster.capacity.leave(attempt.id)

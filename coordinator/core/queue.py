@@ -461,6 +461,11 @@ class JobQueues:
         matches = (queue.get(job_id) for queue in self._queues.values())
         return next((job for job in matches if job is not None), None)
 
+    def remove(self, job_id: str) -> Job | None:
+        """Remove and return a job of any group, or None if it is not queued."""
+        removed = (queue.remove(job_id) for queue in self._queues.values())
+        return next((job for job in removed if job is not None), None)
+
     def remove_tablet(self, tablet: TabletId) -> tuple[Job, ...]:
         """Remove and return the jobs of a tablet in all groups."""
         return tuple(job for _, queue in self for job in queue.remove_tablet(tablet))

@@ -268,7 +268,7 @@ class _ClassLanes:
     clock: float = 0.0
     """Clock of the lane that was served last."""
     lanes: dict[str, _Lane] = field(default_factory=dict)
-    turns: RankedMap[Turn, _Lane] = field(default_factory=RankedMap)
+    turns: RankedMap[Turn, Turn] = field(default_factory=RankedMap)
     debts: dict[str, float] = field(default_factory=dict)
     """Clocks of empty lanes that are ahead of the class."""
 
@@ -282,25 +282,23 @@ class _ClassLanes:
         if lane.turn is not None:
             self.turns.remove(lane.turn)
         lane.turn = self.turn_of(lane)
-        self.turns.push(lane.turn, lane)
+        self.turns.push(lane.turn, lane.turn)
 
-    def next_lane(self) -> _Lane:
-        """Return the lane that has the turn; at least one lane must have jobs."""
+    def next_turn(self) -> Turn:
+        """Return the turn that is next; at least one lane must have jobs."""
         chosen = self.turns.lowest()
         assert chosen is not None
         if self.band is None:
             return chosen
-        points = self.turn_of(chosen)[0]
+        points = chosen[0]
         lowest = points + self.band
-        while (lane := self.turns.lowest_from((points + 1, -inf, 0, ""))) is not None:
-            points = self.turn_of(lane)[0]
+        while (turn := self.turns.lowest_from((points + 1, -inf, 0, ""))) is not None:
+            points = turn[0]
             if points > lowest:
                 break
-            chosen = min(chosen, lane, key=self._clock_first)
+            if turn[1:] < chosen[1:]:
+                chosen = turn
         return chosen
-
-    def _clock_first(self, lane: _Lane) -> tuple[float, int, str]:
-        return self.turn_of(lane)[1:]
 
     def charge(self, lane: _Lane, cost: float) -> None:
         """Advance the clock of a lane that is served; its turn changes when the job leaves."""
@@ -324,10 +322,10 @@ class _ClassLanes:
     def copied(self) -> "_ClassLanes":
         """Return a copy that can be changed without a change of this one."""
         copy = _ClassLanes(self.band, self.clock, debts=dict(self.debts))
-        for lane in self.turns.lowest_first():
-            lane_copy = replace(lane, ranks=list(lane.ranks), gone=set(lane.gone))
-            copy.lanes[lane.table] = lane_copy
-            copy.turns.push(copy.turn_of(lane_copy), lane_copy)
+        for turn in self.turns.lowest_first():
+            copy.turns.push(turn, turn)
+        for table, lane in self.lanes.items():
+            copy.lanes[table] = replace(lane, ranks=list(lane.ranks), gone=set(lane.gone))
         return copy
 
 
@@ -498,7 +496,7 @@ class FairShare:
         if not waiting:
             return None
         chosen = self._next_class(waiting, waiting[0] if best_class in barred else best_class)
-        return best_rank if chosen is None else -self._classes[chosen].next_lane().ranks[0]
+        return best_rank if chosen is None else -self._classes[chosen].next_turn()[2]
 
     def _next_class(self, waiting: list[LaneClass], best_class: LaneClass) -> LaneClass | None:
         """Return the class that has the turn, or None if the best job of all goes because of age.
@@ -556,7 +554,7 @@ class FairShare:
                 assert lane.ranks[0] not in lane.gone
                 assert lane.gone <= set(lane.ranks)
                 assert lane.turn == lanes.turn_of(lane)
-                assert lanes.turns.get(lane.turn) is lane
+                assert lanes.turns.get(lane.turn) == lane.turn
             lanes.turns.check()
             assert len(lanes.turns) == len(lanes.lanes)
 

@@ -11,6 +11,8 @@
 * A **job** that the store has refused pauses from the second refusal on.
 * A **file** that has crashed the process that read it blocks every job that reads it; it is
   quarantined like inputs that failed too often.
+* A **job** that an operator has paused waits until the operator resumes it or one of its files is
+  gone. The planner may want other jobs on the same files.
 * A **request** whose own expression or plug-in has failed is given up at once: every retry would
   fail, and the failure is not due to inputs, table or compactor.
 
@@ -63,6 +65,12 @@ class Pause:
         return self.until_s is None or now_s < self.until_s
 
 
+PAUSED_JOB = Pause(
+    failures=0, until_s=None, reason="a job is paused by the operator (`neve job resume`)"
+)
+"""The pause of a job that an operator has paused."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """The facts about a failed attempt that retries depend on."""
@@ -94,6 +102,34 @@ class Retry:
         self._requests: BoundedMap[str, Pause] = BoundedMap(limits.failures_max)
         self._tablets: BoundedMap[TabletId, tuple[JobInputs, ...]] = BoundedMap(limits.failures_max)
         self._waiting: BoundedMap[str, str] = BoundedMap(limits.failures_max)
+        self._paused: BoundedMap[TabletId, dict[str, Job]] = BoundedMap(limits.failures_max)
+
+    def pause_job(self, job: Job) -> None:
+        """Pause a job until `resume_job`, or until a file of it is gone."""
+        self._set_paused(job.tablet, {**(self._paused.get(job.tablet) or {}), job.id: job})
+
+    def resume_job(self, job_id: str) -> Job | None:
+        """End the pause of a job and return the job, or None if it is not paused."""
+        found = next((job for job in self.paused_jobs() if job.id == job_id), None)
+        if found is not None:
+            others = {job.id: job for job in self.paused_jobs(found.tablet) if job is not found}
+            self._set_paused(found.tablet, others)
+        return found
+
+    def paused_jobs(self, tablet: TabletId | None = None) -> list[Job]:
+        """Return the jobs of a tablet, or of every tablet, that operators have paused."""
+        if tablet is not None:
+            return list((self._paused.get(tablet) or {}).values())
+        return [job for _, jobs in self._paused for job in jobs.values()]
+
+    def forget_paused(self, tablet: TabletId) -> None:
+        """Remove the paused jobs of a tablet that is gone."""
+        self._paused.pop(tablet)
+
+    def _set_paused(self, tablet: TabletId, jobs: dict[str, Job]) -> None:
+        self._paused.pop(tablet)
+        if jobs:
+            self._paused.put(tablet, jobs)
 
     def note_failure(self, failure: Failure, now_s: float) -> Pause:
         """Record a failure; return the pause of its inputs."""
@@ -180,6 +216,7 @@ class Retry:
         pauses = [self._inputs.get((job.tablet, job.inputs)), self._refusals.get(job.id)]
         pauses += self._of_table(job.tablet.table)
         pauses.append(self._of_request(job))
+        pauses.append(PAUSED_JOB if job.id in (self._paused.get(job.tablet) or ()) else None)
         pauses += [pause for path, pause in self._fatal(job.tablet) if path in job.inputs]
         holding = [pause for pause in pauses if pause is not None and pause.holds(now_s)]
         return max(holding, key=_lasts, default=None)
@@ -223,8 +260,8 @@ class Retry:
         return list(self._waiting)
 
     def has_history(self, tablet: TabletId) -> bool:
-        """Return whether inputs of a tablet have failed or were cancelled."""
-        return tablet in self._tablets
+        """Return whether inputs of a tablet have failed, were cancelled or are paused."""
+        return tablet in self._tablets or tablet in self._paused
 
     def keep(self, tablet: TabletId, paths: Container[str]) -> None:
         """Remove the pauses of inputs with files that the tablet no longer has.
@@ -233,6 +270,10 @@ class Retry:
             tablet: A tablet that was just planned.
             paths: Every file that the plan mentions, and the busy files.
         """
+        waiting = self.paused_jobs(tablet)
+        still = {job.id: job for job in waiting if all(path in paths for path in job.inputs)}
+        if len(still) < len(waiting):
+            self._set_paused(tablet, still)
         failed = self._tablets.get(tablet) or ()
         kept = tuple(inputs for inputs in failed if all(path in paths for path in inputs[1]))
         for inputs in failed:

@@ -167,7 +167,7 @@ class CoordinatorState:
         return view(self._cluster, *args, **kwargs)
 
     def queued(self, group: str | None, count: int, now_s: float) -> list[QueuedJob]:
-        """Return the best queued jobs of a group, or of every group, best first."""
+        """Return the queued jobs of a group, or of every group, in their order of starts."""
         return views.queued_jobs(self._cluster, group, count, now_s)
 
     def running(self, now_s: float) -> list[RunningAttempt]:
@@ -285,6 +285,8 @@ def _decide(cluster: ClusterState, event: events.DecidingEvent, now_s: float) ->
         return attempt_events.decide_on_compactor(cluster, event, now_s)
     if isinstance(event, events.AttemptEvent):
         return attempt_events.decide(cluster, event, now_s)
+    if isinstance(event, events.QueuedJobEvent):
+        return plan_events.decide_on_queued_job(cluster, event, now_s)
     if isinstance(event, events.OperatorEvent):
         return _decide_for_operator(cluster, event, now_s)
     if isinstance(event, events.Ticked):

@@ -43,7 +43,8 @@ def is_gated(settings: TableSettings) -> bool:
 
 def open_trigger_s(table: Table, record: Record) -> float:
     """Return the time of the trigger that is open for a tablet, or 0 if none is open."""
-    return table.triggered_at_s if table.triggered_at_s > record.answered_s else 0.0
+    last_s = max(table.triggered_at_s, record.triggered_s)
+    return last_s if last_s > record.answered_s else 0.0
 
 
 def is_included(file: DataFile, triggered_at_s: float) -> bool:
@@ -282,6 +283,8 @@ class TriggerDecisions:
 
     def _count(self, table: str, new: TriggerDecision, before: TriggerDecision | None) -> None:
         tally = self._tables.get(table)
+        if tally is not None and tally.triggered_at_s > new.triggered_at_s:
+            return  # A later trigger, perhaps of another tablet alone, is shown.
         if tally is None or tally.triggered_at_s != new.triggered_at_s:
             tally = api.TableTrigger(
                 table=new.table_name, trigger=new.trigger, triggered_at_s=new.triggered_at_s

@@ -6,7 +6,7 @@ The functions only read `ClusterState` and return wire values.
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import assert_never
 
 from common.model.job import Job, analysis_id, is_urgent
@@ -171,7 +171,7 @@ def queued_jobs(
     """Return the queued jobs that start next, by group, in the order in which they start.
 
     The order holds if nothing changes: no new job, and no limit, pause or reserved slot that lets a
-    later job start first.
+    later job start first. Paused jobs follow; they have no place.
     """
     lines: list[QueuedJob] = []
     for name, queue in cluster.queues:
@@ -182,7 +182,23 @@ def queued_jobs(
                 lines.append(
                     QueuedJob(job=entry.job, place=position, age_s=age_s, effective_priority=aged)
                 )
-    return lines
+    paused = [job for job in cluster.retry.paused_jobs() if group is None or job.group == group]
+    return lines + [_paused_job(job) for job in paused[:count]]
+
+
+def _paused_job(job: Job) -> QueuedJob:
+    return QueuedJob(job=job, place=0, age_s=0.0, effective_priority=job.priority, paused=True)
+
+
+WAITING_MAX = 1000
+"""Maximum number of jobs that `waiting_jobs` returns."""
+
+
+def waiting_jobs(cluster: ClusterState, text: str) -> list[Job]:
+    """Return the queued and paused jobs whose id begins with a text. O(n)."""
+    queued = (job for _, queue in cluster.queues for job in queue.unordered())
+    waiting = chain(queued, cluster.retry.paused_jobs())
+    return list(islice((job for job in waiting if job.id.startswith(text)), WAITING_MAX))
 
 
 def running_attempts(cluster: ClusterState, now_s: float) -> list[RunningAttempt]:

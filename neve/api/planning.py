@@ -36,6 +36,8 @@ class PlannedJob:
     """Tags of each output or, if the job moves its files, of each moved file."""
     after: tuple[int, ...] = ()
     """In a plan: indexes in `jobs`, from 0, of the jobs that must be committed first."""
+    paused: bool = False
+    """In a queue: whether an operator has paused the job. A paused job has no place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

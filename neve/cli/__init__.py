@@ -6,9 +6,9 @@
     tables        table …, pause, resume
     imports       table import, table export
     rows          add, append, call, scan
-    requests      compact, request …, job cancel
+    requests      compact, request …
     tablets       table split, merge, operations, explain, analyze, quarantine, watermarks
-    jobs          jobs, activity, history
+    jobs          jobs, job …, activity, history
     planning      queue, plan, backlog, trigger, ops
     service       up, down, demo, logs, config, serve, status
     simulate      simulate, record

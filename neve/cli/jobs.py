@@ -1,7 +1,9 @@
-"""`neve jobs`, `neve activity`, `neve history`."""
+"""`neve jobs`, `neve job …`, `neve activity`, `neve history`."""
 
 from collections.abc import Sequence
+from typing import Annotated
 
+import typer
 from rich.console import RenderableType
 
 from common.runtime import SystemClock
@@ -154,3 +156,55 @@ def history(session: Session, name: Name, count: Count = 20) -> None:
         session.client.history(name, count),
         lambda attempts: render_history(attempts, name, session.keys),
     )
+
+
+# -------------------------------------------------------------------------------------- neve job …
+
+
+JobId = Annotated[str, typer.Argument(help="Id of the job; `neve queue` shows it.", metavar="JOB")]
+
+
+@verb("job cancel", Panel.COMPACTIONS, "neve job cancel att-9af9e225e9ccdbb05650")
+def cancel_job(
+    session: Session,
+    job: Annotated[
+        str,
+        typer.Argument(
+            help="Id of the attempt (`neve jobs` shows it) or of the queued job (`neve queue`).",
+            metavar="ATTEMPT",
+        ),
+    ],
+) -> None:
+    """Cancel a running or queued job. Its files are not planned again for a while.
+
+    If a running job belongs to a request, the request skips its tablet and ends as `done_in_part`.
+    A queued job of a request is planned again later.
+    """
+    client = session.client
+    running = [
+        entry
+        for entry in client.jobs()
+        if entry.attempt.startswith(job) or entry.id.startswith(job)
+    ]
+    if not running and job.startswith("job-"):
+        client.cancel_queued_job(job)
+        session.show({"cancelled": job}, f"cancelled {job}")
+        return
+    client.cancel_job(job)
+    of_request = any(entry.kind == "USER" for entry in running)
+    text = "; its request skips this tablet and will end as done_in_part" if of_request else ""
+    session.show({"cancelled": job}, f"cancelling {job}{text}")
+
+
+@verb("job pause", Panel.COMPACTIONS, "neve job pause job-1c9f0be2f3d4a5b6c7d8")
+def pause_job(session: Session, job: JobId) -> None:
+    """Pause a queued job, until it is resumed or one of its files is replaced."""
+    session.client.pause_job(job)
+    session.show({"paused": job}, f"paused {job}; `neve job resume {job}` queues it again")
+
+
+@verb("job resume", Panel.COMPACTIONS, "neve job resume job-1c9f0be2f3d4a5b6c7d8")
+def resume_job(session: Session, job: JobId) -> None:
+    """Queue a paused job again."""
+    session.client.resume_job(job)
+    session.show({"resumed": job}, f"resumed {job}")

@@ -41,6 +41,7 @@ def render_queue(queued: Sequence[api.PlannedJob], keys: TabletKeys) -> Renderab
     """Render a list of queued jobs. `keys` maps tablets to their keys."""
     return grid(
         [
+            ("JOB", WHOLE),
             ("PLACE", RIGHT),
             ("TABLE", ""),
             ("TABLET", ""),
@@ -53,7 +54,8 @@ def render_queue(queued: Sequence[api.PlannedJob], keys: TabletKeys) -> Renderab
         ],
         [
             (
-                job.place,
+                job.id,
+                "paused" if job.paused else job.place,
                 shortened(job.table),
                 shortened(keys(job.table, job.tablet)),
                 shortened(job.group),
@@ -445,13 +447,14 @@ def render_history(points: Sequence[api.BacklogPoint]) -> RenderableType:
 
 
 @verb("trigger", Panel.CONTROL, "neve trigger users")
-def trigger(session: Session, name: Name) -> None:
-    """Ask the planner of a table now and show its decision for each tablet.
+def trigger(session: Session, name: Name, tablet: OptionalTablet = None) -> None:
+    """Ask the planner of a table, or of one tablet, now and show its decision for each tablet.
 
     The planner may find nothing to do and gives its reason. `neve compact` forces a run.
     """
     session.show(
-        session.client.trigger(name), lambda triggered: render_trigger(triggered, session.keys)
+        session.client.trigger(name, tablet),
+        lambda triggered: render_trigger(triggered, session.keys),
     )
 
 

@@ -94,8 +94,8 @@ WHOLE = "whole"
 """Column style for ids and times that people copy: left-aligned and never folded."""
 
 
-_ID = re.compile(r"(?<![\w/.-])((?:att|op|req)-[0-9a-f]{8})([0-9a-f]{8,12})(?![\w/-]|\.\w)")
-"""Id of an attempt, an operation or a request; not as a part of a path."""
+_ID = re.compile(r"(?<![\w/.-])((?:att|job|op|req)-[0-9a-f]{8})([0-9a-f]{8,12})(?![\w/-]|\.\w)")
+"""Id of an attempt, a job, an operation or a request; not as a part of a path."""
 
 
 def grid(

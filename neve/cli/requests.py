@@ -1,4 +1,4 @@
-"""`neve compact`, `neve request …`, `neve job cancel`: start compactions and follow them."""
+"""`neve compact`, `neve request …`: start compactions and follow them."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -373,7 +373,7 @@ def wait_for(session: Session, request: Request, timeout_s: float | None) -> Non
     session.show(ended, render_request)
 
 
-# -------------------------------------------------------------------- neve request, neve job cancel
+# ------------------------------------------------------------------------------------ neve request
 
 
 RequestId = Annotated[str, typer.Argument(help="Id of the request.", metavar="REQUEST")]
@@ -432,21 +432,3 @@ def cancel_request(
     whole = start is None and end is None and tablet is None
     text = f"{request} is being cancelled" if whole else f"part of {request} is cancelled"
     session.show(cancelled, text)
-
-
-@verb("job cancel", Panel.COMPACTIONS, "neve job cancel att-9af9e225e9ccdbb05650")
-def cancel_job(
-    session: Session,
-    attempt: Annotated[
-        str, typer.Argument(help="Id of the attempt; `neve jobs` shows it.", metavar="ATTEMPT")
-    ],
-) -> None:
-    """Cancel a running job. Its files are not planned again for a while.
-
-    If the job belongs to a request, the request skips its tablet and ends as `done_in_part`.
-    """
-    jobs = [job for job in session.client.jobs() if job.attempt.startswith(attempt)]
-    session.client.cancel_job(attempt)
-    of_request = any(job.kind == "USER" for job in jobs)
-    text = "; its request skips this tablet and will end as done_in_part" if of_request else ""
-    session.show({"cancelled": attempt}, f"cancelling {attempt}{text}")

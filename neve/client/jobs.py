@@ -31,6 +31,30 @@ class JobCalls:
         """
         self._connection.call("POST", f"/v1/jobs/{quote(attempt, safe='')}/cancel")
 
+    def cancel_queued_job(self, job: str) -> None:
+        """Cancel a queued or paused job; its files are not planned again for a while.
+
+        Args:
+            job: Id of the job, from `queue`.
+        """
+        self._connection.call("DELETE", f"/v1/queue/{quote(job, safe='')}")
+
+    def pause_job(self, job: str) -> None:
+        """Pause a queued job, until `resume_job` or until one of its files is replaced.
+
+        Args:
+            job: Id of the job, from `queue`.
+        """
+        self._connection.call("POST", f"/v1/queue/{quote(job, safe='')}/pause")
+
+    def resume_job(self, job: str) -> None:
+        """Queue a paused job again, as a new one.
+
+        Args:
+            job: Id of the job, from `queue`.
+        """
+        self._connection.call("POST", f"/v1/queue/{quote(job, safe='')}/resume")
+
     def activity(self) -> list[TableActivity]:
         """Return the tables with queued or running jobs, most bytes first."""
         return decode_list(TableActivity, self._connection.call("GET", "/v1/activity"), "tables")

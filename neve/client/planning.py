@@ -92,18 +92,21 @@ class PlanningCalls:
             TableMaintenance, self._connection.call("GET", path, parameters={"tablet": tablet})
         )
 
-    def trigger(self, table: str) -> Trigger:
+    def trigger(self, table: str, tablet: str | None = None) -> Trigger:
         """Run the planner of a table now, and return its decision for each tablet.
 
         The planner may decide against a job; use `compact` to force one.
 
         Args:
             table: Name of the table.
+            tablet: One tablet, identified by its end; None: all tablets of the table.
 
         Raises:
             RefusedError: The table is not live, or its setting `triggers` lacks `admin`.
         """
-        return decode(Trigger, self._connection.call("POST", table_path(table, "trigger")))
+        parameters = {} if tablet is None else {"tablet": tablet}
+        path = table_path(table, "trigger")
+        return decode(Trigger, self._connection.call("POST", path, parameters=parameters))
 
     def wait_until_at_rest(self, table: str, *, timeout_s: float = 300.0) -> None:
         """Wait until no job runs on a table and none would be planned.

@@ -101,6 +101,54 @@ class JobRoutes:
         await begin_call()
         await self._services.coordinator.cancel(attempts[whole].attempt)
 
+    @route(
+        "DELETE /v1/queue/{job}",
+        COMPACT_LISTED.noted("on the table of the job", late=True),
+        status_code=202,
+    )
+    async def cancel_queued(self, job: str) -> None:
+        """Cancel a job that waits in a queue, or that is paused.
+
+        Its files are not planned again until `coordinator.backoff_max_s` is over or one of them is
+        replaced. Cancel the request of a job to end it for good.
+        """
+        await self._services.coordinator.cancel_queued(await self._begun_waiting(job))
+
+    @route(
+        "POST /v1/queue/{job}/pause",
+        COMPACT_LISTED.noted("on the table of the job", late=True),
+        status_code=202,
+    )
+    async def pause(self, job: str) -> None:
+        """Pause a job that waits in a queue.
+
+        The pause ends with a call of `resume`, when one of the job's files is replaced, and when
+        the coordinator restarts. A planner that sees other files may plan other jobs on them.
+        """
+        await self._services.coordinator.pause_job(await self._begun_waiting(job))
+
+    @route(
+        "POST /v1/queue/{job}/resume",
+        COMPACT_LISTED.noted("on the table of the job", late=True),
+        status_code=202,
+    )
+    async def resume(self, job: str) -> None:
+        """Queue a paused job again, as a new one."""
+        await self._services.coordinator.resume_job(await self._begun_waiting(job))
+
+    async def _begun_waiting(self, text: str) -> str:
+        """Return the id of a waiting job that the caller may change; the call begins."""
+        waiting = await self._services.coordinator.waiting(text)
+        tables = {job.id: job.table_name for job in waiting if sees_table(job.table_name)}
+        found = whole_id(text, tables, "job")
+        if found is None:
+            raise UnknownJobError(
+                f"no queued job has id {text[:64]!r} (any more); `neve queue` lists them"
+            )
+        check_table(tables[found])
+        await begin_call()
+        return found
+
     @route("GET /v1/tables/{table}/history", READ)
     async def history(
         self,

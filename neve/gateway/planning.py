@@ -67,7 +67,12 @@ def queued_view(queued: QueuedJob) -> api.PlannedJob:
     """Return the wire model of a queued job."""
     job = queued.job
     return replace(
-        _planned_view(job), id=job.id, table=job.table_name, place=queued.place, age_s=queued.age_s
+        _planned_view(job),
+        id=job.id,
+        table=job.table_name,
+        place=None if queued.paused else queued.place,
+        age_s=None if queued.paused else queued.age_s,
+        paused=queued.paused,
     )
 
 
@@ -115,7 +120,7 @@ class PlanningRoutes:
         ] = None,
         count: Annotated[int, Query(description="Number of jobs at most.")] = 100,
     ) -> dict[str, list[api.PlannedJob]]:
-        """Return the queued jobs of each group, in the order in which they start."""
+        """Return the queued jobs of each group in their order of starts, then paused ones."""
         if group is not None:
             checked_label(group, "group name")
         count = bounded_count(count, LIST_MAX, "count")
@@ -216,13 +221,21 @@ class PlanningRoutes:
         await self._services.coordinator.replan((await self._services.table(table)).id)
 
     @route("POST /v1/tables/{table}/trigger", COMPACT)
-    async def trigger(self, table: str) -> api.Trigger:
+    async def trigger(
+        self,
+        table: str,
+        tablet: Annotated[
+            str | None, Query(description="End of a tablet; every tablet of the table by default.")
+        ] = None,
+    ) -> api.Trigger:
         """Run the planner of a table now, and return its decision for each tablet.
 
         The planner may decide against a job. A compaction request does not depend on the planner.
         """
-        stored_table = await self._services.table(table)
-        return await self._services.coordinator.trigger(stored_table.id)
+        services = self._services
+        stored_table = await services.table(table)
+        only = None if tablet is None else (await services.tablet(stored_table, tablet)).text
+        return await services.coordinator.trigger(stored_table.id, only)
 
     @route("GET /v1/tables/{table}/maintenance", READ)
     async def maintenance(

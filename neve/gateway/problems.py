@@ -76,7 +76,7 @@ class UnknownRequestError(RequestError):
 
 
 class UnknownJobError(RequestError):
-    """No job runs under this attempt."""
+    """No job runs or waits under this id."""
 
 
 class UnknownCompactorError(RequestError):

@@ -14,6 +14,7 @@ from common.metadata.changes import (
     EndOperation,
     StepOperation,
     TriggerTable,
+    WriteAnalyses,
     WriteAnalysis,
 )
 from common.metadata.keys import TabletKeys
@@ -108,3 +109,44 @@ async def test_both_sides_of_a_split_have_answered_and_a_merged_tablet_as_far_as
     await harness.write(hset(TabletKeys.of(last).record, {"g": "7.0"}))
     await carried_out(harness, OperationKind.MERGE, left, last)
     assert await answered(harness, last) == [5.5]
+
+
+async def triggered(harness: Harness, *tablets: TabletId) -> list[float]:
+    records = await harness.store.records(tablets)
+    return [0.0 if record is None else record.triggered_s for record in records]
+
+
+async def test_a_trigger_of_one_tablet_is_later_than_all_that_the_tablet_has_answered(
+    harness: Harness,
+) -> None:
+    last = await harness.tablet_with()
+    asked = WriteAnalysis(
+        tablet=last, analysis=Analysis.UNKNOWN, version=-1, settings_version=-1, triggers=True
+    )
+    before_s = await harness.store.now_s()
+    applied(await harness.apply(asked))
+    (first_s,) = await triggered(harness, last)
+    assert first_s >= before_s
+    table = await harness.store.table(last.table)
+    assert table is not None
+    assert table.triggered_at_s == 0, "other tablets are not asked"
+    late_s = first_s + 1000.0
+    await harness.write(hset(TabletKeys.of(last).record, {"g": repr(late_s)}))
+    applied(await harness.apply(WriteAnalyses(table=last.table, notes=(asked,))))
+    (second_s,) = await triggered(harness, last)
+    assert second_s > late_s, "the clock of a store may go back"
+    refused(await harness.apply(replace(asked, tablet=TabletId(last.table, b"none"))), "tablet")
+
+
+async def test_a_trigger_of_one_tablet_is_open_in_both_sides_of_a_split_and_after_a_merge(
+    harness: Harness,
+) -> None:
+    last = await harness.tablet_with()
+    applied(await harness.add(last, file("l", b"a", b"c"), file("r", b"d", b"d")))
+    left = TabletId(last.table, b"c")
+    await harness.write(hset(TabletKeys.of(last).record, {"i": "6.5"}))
+    await carried_out(harness, OperationKind.SPLIT, last, at=b"c")
+    assert await triggered(harness, left, last) == [6.5, 6.5]
+    await harness.write(hset(TabletKeys.of(left).record, {"i": "8.0"}))
+    await carried_out(harness, OperationKind.MERGE, left, last)
+    assert await triggered(harness, last) == [8.0]

@@ -150,6 +150,19 @@ class FakeCoordinator:
     async def cancel(self, attempt: str) -> None:
         self._hear("cancel", attempt)
 
+    async def waiting(self, text: str) -> Sequence[Job]:
+        self._answers()
+        return [QUEUED.job] if QUEUED.job.id.startswith(text) else []
+
+    async def cancel_queued(self, job: str) -> None:
+        self._hear("cancel_queued", job)
+
+    async def pause_job(self, job: str) -> None:
+        self._hear("pause_job", job)
+
+    async def resume_job(self, job: str) -> None:
+        self._hear("resume_job", job)
+
     async def pause_group(self, group: str) -> None:
         self._hear("pause_group", group)
 
@@ -207,8 +220,8 @@ class FakeCoordinator:
         self._answers()
         return CONTROL
 
-    async def trigger(self, table: str) -> api.Trigger:
-        self._hear("trigger", table)
+    async def trigger(self, table: str, tablet: str | None = None) -> api.Trigger:
+        self._hear("trigger", table, *([] if tablet is None else [tablet]))
         answer = api.TabletTrigger(tablet="last", verdict="refused", reason="2 files: too few")
         return api.Trigger(
             table=table, trigger="admin", triggered_at_s=1.0, tablets=(answer,), left=3

@@ -153,6 +153,18 @@ class TaskManager:
         self._tell(report)
         return self.begun[before:]
 
+    def cancel_queued(self, name: str) -> None:
+        """The operator cancels a queued or paused job."""
+        self._tell(on.QueuedJobCancelled(job=name, cause="by the operator"))
+
+    def pause_job(self, name: str) -> None:
+        """The operator pauses a queued job."""
+        self._tell(on.QueuedJobPaused(job=name))
+
+    def resume_job(self, name: str) -> None:
+        """The operator resumes a paused job."""
+        self._tell(on.QueuedJobResumed(job=name))
+
     def tick(self, seconds: float = 1.0) -> None:
         """Time passes."""
         self.now_s += seconds

@@ -44,6 +44,7 @@ from common.metadata.codec.tablet import (
     RECENT_ADDS,
     SETTLED,
     STATISTICS,
+    TABLET_TRIGGERED,
     VERSION,
 )
 from common.metadata.keys import TableKeys, TabletKeys
@@ -471,6 +472,7 @@ def _split(tablet: Tablet, at: bytes) -> tuple[Command, ...]:
     ]
     record = tablet.record
     flags = _facts(tablet.purge, record.settled, record.recent_adds, record.answered_s)
+    flags |= _trigger(record.triggered_s)
     flags |= _counts(record.analysis_group, record.compactions)
     effects: tuple[Command, ...] = (
         set_string(keys.bounds, BOUNDS.pack(replace(tablet.bounds, end=at))),
@@ -522,6 +524,7 @@ def merge_tablets(left: Tablet, right: Tablet, start: bytes | None) -> tuple[Com
     # A trigger that one of them has not answered is open for the whole tablet.
     answered_s = min(left.record.answered_s, right.record.answered_s)
     flags = _facts(purge, settled, recent, answered_s) | {OPERATION_FLAG: 0, STATISTICS: b""}
+    flags |= _trigger(max(left.record.triggered_s, right.record.triggered_s))
     flags |= _counts(
         right.record.analysis_group or left.record.analysis_group,
         max(left.record.compactions, right.record.compactions),
@@ -556,6 +559,11 @@ def _facts(
     if recent:
         flags[RECENT_ADDS] = pack([list(note) for note in recent])
     return flags | {PURGED: 1} if purge is not None else flags
+
+
+def _trigger(triggered_s: float) -> dict[str, Word]:
+    """Return the record's field for a trigger of the tablet alone."""
+    return {TABLET_TRIGGERED: repr(triggered_s)} if triggered_s else {}
 
 
 def _counts(analysis_group: str, compactions: int) -> dict[str, Word]:

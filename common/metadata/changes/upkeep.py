@@ -22,7 +22,7 @@ from common.metadata.changes.protocol import (
     transaction_of,
     whole_table,
 )
-from common.metadata.changes.tables import may_fill
+from common.metadata.changes.tables import TRIGGER_STEP_S, may_fill
 from common.metadata.codec import table as codec_table
 from common.metadata.codec.layout import pack, whole_number
 from common.metadata.codec.table import GARBAGE, LOSS, MANIFEST, PIN
@@ -33,6 +33,7 @@ from common.metadata.codec.tablet import (
     SELECTOR,
     SELECTOR_DUE,
     SETTLED,
+    TABLET_TRIGGERED,
     VERSION,
 )
 from common.metadata.keys import (
@@ -90,6 +91,8 @@ class WriteAnalysis(Change):
     Stored with the analysis."""
     analysis_group: str | None = None
     """Group whose compactors should count the tablet's live bytes; None: keep it."""
+    triggers: bool = False
+    """Whether to open a trigger for the tablet alone, later than all that it has answered."""
 
 
 @transaction_of.register
@@ -103,7 +106,7 @@ def write_analysis(change: WriteAnalysis) -> Transaction:
     def decide(seen: Seen) -> Decision:
         if refusal := refused_by_table(table, seen) or _refused_note(change, seen):
             return refusal
-        effects = _note_effects(change)
+        effects = _note_effects(change, seen)
         return Write(effects, durable=_is_wish(change)) if effects else NoWrite()
 
     return Transaction(table_state(table) | _note_needs(change), decide)
@@ -111,12 +114,14 @@ def write_analysis(change: WriteAnalysis) -> Transaction:
 
 def _is_wish(change: WriteAnalysis) -> bool:
     """Return whether other work depends on a note; other notes only save a later read."""
-    return change.analysis_group is not None
+    return change.triggers or change.analysis_group is not None
 
 
 def _note_needs(change: WriteAnalysis) -> Needs:
     keys, text = TabletKeys.of(change.tablet), change.tablet.text
     reads = {f"bounds {text}": get(keys.bounds), f"version {text}": hget(keys.record, VERSION)}
+    if change.triggers:
+        reads[f"answered {text}"] = hget(keys.record, ANSWERED)
     return Needs((keys.bounds,), reads)
 
 
@@ -130,8 +135,12 @@ def _refused_note(change: WriteAnalysis, seen: Seen) -> Refusal | None:
     return None
 
 
-def _note_effects(change: WriteAnalysis) -> tuple[Command, ...]:
+def _note_effects(change: WriteAnalysis, seen: Seen) -> tuple[Command, ...]:
     fields = _notes(change)
+    if change.triggers:
+        answered = seen[f"answered {change.tablet.text}"]
+        answered_s = 0.0 if answered is None else float(answered)
+        fields[TABLET_TRIGGERED] = repr(max(seen.now_s, answered_s + TRIGGER_STEP_S))
     return (hset(TabletKeys.of(change.tablet).record, fields),) if fields else ()
 
 
@@ -179,7 +188,7 @@ def write_analyses(change: WriteAnalyses) -> Transaction:
             effect
             for note in change.notes
             if _refused_note(note, seen) is None
-            for effect in _note_effects(note)
+            for effect in _note_effects(note, seen)
         )
         return Write(effects, durable=any(map(_is_wish, change.notes))) if effects else NoWrite()
 

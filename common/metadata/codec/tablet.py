@@ -253,6 +253,7 @@ HALVED = "k"
 SELECTOR_DUE = "t"
 RECENT_ADDS = "l"
 ANSWERED = "g"
+TABLET_TRIGGERED = "i"
 STATISTICS = "y"
 ANALYSIS_GROUP = "u"
 COMPACTIONS = "c"
@@ -376,8 +377,8 @@ def _unpack_remark(where: str, field: bytes, data: bytes, values: dict[str, Any]
             values["halvings"] = int(number)
         case b"t":
             values["selector_due_s"] = float(data) if data else None
-        case b"g":
-            values["answered_s"] = float(data)
+        case b"g" | b"i":
+            values["answered_s" if field == b"g" else "triggered_s"] = float(data)
         case _:
             # `d` and `p`, which only `is_bare` uses, or a field of a newer release. It is not
             # changed, because the fields of a record are written separately.

@@ -1,4 +1,4 @@
-"""Jobs of different tables start in the order of their priorities, which is the order listed."""
+"""Which queued job starts next: by priority, whatever the table, unless an operator decides."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from neve.api import PlannedJob
+from neve.client.errors import NotFoundError
 from tests.support.ledger import LedgerTable, keyed_rows
 from tests.support.stack import Service
 
@@ -68,3 +70,67 @@ def test_the_jobs_of_the_higher_priority_start_first(
     for table in (low, high):
         table.check_rows()
         client.drop(table.name, delete_files=True)
+
+
+def gated_table(service: Service, stem: str) -> LedgerTable:
+    """Return a table of two tablets with four files each that wait for a trigger."""
+    client, settings = service.client, {"triggers": "admin"}
+    table = LedgerTable(
+        client, service.folder, keyed=True, stem=stem, splits=["99"], settings=settings
+    )
+    for version in range(4):
+        table.append(keyed_rows(range(200), version))
+
+    def left() -> int:
+        return sum(len(explained.left) for explained in client.explain(table.name))
+
+    service.wait("eight files wait for a trigger", lambda: left() == 8)
+    return table
+
+
+def queued(service: Service, table: LedgerTable) -> list[PlannedJob]:
+    return [job for job in service.client.queue() if job.table == table.name]
+
+
+def test_an_operator_triggers_one_tablet_and_pauses_and_resumes_its_job(service: Service) -> None:
+    client, table = service.client, gated_table(service, "held")
+    first, second = (tablet.tablet for tablet in client.tablets(table.name))
+    client.pause_group("default")
+    try:
+        (answer,) = client.trigger(table.name, first).tablets
+        assert (answer.tablet, answer.verdict, answer.files) == (first, "accepted", 4)
+        (job,) = queued(service, table)
+        assert (job.tablet, job.paused) == (first, False), "the other tablet was not triggered"
+        client.pause_job(str(job.id))
+        service.wait("a paused job", lambda: any(each.paused for each in queued(service, table)))
+        (paused,) = queued(service, table)
+        assert (paused.id, paused.place) == (job.id, None)
+    finally:
+        client.resume_group("default")
+    client.trigger(table.name, second)
+    service.wait("the other job", lambda: len(table.commits()) == 1, table=table)
+    (inputs,) = table.commits()
+    assert not set(inputs) & set(job.files), "a compactor is free, and the paused job waits"
+    client.resume_job(str(job.id))
+    service.wait("the resumed job", lambda: len(table.commits()) == 2, table=table)
+    table.check_rows()
+    client.drop(table.name, delete_files=True)
+
+
+def test_an_operator_cancels_a_queued_job(service: Service) -> None:
+    client, table = service.client, gated_table(service, "ended")
+    client.pause_group("default")
+    try:
+        client.trigger(table.name, "last")
+        (job,) = queued(service, table)
+        client.cancel_queued_job(str(job.id))
+        service.wait("an empty queue", lambda: not queued(service, table))
+        with pytest.raises(NotFoundError, match="no queued job has id"):
+            client.cancel_queued_job(str(job.id))
+        sentences = " ".join(client.explain(table.name, "last")[0].sentences)
+        assert "a job on these files was cancelled: cancelled by the operator" in sentences
+    finally:
+        client.resume_group("default")
+    service.wait("the job after its back-off", lambda: len(table.commits()) == 1, table=table)
+    table.check_rows()
+    client.drop(table.name, delete_files=True)

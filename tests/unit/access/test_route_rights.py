@@ -32,7 +32,7 @@ from neve.gateway.access.callers import (
 )
 from neve.gateway.access.tokens import TokenFile
 from neve.gateway.server import create_app
-from tests.support.gateway import RUNNING, TOKEN, Gateway, serving
+from tests.support.gateway import QUEUED, RUNNING, TOKEN, Gateway, serving
 from tests.support.gateway_pages import ROUTE_RIGHTS
 
 PATH = {
@@ -41,6 +41,7 @@ PATH = {
     "request": "req-1",
     "operation": "op-1",
     "attempt": "att-9",
+    "job": "job-9",
     "compactor": "local-9",
     "group": "default",
     "volume": "default",
@@ -240,6 +241,27 @@ def test_a_job_of_a_hidden_table_cannot_be_cancelled(door: Door) -> None:
     assert ("cancel", RUNNING.attempt) not in door.gateway.coordinator.told
     assert door.answer(f"POST {path}", door.tokens["compact"]).status_code == 202
     assert ("cancel", RUNNING.attempt) in door.gateway.coordinator.told
+
+
+@pytest.mark.parametrize(
+    ("call", "noted"),
+    [
+        ("DELETE /v1/queue/{job}", "cancel_queued"),
+        ("POST /v1/queue/{job}/pause", "pause_job"),
+        ("POST /v1/queue/{job}/resume", "resume_job"),
+    ],
+)
+def test_a_queued_job_of_a_hidden_table_cannot_be_changed(
+    call: str, noted: str, door: Door
+) -> None:
+    job = QUEUED.job.id
+    path = call.replace("{job}", job)
+    assert door.answer(path, door.tokens["other-compact"]).status_code == 404
+    assert door.answer(path, door.tokens["other-read"]).status_code == 403
+    assert door.answer(path, door.tokens["read"]).status_code == 403
+    assert (noted, job) not in door.gateway.coordinator.told
+    assert door.answer(path, door.tokens["compact"]).status_code == 202
+    assert (noted, job) in door.gateway.coordinator.told
 
 
 def test_the_id_of_a_table_goes_round_no_pattern(door: Door) -> None:

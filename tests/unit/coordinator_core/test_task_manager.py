@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from coordinator.core import events as on
 from coordinator.core.queue import PASSED_MAX, PROBES_MAX
-from coordinator.core.views import table_activity
+from coordinator.core.views import table_activity, waiting_jobs
 from tests.support.task_manager import TaskManager
 
 pytestmark = pytest.mark.unit
@@ -259,3 +260,60 @@ def test_activity_sums_up_the_jobs_of_each_table() -> None:
     assert (busy.running, busy.running_bytes, busy.compactors) == (0, 0, 0)
     assert (quiet.table, quiet.queued, quiet.running, quiet.compactors) == ("orders", 0, 1, 1)
     assert manager.state.status(manager.now_s).queued_tables == 1
+
+
+def test_a_queued_job_that_is_cancelled_waits_for_the_back_off_or_for_other_files() -> None:
+    manager = TaskManager(cancel_pause_s=6.0)
+    manager.offer("a", 9)
+    manager.offer("b", 5)
+    assert [job.id for job in manager.state.look(waiting_jobs, "a")] == ["a"]
+    manager.cancel_queued("a")
+    assert manager.queue == ["b"]
+    assert manager.explain("a") == "by the operator (for 6 s more)"
+    manager.scan()
+    manager.tick(5.0)
+    assert manager.queue == ["b"], "not planned again before the back-off ends"
+    manager.tick(2.0)
+    assert manager.queue == ["a", "b"]
+
+    manager.cancel_queued("a")
+    assert manager.queue == ["b"]
+    manager.offer("a", 9, files=3)
+    assert manager.queue == ["a", "b"], "other files: another decision"
+    manager.cancel_queued("no such job")
+    assert manager.queue == ["a", "b"]
+
+
+def test_a_paused_job_is_listed_without_a_place_and_starts_after_it_is_resumed() -> None:
+    manager = TaskManager()
+    for name, priority in (("a", 9), ("b", 5), ("c", 3)):
+        manager.offer(name, priority)
+    manager.pause_job("a")
+    listed = manager.state.queued("g", 9, 0.0)
+    assert [(entry.job.id, entry.place, entry.paused) for entry in listed] == [
+        *(("b", 1, False), ("c", 2, False), ("a", 0, True)),
+    ]
+    (sentence, *_) = manager.state.explain(manager.tablets["a"], 0.0).sentences
+    assert sentence == "a job is paused by the operator (`neve job resume`)"
+    assert manager.ask(3) == ["b", "c"]
+    manager.scan()
+    manager.tick(10_000.0)
+    assert manager.ask(1) == [], "time does not end a pause"
+    manager.resume_job("a")
+    assert manager.running == ["b", "c", "a"]
+
+
+def test_a_pause_ends_with_a_file_of_the_job_or_with_its_tablet() -> None:
+    manager = TaskManager()
+    manager.offer("a", 9, files=3)
+    manager.pause_job("a")
+    manager.offer("a", 9, files=2)
+    assert manager.state.queued("g", 9, 0.0)[0].place == 1
+    assert len(manager.queue) == 1
+    manager.pause_job("a")
+    manager.cancel_queued("a")
+    assert manager.queue == [], "a paused job can be cancelled"
+    manager.offer("b", 9)
+    manager.pause_job("b")
+    manager.state.handle(on.TabletGone(tablet=manager.tablets["b"]), 0.0)
+    assert manager.queue == []

@@ -22,7 +22,7 @@ from coordinator.store_watch import take_lead
 from coordinator.wiring import CoordinatorParts, assemble
 from tests.support.memory_store import MemoryStore
 from tests.support.predictable import CountedIds
-from tests.support.request_shell import TABLE, Cluster, Shell, run, until
+from tests.support.request_shell import ENDS, TABLE, Cluster, Shell, run, until
 from tests.support.sim_loop import EPOCH_S, World
 
 pytestmark = pytest.mark.unit
@@ -86,6 +86,43 @@ def test_a_gated_table_is_planned_when_an_operator_asks_and_not_before() -> None
             assert again.triggered_at_s > report.triggered_at_s
             (answer,) = again.tablets
             assert (answer.verdict, answer.files) == ("accepted", 4)
+
+    run(story())
+
+
+def test_one_tablet_is_planned_when_an_operator_asks_for_it_and_no_other() -> None:
+    async def story() -> None:
+        cluster = Cluster()
+        await cluster.create(ADMIN_ONLY)
+        for end in ENDS:
+            await cluster.add(end, *(f"{end.hex()}{number}" for number in range(4)))
+        first = TabletId(TABLE.id, ENDS[0])
+        async with cluster.coordinator() as it:
+            await seen(it, 4)
+            cluster.clock.advance(1.0)
+            report = await it.parts.triggers.ask("t1", first)
+            (answer,) = report.tablets
+            assert (answer.tablet, answer.verdict, answer.files) == (first.text, "accepted", 4)
+            assert report.triggered_at_s > 0
+            taken = await it.take()
+            assert taken is not None
+            assert taken.reservation.attempt
+            assert taken.job.tablet == first
+            await it.commit(taken)
+
+            async def answered() -> bool:
+                tablet = await cluster.tablet(ENDS[0])
+                return tablet.record.answered_s == report.triggered_at_s
+
+            await until(answered)
+            assert await it.take(wait_max_s=0.05) is None, "the other tablet was not asked"
+            assert (await cluster.tablet()).record.triggered_s == 0
+            (tally,) = it.parts.status().triggers
+            assert (tally.trigger, tally.accepted) == ("admin", 1)
+            cluster.clock.advance(1.0)
+            whole = await it.parts.triggers.ask("t1")
+            assert whole.triggered_at_s > report.triggered_at_s
+            assert [each.verdict for each in whole.tablets] == ["refused", "accepted", "accepted"]
 
     run(story())
 

@@ -186,6 +186,8 @@ def test_what_could_be_done_and_what_planners_decide_is_shown(neve: Shell, folde
     neve.run("ops", "events", "last", "--all", says="split idle - - - - - - never")
     assert neve.json("ops", "events")["operations"][1]["kind"] == "split"
     neve.run("trigger", "events", says="last refused 0 0 2 files: too few")
+    neve.run("trigger", "events", "last", says="last refused 0 0 2 files: too few")
+    neve.run("trigger", "events", "none", code=2, says="has no tablet")
     neve.run("trigger", "events", says="3 more tablets are being planned; `neve status` counts")
     assert neve.json("trigger", "events")["tablets"][0]["reason"] == "2 files: too few"
     neve.run("status", says="events: admin at 1970-01-12 13:46:40, tablets: 2 accepted, 1 refused")

@@ -72,6 +72,11 @@ def test_an_id_may_be_shortened_to_a_unique_prefix(
 
     neve.run("job", "cancel", "att", says="cancelling att")
     neve.run("job", "cancel", "job-0", says="cancelling job-0")
+    neve.run("job", "cancel", "job-1", says="cancelled job-1")
+    neve.run("job", "pause", "job-1", says="paused job-1; `neve job resume job-1` queues it again")
+    neve.run("job", "resume", "job-1", says="resumed job-1")
+    neve.run("job", "pause", "job-2", code=2, says="no queued job has id 'job-2'")
+    neve.run("job", "cancel", "job-2", code=2, says="no queued job has id 'job-2'")
     neve.run("job", "cancel", "att-2", code=2, says="no running job has attempt 'att-2'")
     neve.run("compactor", "drain", "loc", says="loc is draining")
     neve.run("compactor", "drain", "local-", code=2, says="expected one of: local-1")

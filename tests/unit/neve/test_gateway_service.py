@@ -38,7 +38,7 @@ from neve.gateway.access.quotas import ScanSlots
 from neve.gateway.authentication import LIST_BYTES_MAX
 from neve.gateway.metrics import RequestMetrics
 from neve.local.supervisor import ask_actors
-from tests.support.gateway import TOKEN, Gateway, serving
+from tests.support.gateway import QUEUED, TOKEN, Gateway, serving
 from tests.support.patience import PATIENCE_S
 
 SCHEMA = pa.schema([("x", pa.int64())])
@@ -279,12 +279,19 @@ def test_the_tablets_that_owe_most_are_told_by_table(
 def test_orders_reach_the_coordinator(gateway: Gateway, client: Client) -> None:
     client.drain("local-1")
     client.cancel_job("att-1")
+    job = QUEUED.job.id
+    client.pause_job(job[:4])
+    client.resume_job(job)
+    client.cancel_queued_job(job)
     client.pause_group("default")
     client.resume_group("default")
 
     assert gateway.coordinator.told == [
         ("drain", "local-1"),
         ("cancel", "att-1"),
+        ("pause_job", job),
+        ("resume_job", job),
+        ("cancel_queued", job),
         ("pause_group", "default"),
         ("resume_group", "default"),
     ]
@@ -298,6 +305,9 @@ def test_orders_reach_the_coordinator(gateway: Gateway, client: Client) -> None:
             "no compactor 'local-9' is known, expected one of: local-1",
         ),
         (lambda it: it.cancel_job("att-9"), "no running job has attempt 'att-9'"),
+        (lambda it: it.cancel_queued_job("job-9"), "no queued job has id 'job-9'"),
+        (lambda it: it.pause_job("job-9"), "no queued job has id 'job-9'"),
+        (lambda it: it.resume_job("job-9"), "no queued job has id 'job-9'"),
         (lambda it: it.pause_group("lagre"), "no compaction group 'lagre'; there are: default"),
         (lambda it: it.resume_group("lagre"), "no compaction group 'lagre'"),
         (lambda it: it.limit_group("lagre", "1MB"), "no compaction group 'lagre'"),
