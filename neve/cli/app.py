@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import typer
 
 from neve.cli.session import Panel, Verb, declared_verbs
-from neve.release import __version__
 
 EPILOG = "Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 conflict or refused, 4 service unavailable."
 
@@ -49,6 +48,8 @@ GROUPS = {
 
 def _version(is_wanted: bool) -> None:
     if is_wanted:
+        from neve.release import __version__
+
         typer.echo(f"neve {__version__}")
         raise typer.Exit
 

@@ -18,7 +18,6 @@ import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from common.config import regular_text
 from common.errors import (
     CompactionError,
     ConfigError,
@@ -88,6 +87,8 @@ def document_text(path: Path) -> str:
         InputError: The file cannot be read, is not a regular file, or is too large.
         RequestError: The file is not text.
     """
+    from common.config import regular_text
+
     try:
         return regular_text(path, DOCUMENT_BYTES_MAX)
     except OSError as error:
