@@ -63,18 +63,22 @@ def group_needs(settings: Settings, group: str, node_resource: str = "") -> Iter
     Raises:
         ConfigError: A size is malformed.
     """
-    own = settings.compactor_of(group)
-    memory_bytes = _executor_bytes(own)
+    compactor = settings.compactor_of(group)
+    memory_bytes = _executor_bytes(compactor)
     resource = node_resource or settings.groups[group].resource
-    if own.executor_resource:
+    if compactor.executor_resource:
         yield NodeNeed(resource=resource)
         yield NodeNeed(
-            resource=own.executor_resource, cpus=own.executor_cores, memory_bytes=memory_bytes
+            resource=compactor.executor_resource,
+            cpus=compactor.executor_cores,
+            memory_bytes=memory_bytes,
         )
     else:
-        count = own.executors
+        count = compactor.executors
         yield NodeNeed(
-            resource=resource, cpus=count * own.executor_cores, memory_bytes=count * memory_bytes
+            resource=resource,
+            cpus=count * compactor.executor_cores,
+            memory_bytes=count * memory_bytes,
         )
 
 

@@ -235,9 +235,9 @@ class _Reading:
 
     def _where(self, service: str) -> str:
         """Return the source of a service's groups, or of the service if they have none."""
-        own = f"services.{service}"
-        given = [name for name in self.sources if name == own or name.startswith(f"{own}.")]
-        name = f"{own}.groups" if f"{own}.groups" in given else given[0]
+        section = f"services.{service}"
+        names = [name for name in self.sources if name == section or name.startswith(f"{section}.")]
+        name = f"{section}.groups" if f"{section}.groups" in names else names[0]
         return f"{name} is from {self.sources[name]}"
 
 
@@ -494,18 +494,18 @@ def _check_together(settings: Settings) -> None:
                 secret,
                 f"{secret}_file",
             )
-    for group, own in settings.groups.items():
-        _check_task_memory(settings.compactor_of(group), group, own)
-        _check_spread(settings.compactor_of(group), group, own)
+    for group, group_settings in settings.groups.items():
+        _check_task_memory(settings.compactor_of(group), group, group_settings)
+        _check_spread(settings.compactor_of(group), group, group_settings)
 
 
-def _check_spread(compactor: CompactorSettings, group: str, own: GroupSettings) -> None:
+def _check_spread(compactor: CompactorSettings, group: str, group_settings: GroupSettings) -> None:
     """Refuse executors on other nodes unless they share a folder and a secret."""
     if not compactor.executor_resource:
         return
     for name in ("scratch", "spark_secret_file"):
         if not getattr(compactor, name):
-            where = f"groups.{group}" if own.executor_resource else "compactor"
+            where = f"groups.{group}" if group_settings.executor_resource else "compactor"
             raise SettingError(
                 f"setting {where}.executor_resource lets executors run on other nodes, expected"
                 f" setting compactor.{name}, which they share",
@@ -514,11 +514,15 @@ def _check_spread(compactor: CompactorSettings, group: str, own: GroupSettings) 
             )
 
 
-def _check_task_memory(compactor: CompactorSettings, group: str, own: GroupSettings) -> None:
+def _check_task_memory(
+    compactor: CompactorSettings, group: str, group_settings: GroupSettings
+) -> None:
     most, usual = compactor.task_memory_max, compactor.task_memory
     if 0 < parse_size_bytes(most) < parse_size_bytes(usual):
         names = [
-            f"groups.{group}.{name}" if getattr(own, name) is not None else f"compactor.{name}"
+            f"groups.{group}.{name}"
+            if getattr(group_settings, name) is not None
+            else f"compactor.{name}"
             for name in ("task_memory_max", "task_memory")
         ]
         raise SettingError(

@@ -159,8 +159,8 @@ class FieldRule:
 
     def _allows(self, value: Any, where: str) -> bool:
         if self.choices:
-            given = value if self.kind is FieldKind.TEXTS else (value,)
-            return all(entry in self.choices for entry in given)
+            entries = value if self.kind is FieldKind.TEXTS else (value,)
+            return all(entry in self.choices for entry in entries)
         if self.kind in (FieldKind.TEXT, FieldKind.TEXTS, FieldKind.OPTIONS):
             return self.least <= len(value) <= self.most
         number = parse_size_bytes(value, where) if self.kind is FieldKind.MEMORY else value

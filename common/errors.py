@@ -185,8 +185,8 @@ def all_causes(error: BaseException) -> str:
     """Return an error with the line that raised it; for a group, all its members."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(map(all_causes, error.exceptions))
-    *_, last = [None, *extract_tb(error.__traceback__)]
-    position = "" if last is None else f" ({Path(last.filename).name}:{last.lineno})"
+    *_, frame = [None, *extract_tb(error.__traceback__)]
+    position = "" if frame is None else f" ({Path(frame.filename).name}:{frame.lineno})"
     return f"{type(error).__name__}: {error}{position}"
 
 

@@ -73,8 +73,8 @@ class ExtensionPoint:
             raise ConfigError(f"{self.group}: {name!r} is not installed; installed: {installed}")
 
     def _points(self) -> list[EntryPoint]:
-        own = [EntryPoint(name, at, self.group) for name, at in self.built_in.items()]
-        return [*entry_points(group=self.group), *own]
+        built_ins = [EntryPoint(name, at, self.group) for name, at in self.built_in.items()]
+        return [*entry_points(group=self.group), *built_ins]
 
 
 def _names(points: list[EntryPoint]) -> list[str]:

@@ -670,8 +670,8 @@ class GroupSettings:
         Args:
             compactor: The section that applies to all groups.
         """
-        own = {name: getattr(self, group_name) for group_name, name in _OF_COMPACTORS.items()}
-        given = {name: value for name, value in own.items() if value is not None}
+        overrides = {name: getattr(self, group_name) for group_name, name in _OF_COMPACTORS.items()}
+        given = {name: value for name, value in overrides.items() if value is not None}
         return replace(compactor, **given)
 
 
@@ -757,8 +757,8 @@ class Settings:
 
     def served_groups(self) -> dict[str, int]:
         """Return the largest number of compactors of each group; 0: only a service names it."""
-        named = {group.name: 0 for service in self.services.values() for group in service.groups}
-        return named | {name: group.compactors.max for name, group in self.groups.items()}
+        counts = {group.name: 0 for service in self.services.values() for group in service.groups}
+        return counts | {name: group.compactors.max for name, group in self.groups.items()}
 
     def is_given(self, name: str) -> bool:
         """Return whether any source gives a value for a setting, by its full name."""

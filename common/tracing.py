@@ -161,12 +161,12 @@ class OtlpSpans:
         root = TraceContext.parse(context)
         if root is None:
             return
-        own = root if name == ATTEMPT else root.child(name)
+        span_context = root if name == ATTEMPT else root.child(name)
         began_ns, ended_ns = (int(1e9 * time_s) for time_s in times_s)
         self._processor.on_end(
             self._sdk.ReadableSpan(
                 name=name,
-                context=self._span_context(own),
+                context=self._span_context(span_context),
                 parent=None if name == ATTEMPT else self._span_context(root),
                 resource=self._resource,
                 attributes=attributes,

@@ -200,12 +200,14 @@ class CompactorActor:
         clock, ids = SystemClock(), RandomIds()
         store = connect(settings.store)
         self._log = event_log("compactor", settings.log.level)
-        own = settings.compactor_of(group)
-        self._engine = SparkEngine(_driver(own, name, node_resource, self._log_files))
+        compactor_settings = settings.compactor_of(group)
+        self._engine = SparkEngine(
+            _driver(compactor_settings, name, node_resource, self._log_files)
+        )
         metrics = RayMetrics(name, group)
         self._service = CompactorService(
             name,
-            own,
+            compactor_settings,
             group=group,
             edition=edition,
             node=context.get_node_id(),
@@ -224,7 +226,7 @@ class CompactorActor:
         self._log("compactor begins", compactor=name, group=group)
         self._rotating = loop.create_task(self._log_files.rotate_forever(self._log_parts))
         self._name, self._node = name, context.get_node_id()
-        self._drain_timeout_s = own.drain_timeout_s
+        self._drain_timeout_s = compactor_settings.drain_timeout_s
         self._measuring = loop.create_task(
             metrics.sample_forever(self._service.status, lambda: self._engine.starts)
         )
@@ -370,9 +372,9 @@ def start(
         edition: Identifies settings and release, to distinguish this compactor from others.
         options: Further Ray actor options.
     """
-    own = settings.groups.get(group)
-    wanted = own.resource if own is not None else ""
-    resources = {wanted: 1.0} if wanted else {}
+    group_settings = settings.groups.get(group)
+    resource = group_settings.resource if group_settings is not None else ""
+    resources = {resource: 1.0} if resource else {}
     if node_resource:
         resources = {node_resource: PIN_AMOUNT}
     return (

@@ -293,10 +293,10 @@ class AttemptRunner:
         Such an attempt had stalled and was given up, and its outputs were deleted. Only a store
         that has lost changes still has its reservation, and would replace the inputs by nothing.
         """
-        gone = await self._files.missing(table, tuple(file.path for file in outputs))
-        if not gone:
+        missing = await self._files.missing(table, tuple(file.path for file in outputs))
+        if not missing:
             return None
-        reason = f"output {gone[0]} was deleted, as if the attempt had been given up"
+        reason = f"output {missing[0]} was deleted, as if the attempt had been given up"
         return Refusal(RefusalCode.LOST, reason)
 
     async def _read_outcome(self, attempt: AttemptStateMachine) -> core.Event:
@@ -511,8 +511,8 @@ class CompactorService:
             node=self._node,
             slots=self._settings.slots,
             attempts=tuple(
-                held.progress.message(self._stalls.quiet_s(held.id))
-                for held in self._attempts.values()
+                attempt.progress.message(self._stalls.quiet_s(attempt.id))
+                for attempt in self._attempts.values()
             ),
             draining=self._draining.is_set(),
             engine_pid=self._engine.pid,
@@ -535,8 +535,10 @@ class CompactorService:
         interval_s = min(LOOK_INTERVAL_S, stall_s / 5) if stall_s else LOOK_INTERVAL_S
         while True:
             await asyncio.sleep(interval_s)
-            held = [attempt.progress for attempt in self._attempts.values() if attempt.rewriting]
-            stall = self._stalls.look(held, self._engine.health(), self._clock.now_s())
+            progress = [
+                attempt.progress for attempt in self._attempts.values() if attempt.rewriting
+            ]
+            stall = self._stalls.look(progress, self._engine.health(), self._clock.now_s())
             if stall is not None:
                 self._log("engine restarted", cause=stall.cause, stalled=list(stall.attempts))
                 await self._runner.give_up(stall)
@@ -545,14 +547,14 @@ class CompactorService:
         if reply.drain:
             self.drain()
         for name in reply.cancel:
-            held = self._attempts.get(name)
-            if held is not None:
+            attempt = self._attempts.get(name)
+            if attempt is not None:
                 cancellation = core.CancelRequested(cause="the coordinator took the job back")
-                await self._runner.cancel(held, cancellation)
+                await self._runner.cancel(attempt, cancellation)
         for grant in reply.grants:
-            held = self._attempts.get(grant.attempt)
-            if held is not None:
-                await self._runner.grant(held, grant.bytes_s)
+            attempt = self._attempts.get(grant.attempt)
+            if attempt is not None:
+                await self._runner.grant(attempt, grant.bytes_s)
 
     async def _slot(self) -> None:
         """Take a job, run it, take the next; repeat a call that was not answered."""
@@ -739,11 +741,11 @@ def _owner(uri: str) -> LocationOwner | None:
 
 def _missing(uri: str, paths: tuple[str, ...]) -> tuple[str, ...]:
     try:
-        present = existing_files(table_location(uri), paths)
+        existing = existing_files(table_location(uri), paths)
     except CompactionError as error:
         # The outputs were written moments ago, so the failure may be temporary.
         raise UnavailableError(f"outputs cannot be checked: {error}") from error
-    return tuple(path for path in paths if path not in present)
+    return tuple(path for path in paths if path not in existing)
 
 
 def _delete(table: Table, paths: tuple[str, ...]) -> None:

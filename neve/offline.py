@@ -360,13 +360,15 @@ def plan_offline(
         loaded = load_planner(name)
     parameters = _parameters(described, loaded, overrides or {})
     plan = _plan(loaded, parameters)
-    wanted = TabletPlan(jobs=checked_jobs(name, plan, parameters), left=plan.left)
-    wanted = within_space(wanted, parameters.settings, parameters.free_bytes, parameters.now_s)
-    jobs = wanted.jobs
+    checked_plan = TabletPlan(jobs=checked_jobs(name, plan, parameters), left=plan.left)
+    checked_plan = within_space(
+        checked_plan, parameters.settings, parameters.free_bytes, parameters.now_s
+    )
+    jobs = checked_plan.jobs
     numbers = {job.id: number for number, job in enumerate(jobs)}
     planned = {path for job in jobs for path in job.inputs}
     left = {path: why for path, why in _left_files(described).items() if path not in planned}
-    left.update(wanted.left)
+    left.update(checked_plan.left)
     return {
         "jobs": [
             {

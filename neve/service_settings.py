@@ -148,9 +148,9 @@ def setting_differences(
     return lines + [f"{name} is not asked for" for name in own if name not in names]
 
 
-def settings_to_document(shown: Sequence[ShownSetting]) -> list[dict[str, Any]]:
+def settings_to_document(settings: Sequence[ShownSetting]) -> list[dict[str, Any]]:
     """Return shown settings in a form for JSON."""
-    return [asdict(setting) for setting in shown]
+    return [asdict(setting) for setting in settings]
 
 
 def settings_from_document(document: Sequence[Mapping[str, Any]]) -> list[ShownSetting]:
@@ -171,8 +171,8 @@ def _values(settings: Settings) -> Iterator[tuple[str, Any, str, str]]:
             if from_file or (row.secret and value != row.default):
                 yield name, HIDDEN, HIDDEN, change
             else:
-                shown = list(value) if isinstance(value, tuple) else value  # The form in JSON.
-                yield name, shown, value_text(row.kind, value), change
+                plain = list(value) if isinstance(value, tuple) else value  # The form in JSON.
+                yield name, plain, value_text(row.kind, value), change
     yield "dispatcher", settings.dispatcher, settings.dispatcher, RESTART
     for group, own in settings.groups.items():
         yield from _of_group(group, own)

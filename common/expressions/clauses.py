@@ -387,8 +387,8 @@ class Checker:
         kind = CAST_KINDS[node.target.partition("(")[0]]
         if value.kind not in _CASTABLE[kind]:
             fact = f"{describe(self._source, value)}, which cannot be cast to {node.target.lower()}"
-            wanted = ", ".join(sorted(_CASTABLE[kind] - {ValueKind.NULL}))
-            raise self._source.refusal(value.span, fact, f"expected one of {wanted}")
+            castable = ", ".join(sorted(_CASTABLE[kind] - {ValueKind.NULL}))
+            raise self._source.refusal(value.span, fact, f"expected one of {castable}")
         word = "try_cast" if node.safe else "CAST"
         return typed_sql(f"{word}({value.sql} AS {node.target})", kind, node)
 

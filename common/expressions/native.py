@@ -387,7 +387,7 @@ def _arithmetic(op: str, left: _Value, right: _Value) -> _Value:
         if op == "/":
             return _Value(dtype, lambda rows: _divided(one(rows), other(rows)))
         return _Value(dtype, lambda rows: _OPS[op](one(rows), other(rows)))
-    dtype = max(left.dtype, right.dtype, key=lambda each: _limits(each)[1])
+    dtype = max(left.dtype, right.dtype, key=lambda number_type: _limits(number_type)[1])
     one, other = (_cast(value, dtype).of for value in (left, right))
     return _Value(dtype, lambda rows: _whole(op, one(rows), other(rows)))
 
@@ -589,7 +589,7 @@ def _as_comparable(value: _Value, other: _Value) -> Evaluation:
         return of
     if value.dtype == other.dtype == pl.Boolean:
         return lambda rows: of(rows).cast(pl.UInt8)
-    numbers = [_number(each).dtype for each in (value, other)]
+    numbers = [_number(operand).dtype for operand in (value, other)]
     if numbers[0] == numbers[1]:
         return _number(value).of
     if any(dtype in _FLOATS for dtype in numbers):

@@ -392,8 +392,8 @@ def apply_operator(source: SourceText, node: Apply, args: Args) -> TypedSql:
 def require_kind(source: SourceText, part: TypedSql, *kinds: ValueKind) -> None:
     """Refuse a part of another kind."""
     if part.kind not in kinds:
-        wanted = f"expected {' or '.join(kinds)}"
-        raise source.refusal(part.span, describe(source, part), wanted)
+        expected = f"expected {' or '.join(kinds)}"
+        raise source.refusal(part.span, describe(source, part), expected)
 
 
 def _logic(source: SourceText, node: Apply, args: Args) -> TypedSql:

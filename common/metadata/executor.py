@@ -164,8 +164,8 @@ class Executor:
         """Make others wait for a transaction, unless another one has the lock."""
         with suppress(LinkLostError):
             async with self._keyspace.session() as session:
-                (present,) = await session.look((transaction.lock,), (get(transaction.lock),))
-                if present is None:
+                (holder,) = await session.look((transaction.lock,), (get(transaction.lock),))
+                if holder is None:
                     take = set_string(transaction.lock, 1, LOCK_LIFE_S)
                     tally.has_lock = await session.execute((take,))
 

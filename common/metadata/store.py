@@ -278,17 +278,17 @@ class TabletStore:
         Args:
             paths_of: Tablet → paths.
         """
-        wanted = [(tablet, list(paths)) for tablet, paths in paths_of.items() if paths]
+        tablet_paths = [(tablet, list(paths)) for tablet, paths in paths_of.items() if paths]
         entries = await bulk_reads.read_each(
             self._fetch,
-            [hmget(TabletKeys.of(tablet).files, paths) for tablet, paths in wanted],
+            [hmget(TabletKeys.of(tablet).files, paths) for tablet, paths in tablet_paths],
             lambda number, stored: {
                 path
-                for path, entry in zip(wanted[number][1], stored, strict=True)
+                for path, entry in zip(tablet_paths[number][1], stored, strict=True)
                 if entry is not None
             },
         )
-        held = dict(zip((tablet for tablet, _ in wanted), entries, strict=True))
+        held = dict(zip((tablet for tablet, _ in tablet_paths), entries, strict=True))
         return [held.get(tablet, set()) for tablet in paths_of]
 
     async def inspect(self, tablets: Sequence[TabletId]) -> Sequence[RawTablet]:
@@ -307,8 +307,8 @@ class TabletStore:
         Raises:
             ConflictError: Splits and merges kept changing the range.
         """
-        present = await self.table(table)
-        return await self._ranges.read(present, start, end) if present else ()
+        current = await self.table(table)
+        return await self._ranges.read(current, start, end) if current else ()
 
     # ------------------------------------------------------------------------------------- Requests
 
@@ -674,8 +674,8 @@ async def _next_tiles(store: TabletStore, table: Table, reached: bytes | None) -
         if number:
             await asyncio.sleep(PAUSE_S)
         ids = await store.tablet_ids(table.id, reached, PAGE_TABLETS)
-        read = [tablet for tablet in await store.tablets(ids) if tablet is not None]
-        if tiles := tile_after(read, reached):
+        tablets = [tablet for tablet in await store.tablets(ids) if tablet is not None]
+        if tiles := tile_after(tablets, reached):
             return tiles
     raise ConflictError(
         f"table {table.name}: its tablets keep changing, or there is a hole between them; "

@@ -357,20 +357,21 @@ def _require_values(
                 message = f"{source} lacks the column {field.name}, which must not be null"
                 raise RequestError(message)
             continue
-        own = normal_field(file.schema_arrow.field(field.name))
-        if _allows_no_more(own, field) or _null_count(file, field) == 0:
+        file_field = normal_field(file.schema_arrow.field(field.name))
+        if _allows_no_more(file_field, field) or _null_count(file, field) == 0:
             continue
         for rows in _batches(whole, [field.name]):
             refuse_nulls(conform(rows, pa.schema([field]), source), source)
 
 
-def _allows_no_more(own: pa.Field, wanted: pa.Field) -> bool:
+def _allows_no_more(file_field: pa.Field, table_field: pa.Field) -> bool:
     """Return whether a column of a file cannot hold nulls that the table refuses."""
-    if own.nullable and not wanted.nullable:
+    if file_field.nullable and not table_field.nullable:
         return False
-    inside = (own.type.num_fields, wanted.type.num_fields)
+    inside = (file_field.type.num_fields, table_field.type.num_fields)
     return inside[0] == inside[1] and all(
-        _allows_no_more(own.type.field(at), wanted.type.field(at)) for at in range(inside[1])
+        _allows_no_more(file_field.type.field(at), table_field.type.field(at))
+        for at in range(inside[1])
     )
 
 
@@ -413,8 +414,8 @@ def read_rows(
     """
     full = arrow_schema(rules.schema)
     schema = full if columns is None else pa.schema([full.field(name) for name in columns])
-    read = stream_rows(location, path, rules, columns)
-    parts = [in_range(rows, rules, start, end) for rows in read]
+    batches = stream_rows(location, path, rules, columns)
+    parts = [in_range(rows, rules, start, end) for rows in batches]
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
@@ -442,9 +443,9 @@ def stream_rows(
     fill = fill_of_path(rules.partition_by, full, path)
     filled_columns = {name: value for name, value in fill.items() if name in schema.names}
     with open_table_file(location, path) as file:
-        present = [name for name in schema.names if name in file.schema_arrow.names]
-        for rows in _batches(OpenFile(location, path, file), present):
-            table = conform(filled(rows.select(present), filled_columns), free, f"file {path}")
+        names = [name for name in schema.names if name in file.schema_arrow.names]
+        for rows in _batches(OpenFile(location, path, file), names):
+            table = conform(filled(rows.select(names), filled_columns), free, f"file {path}")
             yield pa.Table.from_arrays(table.columns, schema=schema)
 
 

@@ -298,8 +298,11 @@ class Location:
         same = (canonical_scheme(scheme), host) == (canonical_scheme(own_scheme), own_host)
         if same and not name.startswith(prefix) and self.is_local:
             # It may be another route: links in the folder are resolved, but not a link at the end.
-            folder, _, last = name.rpartition("/")
-            name, prefix = f"{os.path.realpath(folder)}/{last}", f"{os.path.realpath(own_name)}/"
+            folder, _, base_name = name.rpartition("/")
+            name, prefix = (
+                f"{os.path.realpath(folder)}/{base_name}",
+                f"{os.path.realpath(own_name)}/",
+            )
         if not same or not name.startswith(prefix):
             message = f"path {path} is not in the table's location {self.uri}"
             raise RequestError(message)
@@ -637,12 +640,12 @@ class _Machine:
 
     def _real_path(self, path: str) -> str:
         """Return a path without links."""
-        above, _, last = path.rpartition("/")
-        if last == "..":
+        above, _, base_name = path.rpartition("/")
+        if base_name == "..":
             return _resolved(path)
         if above not in self._real:
             self._real[above] = _resolved(above)
-        real = f"{self._real[above]}/{last}" if last else self._real[above]
+        real = f"{self._real[above]}/{base_name}" if base_name else self._real[above]
         return _resolved(real) if os.path.islink(real) else real
 
     def _mounted(self, real: str) -> Iterator[str]:

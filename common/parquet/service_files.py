@@ -250,11 +250,11 @@ def table_from_plain(plain: dict[str, Any], where: str) -> Table:
         RequestError: It is not a table of this release.
     """
     try:
-        given = _with_tuples(plain)
-        given["schema"] = tuple(Column(**column) for column in plain["schema"])
-        given["settings"] = TableSettings(**_with_tuples(plain["settings"]))
-        given["state"] = TableState(plain["state"])
-        return Table(**given)
+        values = _with_tuples(plain)
+        values["schema"] = tuple(Column(**column) for column in plain["schema"])
+        values["settings"] = TableSettings(**_with_tuples(plain["settings"]))
+        values["state"] = TableState(plain["state"])
+        return Table(**values)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RequestError(f"{where} is not a table of this release: {error}") from error
 
@@ -319,9 +319,9 @@ def write_copied(location: Location, table: str, files: Mapping[str, int]) -> No
     Raises:
         UnavailableError: The storage does not answer, or forbids it.
     """
-    left = iter(sorted(files.items()))
+    remaining = iter(sorted(files.items()))
     for number in count():
-        batch = dict(islice(left, _COPIED_AT_ONCE))
+        batch = dict(islice(remaining, _COPIED_AT_ONCE))
         if not batch:
             return
         write_small(location, _copied_path(table, number), json.dumps(batch).encode())
@@ -440,7 +440,7 @@ def foreign_mark(location: Location, paths: Iterable[str] = ()) -> ForeignMark |
     Raises:
         UnavailableError: The storage does not answer.
     """
-    own = published_marks(location)
+    published = published_marks(location)
     for folder in _folders_above(location.root):
         try:
             mark = _mark_in_folder(location, folder)
@@ -451,7 +451,7 @@ def foreign_mark(location: Location, paths: Iterable[str] = ()) -> ForeignMark |
     inside = sorted({folder for path in paths for folder in _folders_of(path)})
     for folder in ("", *inside):
         full = f"{location.root}/{folder}" if folder else location.root
-        mark = _mark_in_folder(location, full, own if not folder else ())
+        mark = _mark_in_folder(location, full, published if not folder else ())
         if mark is not None:
             return mark
     return None
@@ -465,7 +465,7 @@ def foreign_mark_below(location: Location) -> ForeignMark | None:
     Raises:
         UnavailableError: The storage does not answer.
     """
-    own = published_marks(location)
+    published = published_marks(location)
     folders, prefix = deque([location.root]), f"{location.root}/"
     for _ in range(FOLDERS_MAX):
         if not folders:
@@ -473,7 +473,7 @@ def foreign_mark_below(location: Location) -> ForeignMark | None:
         for info in _listed(location, folders.popleft()):
             path = info.path.removeprefix(prefix)
             mark = mark_in_path(path)
-            if mark is not None and not own.intersection({path, path.partition("/")[0]}):
+            if mark is not None and not published.intersection({path, path.partition("/")[0]}):
                 return ForeignMark(mark[1], info.path)
             is_folder = info.type == fs.FileType.Directory
             if is_folder and "=" not in info.base_name and path != SERVICE_FOLDER and not mark:
@@ -498,9 +498,9 @@ def _folders_of(path: str) -> Iterator[str]:
 
 
 def _mark_in_folder(
-    location: Location, folder: str, own: Collection[str] = ()
+    location: Location, folder: str, published: Collection[str] = ()
 ) -> ForeignMark | None:
-    names = [name for name in (*FORMATS, ICEBERG_FOLDER) if name not in own]
+    names = [name for name in (*FORMATS, ICEBERG_FOLDER) if name not in published]
     try:
         infos = location.filesystem.get_file_info([f"{folder}/{name}" for name in names])
     except OSError as error:

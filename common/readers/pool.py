@@ -171,8 +171,10 @@ def _environment() -> dict[str, str]:
     secret. Arrow's own allocators reserve gigabytes of address space before they use them.
     """
     paths = os.pathsep.join(path for path in sys.path if path)
-    kept = {name: value for name, value in os.environ.items() if name.startswith(STORAGE_VARIABLES)}
-    return {**kept, "PYTHONPATH": paths, "ARROW_DEFAULT_MEMORY_POOL": "system"}
+    variables = {
+        name: value for name, value in os.environ.items() if name.startswith(STORAGE_VARIABLES)
+    }
+    return {**variables, "PYTHONPATH": paths, "ARROW_DEFAULT_MEMORY_POOL": "system"}
 
 
 def _number(link: socket.socket) -> int:

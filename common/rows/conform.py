@@ -231,8 +231,8 @@ def _inside(array: pa.Array) -> Iterator[tuple[pa.Field, pa.Array]]:
     """Yield the fields of a nested array with their values, without values under a null."""
     arrow = array.type
     if is_type.is_struct(arrow):
-        present = array.filter(array.is_valid())
-        yield from ((arrow.field(at), present.field(at)) for at in range(arrow.num_fields))
+        values = array.filter(array.is_valid())
+        yield from ((arrow.field(at), values.field(at)) for at in range(arrow.num_fields))
     elif is_type.is_map(arrow):
         yield arrow.item_field, array.filter(array.is_valid()).items
     elif is_type.is_list(arrow) or is_type.is_large_list(arrow):

@@ -299,10 +299,10 @@ def partition_of_path(table: Table, path: str) -> Partition:
     values = []
     for name, kind in zip(table.partition_by, partition_types(table), strict=True):
         if name not in folders:
-            wanted = "/".join(f"{column}=…" for column in table.partition_by)
+            form = "/".join(f"{column}=…" for column in table.partition_by)
             raise RequestError(
                 f"file {path} is in no partition: its folders do not name {name}, "
-                f"expected a path such as {wanted}/file.parquet"
+                f"expected a path such as {form}/file.parquet"
             )
         values.append(value_of_folder(folders[name], kind))
     return partition_of(table, values)

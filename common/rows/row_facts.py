@@ -163,10 +163,10 @@ class RowTally:
         Raises:
             RequestError: A column of key or version is missing, or has another type.
         """
-        present = [name for name in self.columns if name in rows.column_names]
-        self.require(present, source)
+        names = [name for name in self.columns if name in rows.column_names]
+        self.require(names, source)
         self._rows += rows.num_rows
-        conformed = conform(rows.select(present), self._schema, source)
+        conformed = conform(rows.select(names), self._schema, source)
         if rows.num_rows == 0:
             return
         self._see_keys(conformed)
@@ -193,14 +193,14 @@ class RowTally:
             clean=bool(self._rules.key) and self._ascending and self._tombstones == 0,
         )
 
-    def require(self, present: Iterable[str], source: str) -> None:
+    def require(self, names: Iterable[str], source: str) -> None:
         """Refuse rows without the columns of key and version.
 
         Raises:
             RequestError: Names the missing columns.
         """
         needed = {*self._rules.key, *filter(None, [self._rules.version_column])}
-        if missing := sorted(needed.difference(present)):
+        if missing := sorted(needed.difference(names)):
             message = (
                 f"{source} lacks the columns {', '.join(missing)} of the table's key or version"
             )

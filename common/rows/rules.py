@@ -283,12 +283,12 @@ def expiry_limit(time_type: KeyType, expiry_ns: int) -> float:
 
 def join_dropped(parts: Iterable[DroppedRows | None]) -> DroppedRows | None:
     """Return the union of the dropped rows of several merges."""
-    present = [part for part in parts if part is not None]
-    if not present:
+    drops = [part for part in parts if part is not None]
+    if not drops:
         return None
     return DroppedRows(
-        spans=merged_spans(span for part in present for span in part.spans),
-        version_max=max(part.version_max for part in present),
+        spans=merged_spans(span for part in drops for span in part.spans),
+        version_max=max(part.version_max for part in drops),
     )
 
 

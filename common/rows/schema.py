@@ -208,19 +208,19 @@ def unite_schemas(sources: Sequence[tuple[str, pa.Schema]]) -> pa.Schema:
     origin: dict[str, str] = {}
     for count, (source, schema) in enumerate(sources):
         for field in map(normal_field, _checked(schema, source)):
-            present = united.get(field.name)
-            if present is None:
+            earlier = united.get(field.name)
+            if earlier is None:
                 united[field.name] = field if count == 0 else field.with_nullable(nullable=True)
                 origin[field.name] = source
                 continue
-            arrow = widened(present.type, field.type)
+            arrow = widened(earlier.type, field.type)
             if arrow is None:
                 raise _mismatch(
-                    field.name, (origin[field.name], present.type), (source, field.type)
+                    field.name, (origin[field.name], earlier.type), (source, field.type)
                 )
-            if arrow != present.type:
+            if arrow != earlier.type:
                 origin[field.name] = source
-            united[field.name] = pa.field(field.name, arrow, present.nullable or field.nullable)
+            united[field.name] = pa.field(field.name, arrow, earlier.nullable or field.nullable)
         _loosen_missing(united, set(schema.names))
     return pa.schema(list(united.values()))
 
@@ -251,8 +251,8 @@ def _checked(schema: pa.Schema, source: str) -> pa.Schema:
     return schema
 
 
-def _loosen_missing(united: dict[str, pa.Field], present: set[str]) -> None:
-    for name in united.keys() - present:
+def _loosen_missing(united: dict[str, pa.Field], names: set[str]) -> None:
+    for name in united.keys() - names:
         united[name] = united[name].with_nullable(nullable=True)
 
 

@@ -130,16 +130,16 @@ def delta_sets(files: Iterable[DataFile]) -> list[DeltaSet]:
 
 
 def _sets(base: Sequence[DataFile], deltas: Sequence[DataFile]) -> list[DeltaSet]:
-    kept = {file.path for file in base}
+    base_paths = {file.path for file in base}
     sets, group, end = list[DeltaSet](), list[DataFile](), b""
     for file in sorted([*base, *deltas], key=lambda f: (*span_of([f]), f.path)):
         low, high = span_of([file])
         if group and low > end:
-            sets.append(_set_of(group, kept))
+            sets.append(_set_of(group, base_paths))
             group = []
         end = high if not group else max(end, high)
         group.append(file)
-    return [*sets, _set_of(group, kept)] if group else sets
+    return [*sets, _set_of(group, base_paths)] if group else sets
 
 
 def _set_of(files: Sequence[DataFile], base: set[str]) -> DeltaSet:

@@ -224,7 +224,8 @@ def read_expression_inputs(plan: RewritePlan, inputs: Iterable[int]) -> Iterator
             for start, rows in _read_columns(plan, at, transform):
                 chosen = np.flatnonzero(transform.matched_rows(rows, rules))
                 if len(chosen):
-                    asked = rows.take(pa.array(chosen))
+                    everything = len(chosen) == rows.num_rows
+                    asked = rows if everything else rows.take(pa.array(chosen))
                     yield asking.batch(at, asked, pa.array(chosen + start))
         yield asking.end(at)
 
@@ -320,8 +321,7 @@ def _read_columns(
     plan: RewritePlan, at: int, transform: TransformPlan
 ) -> Iterator[tuple[int, pa.Table]]:
     """Yield the rows of an input with the required columns, and the number of the first row."""
-    names = {*transform.transform.columns, *plan.rules.row_rules.key}
-    names |= {plan.rules.row_rules.tombstone_column or ""}
+    names = transform.transform.columns | transform.matched_by(plan.rules.row_rules)
     # At least one column, because a table without columns has no rows.
     fields = [field for field in plan.rules.schema if field.name in names] or [
         plan.rules.schema.field(0)

@@ -41,6 +41,9 @@ QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 """A driver only hands out tasks. The JVM's optimising compiler would spend minutes on code that
 runs once per job, on the cores that the tasks need: 150 of 300 ms of each small job. The two JVMs
 of an app master only start executors; without it they start in half the processor time."""
+QUICK_JVM = f"{QUICK_COMPILER} -XX:+UseSerialGC -Xms32m"
+"""For the same JVMs: their heaps stay small. A collector without threads of its own and a small
+first heap take 50 MB less each, in the same processor time."""
 EXECUTOR_COMPILER = " ".join(
     f"-XX:Tier4{name}Threshold={count}"
     for name, count in (
@@ -118,14 +121,14 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
     crashes = f"-XX:ErrorFile={crash_folder(settings)}/{CRASH_REPORT}%p.log"
     java_options = f"-Djava.io.tmpdir={tempfile.gettempdir()} {crashes} -XX:-CreateCoredumpOnCrash"
     local = settings.engine is EngineKind.LOCAL
-    compiler = EXECUTOR_COMPILER if local else QUICK_COMPILER
+    compiler = EXECUTOR_COMPILER if local else QUICK_JVM
     return {
         "spark.driver.memory": settings.driver_memory,
         DRIVER_OPTIONS: f"{java_options} {compiler}",
         EXECUTOR_OPTIONS: " ".join(
             [java_options, EXECUTOR_COMPILER, ARROW_OPENINGS, *_log_options(settings)]
         ),
-        APP_MASTER_OPTIONS: " ".join([java_options, QUICK_COMPILER, *_log_options(settings)]),
+        APP_MASTER_OPTIONS: " ".join([java_options, QUICK_JVM, *_log_options(settings)]),
         # Executors import the task code of this project.
         "spark.executorEnv.PYTHONPATH": _project_path(),
         # As many threads as a merge keeps busy; more would compete with other tasks.

@@ -197,8 +197,8 @@ async def _spawn(settings: DriverSettings, descriptor: int) -> asyncio.subproces
 
 def _environment(inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the child's environment: inherited, with module path, without the actor's own."""
-    kept = {name: value for name, value in inherited.items() if name not in ACTOR_VARIABLES}
-    return kept | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
+    variables = {name: value for name, value in inherited.items() if name not in ACTOR_VARIABLES}
+    return variables | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
 
 
 # ------------------------------------------------------------------------------------------- Engine

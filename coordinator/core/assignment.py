@@ -190,16 +190,16 @@ def _under_way(cluster: ClusterState) -> Iterator[Attempt]:
 
 def _running_weights(cluster: ClusterState) -> Counter[tuple[str, int]]:
     """Return the number of running jobs by volume and weight."""
-    found: Counter[tuple[str, int]] = Counter()
+    counts: Counter[tuple[str, int]] = Counter()
     for attempt in _under_way(cluster):
         assignment = attempt.assignment
         weight = (
             job_weight(attempt.input_bytes) if assignment is None else weight_of(assignment.job)
         )
-        found[cluster.volume_of(attempt.tablet.table), weight] += 1
+        counts[cluster.volume_of(attempt.tablet.table), weight] += 1
     for take in cluster.takes.reserving():
-        found[cluster.volume_of(take.job.tablet.table), weight_of(take.job)] += 1
-    return found
+        counts[cluster.volume_of(take.job.tablet.table), weight_of(take.job)] += 1
+    return counts
 
 
 # --------------------------------------------------------------------------------------- Assignment
@@ -279,7 +279,7 @@ def _hand_out_group(cluster: ClusterState, group: str, now_s: float) -> list[Act
         job = _next_job(cluster, group, free, now_s)
         if job is None:
             break
-        take = next(each for each in free if _knows(each, job))
+        take = next(candidate for candidate in free if _knows(candidate, job))
         free.remove(take)
         cluster.takes.reserve(take, job)
         cluster.capacity.enter(take.take, group, job.input_bytes)
@@ -340,9 +340,9 @@ def _take_asked(cluster: ClusterState, request: TakeRequest, now_s: float) -> li
 
 def _compactor_of_take(cluster: ClusterState, request: TakeRequest, now_s: float) -> Compactor:
     """Return the compactor with the details in a take; a heartbeat has more."""
-    known = cluster.compactors.get(request.compactor)
-    if known is not None and known.incarnation == request.incarnation:
-        return replace(known, heard_s=now_s)
+    heard = cluster.compactors.get(request.compactor)
+    if heard is not None and heard.incarnation == request.incarnation:
+        return replace(heard, heard_s=now_s)
     return Compactor(
         name=request.compactor, incarnation=request.incarnation, group=request.group, heard_s=now_s
     )
@@ -361,9 +361,9 @@ def _job_reserved(cluster: ClusterState, event: on.JobReserved, now_s: float) ->
     job, reservation = assignment.job, assignment.reservation
     attempt = reservation.attempt
     cluster.retry.note_allowed(job)
-    known = cluster.attempts.get(attempt)
-    found = known is not None and known.state is AttemptState.FOUND
-    if not found and (known is not None or cluster.attempts.ended(attempt) is not None):
+    held = cluster.attempts.get(attempt)
+    is_found = held is not None and held.state is AttemptState.FOUND
+    if not is_found and (held is not None or cluster.attempts.ended(attempt) is not None):
         # The attempt ended, or its end was requested, before this answer arrived.
         return [do.Replan(tablet=job.tablet), *_wait_again(cluster, reserving)]
     running = attempt_of_job(job, attempt, reservation.compactor, AttemptState.RUNNING, now_s)
@@ -394,7 +394,7 @@ def _assign_action(
     """Answer a take. The attempt starts with a grant, so its limits always apply."""
     # Free slots are unknown until every compactor has had time to report what it holds.
     young = now_s - (cluster.started_s or 0.0) < cluster.limits.unlisted_max_s
-    blind = young or any(each.state is AttemptState.FOUND for each in cluster.attempts.unsettled())
+    blind = young or any(held.state is AttemptState.FOUND for held in cluster.attempts.unsettled())
     grant_bytes_s = cluster.grants.begin(
         attempt.id, attempt.compactor, cluster.scopes_of(attempt), now_s, blind=blind
     )
@@ -416,8 +416,8 @@ def _reservation_unknown(
     """Handle an unknown outcome: assign the job to no compactor, and release its inputs later."""
     reserving = _reservation_answered(cluster, event.take)
     compactor = reserving.take.compactor if reserving is not None else ""
-    known = cluster.attempts.get(event.attempt)
-    if known is None or known.state is AttemptState.FOUND:
+    reserved = cluster.attempts.get(event.attempt)
+    if reserved is None or reserved.state is AttemptState.FOUND:
         # The feed may have reported the reservation first. Still, no compactor runs the attempt.
         doubtful = attempt_of_job(event.job, event.attempt, compactor, AttemptState.DOUBTFUL, now_s)
         cluster.attempts.add(doubtful)

@@ -112,10 +112,10 @@ class Limits:
         shared = {limit.name for limit in fields(cls)} & {entry.name for entry in fields(settings)}
         return cls(
             **{name: getattr(settings, name) for name in shared},
-            urgent_slots={name: each.urgent_slots for name, each in groups.items()},
+            urgent_slots={name: group.urgent_slots for name, group in groups.items()},
             fair_bands={
-                name: None if each.strict_shares else each.fair_band
-                for name, each in groups.items()
+                name: None if group.strict_shares else group.fair_band
+                for name, group in groups.items()
             },
             stall_max_s=max(5.0, 4 * settings.tick_s),
             unlisted_max_s=max(0.0, patience_s - beat_interval_s / 2),

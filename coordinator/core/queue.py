@@ -135,15 +135,15 @@ def replacement_of(
         removed: The jobs that are no longer wanted.
         queued: Ids of the jobs that are queued now; an accepted job may have been evicted again.
     """
-    known = list(answers)
-    inside = [job for job, _ in known if job.id in queued]
+    ordered = list(answers)
+    inside = [job for job, _ in ordered if job.id in queued]
     return Replacement(
         kept=tuple(job for job in inside if job.id in before),
         accepted=tuple(job for job in inside if job.id not in before),
         removed=removed,
-        rejected=tuple((job, why) for job, why in known if isinstance(why, Rejected)),
+        rejected=tuple((job, why) for job, why in ordered if isinstance(why, Rejected)),
         evicted=tuple(
-            job for _, answer in known if isinstance(answer, Accepted) for job in answer.evicted
+            job for _, answer in ordered if isinstance(answer, Accepted) for job in answer.evicted
         ),
     )
 
@@ -353,7 +353,7 @@ class JobQueue:
         wanted = {job.id: job for job in jobs}
         assert all(job.tablet == tablet for job in wanted.values()), tablet
         before = {job.id: job for job in self.jobs_of(tablet)}
-        removed = tuple(job for own, job in before.items() if own not in wanted)
+        removed = tuple(job for job_id, job in before.items() if job_id not in wanted)
         for job in removed:
             self.remove(job.id)
         answers = [(job, self.offer(job, now_s)) for job in wanted.values()]
@@ -458,8 +458,8 @@ class JobQueues:
 
     def get(self, job_id: str) -> Job | None:
         """Return a queued job of any group, or None."""
-        found = (queue.get(job_id) for queue in self._queues.values())
-        return next((job for job in found if job is not None), None)
+        matches = (queue.get(job_id) for queue in self._queues.values())
+        return next((job for job in matches if job is not None), None)
 
     def remove(self, job_id: str) -> Job | None:
         """Remove and return a job of any group, or None if it is not queued."""

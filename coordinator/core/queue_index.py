@@ -86,21 +86,21 @@ class RankedMap(Generic[Rank, Value]):
         values, tops = self._values, self._tops
         assert rank not in values, rank
         values[rank] = value
-        place = bisect_left(tops, rank)
-        if place < len(tops):
-            bucket = self._buckets[place]
+        index = bisect_left(tops, rank)
+        if index < len(tops):
+            bucket = self._buckets[index]
             insort(bucket, rank)
         elif tops:
-            place -= 1
-            bucket = self._buckets[place]
+            index -= 1
+            bucket = self._buckets[index]
             bucket.append(rank)
-            tops[place] = rank
+            tops[index] = rank
         else:
             self._buckets.append([rank])
             tops.append(rank)
             return
         if len(bucket) > BUCKET_MAX:
-            self._split(place)
+            self._split(index)
 
     def remove(self, rank: Rank) -> Value:
         """Remove and return the value of a rank.
@@ -110,16 +110,16 @@ class RankedMap(Generic[Rank, Value]):
         """
         value = self._values.pop(rank)
         tops = self._tops
-        place = bisect_left(tops, rank)
-        bucket = self._buckets[place]
-        if tops[place] != rank:
+        index = bisect_left(tops, rank)
+        bucket = self._buckets[index]
+        if tops[index] != rank:
             del bucket[bisect_left(bucket, rank)]
             return value
         bucket.pop()
         if bucket:
-            tops[place] = bucket[-1]
+            tops[index] = bucket[-1]
         else:
-            del tops[place], self._buckets[place]
+            del tops[index], self._buckets[index]
         return value
 
     def get(self, rank: Rank) -> Value:
@@ -140,10 +140,10 @@ class RankedMap(Generic[Rank, Value]):
 
     def lowest_from(self, rank: Rank) -> Value | None:
         """Return the value of the lowest rank that is not below `rank`, or None."""
-        place = bisect_left(self._tops, rank)
-        if place == len(self._tops):
+        index = bisect_left(self._tops, rank)
+        if index == len(self._tops):
             return None
-        bucket = self._buckets[place]
+        bucket = self._buckets[index]
         return self._values[bucket[bisect_left(bucket, rank)]]
 
     def highest_first(self) -> Iterator[Value]:
@@ -165,12 +165,12 @@ class RankedMap(Generic[Rank, Value]):
         assert all(0 < len(bucket) <= BUCKET_MAX for bucket in self._buckets)
         assert self._tops == [bucket[-1] for bucket in self._buckets]
 
-    def _split(self, place: int) -> None:
-        bucket = self._buckets[place]
+    def _split(self, index: int) -> None:
+        bucket = self._buckets[index]
         upper = bucket[BUCKET_MAX // 2 :]
         del bucket[BUCKET_MAX // 2 :]
-        self._buckets.insert(place + 1, upper)
-        self._tops.insert(place, bucket[-1])
+        self._buckets.insert(index + 1, upper)
+        self._tops.insert(index, bucket[-1])
 
 
 # --------------------------------------------------------------------------------------- Fair share
@@ -254,7 +254,7 @@ class _Lane:
             return
         gone.add(-rank)
         if 2 * len(gone) > len(ranks):
-            self.ranks = [each for each in ranks if each not in gone]
+            self.ranks = [rank for rank in ranks if rank not in gone]
             heapify(self.ranks)
             gone.clear()
 
@@ -362,8 +362,8 @@ class ClassTurns:
 
     def set_shares(self, shares: Mapping[ShareClass, float]) -> None:
         """Change the shares of the classes; the change applies from their next jobs on."""
-        for each, turn in self._turns.items():
-            turn.shares = shares[each]
+        for share_class, turn in self._turns.items():
+            turn.shares = shares[share_class]
 
     def join(self, lane_class: LaneClass) -> None:
         """Count a queued job; a class that was idle does not catch up on missed turns."""
@@ -489,7 +489,9 @@ class FairShare:
             barred: Classes whose jobs may not be taken now.
         """
         waiting = [
-            each for each, lanes in self._classes.items() if lanes.lanes and each not in barred
+            share_class
+            for share_class, lanes in self._classes.items()
+            if lanes.lanes and share_class not in barred
         ]
         if not waiting:
             return None
@@ -532,10 +534,10 @@ class FairShare:
         chosen = self._next_class(waiting, best_class)
         if chosen is None:
             return best_rank
-        own = [(rank, clock) for rank, rank_class, clock in heads if rank_class is chosen]
+        class_heads = [(rank, clock) for rank, rank_class, clock in heads if rank_class is chosen]
         band = self._classes[chosen].band
-        lowest = -inf if band is None else points_of(max(own)[0]) - band
-        return -min((clock, -rank) for rank, clock in own if points_of(rank) >= lowest)[1]
+        lowest = -inf if band is None else points_of(max(class_heads)[0]) - band
+        return -min((clock, -rank) for rank, clock in class_heads if points_of(rank) >= lowest)[1]
 
     def copied(self) -> "FairShare":
         """Return a copy that can be changed without a change of this one. O(n)."""
@@ -641,12 +643,12 @@ class JobIndex:
 
     def entries_of(self, tablet: TabletId) -> tuple[QueueEntry, ...]:
         """Return the entries of a tablet in the order of arrival."""
-        found: list[QueueEntry] = []
+        entries: list[QueueEntry] = []
         entry = self._tables.get(tablet.table, {}).get(tablet.end)
         while entry is not None:
-            found.append(entry)
+            entries.append(entry)
             entry = entry.older
-        return tuple(reversed(found))
+        return tuple(reversed(entries))
 
     def ends_of(self, table: str) -> list[bytes]:
         """Return the ends of a table's tablets that have entries."""
@@ -713,14 +715,14 @@ class JobIndex:
             size_bytes: Missing bytes.
             count: Minimum number of entries to remove.
         """
-        found: list[QueueEntry] = []
+        entries: list[QueueEntry] = []
         for entry in self._ranked.lowest_first():
             if entry.rank > rank:
                 break
-            found.append(entry)
+            entries.append(entry)
             size_bytes -= entry.weight_bytes
-            if size_bytes <= 0 and len(found) >= count:
-                return found
+            if size_bytes <= 0 and len(entries) >= count:
+                return entries
         return None
 
     def check(self) -> None:

@@ -309,19 +309,19 @@ def redis_acl(
     from common.metadata.keyspace import RedisUser, acl_rules
 
     try:
-        wanted = RedisUser(role)
+        redis_user = RedisUser(role)
     except ValueError:
         users = ", ".join(RedisUser)
         raise typer.BadParameter(f"role {role!r} does not exist, expected one of {users}") from None
     if form is AclForm.RULES:
-        text = f"on {acl_rules(wanted)}"
+        text = f"on {acl_rules(redis_user)}"
     else:
         # `reset` drops the passwords and rights that an existing user has.
         begin = "user {} on" if form is AclForm.FILE else "ACL SETUSER {} reset on"
         named = begin.format(_user(user))
         digest = hashlib.sha256(_password(password_file).encode()).hexdigest()
-        text = f"{named} #{digest} {acl_rules(wanted)}"
-    session.show({"role": wanted.value, "text": text}, text)
+        text = f"{named} #{digest} {acl_rules(redis_user)}"
+    session.show({"role": redis_user.value, "text": text}, text)
 
 
 def _user(name: str) -> str:

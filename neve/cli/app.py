@@ -122,11 +122,11 @@ def _skip_validation(command: Any) -> None:
 
 
 def _parameters(of_command: Callable[[Any], list[Any]], context: Any) -> list[Any]:
-    found = of_command(context)
-    for parameter in found:
+    name = of_command(context)
+    for parameter in name:
         if not (parameter.multiple or isinstance(parameter.process_value, partial)):
             parameter.process_value = partial(_value, parameter, parameter.process_value)
-    return found
+    return name
 
 
 def _value(parameter: Any, validated: Callable[..., Any], context: Any, value: Any) -> Any:

@@ -258,8 +258,10 @@ def scale(
 
 def _count(text: str) -> int:
     if (count := whole_number(text)) is None:
-        shown = text[:CHARS_MAX]
-        raise RequestError(f"{shown!r} is not a number of compactors, expected 0, 1, 2 … or auto")
+        beginning = text[:CHARS_MAX]
+        raise RequestError(
+            f"{beginning!r} is not a number of compactors, expected 0, 1, 2 … or auto"
+        )
     return count
 
 

@@ -35,12 +35,7 @@ def control(
 
 
 def render_control(control: api.Control, *, history: bool = False) -> RenderableType:
-    """Render readings and decision of the controller.
-
-    Args:
-        control: The service's answer.
-        history: Whether to include recent decisions.
-    """
+    """Render readings and decision of the controller, and recent decisions if `history`."""
     parts: list[RenderableType | str] = [facts(_facts(control)), "", _classes(control)]
     if history:
         parts += ["", _history(control)]

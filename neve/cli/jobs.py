@@ -35,14 +35,7 @@ QUIET_MIN_S = 5.0
 def render_jobs(
     running: Sequence[api.Job], now_s: float, keys: TabletKeys, *, verbose: bool = False
 ) -> RenderableType:
-    """Render a list of running jobs.
-
-    Args:
-        running: The jobs.
-        now_s: The current time on this machine.
-        keys: Keys of tablets.
-        verbose: Whether to print whole ids.
-    """
+    """Render a list of running jobs; `verbose` prints whole ids."""
     return grid(
         [
             ("ATTEMPT", WHOLE),
@@ -103,13 +96,7 @@ def render_activity(tables: Sequence[api.TableActivity]) -> RenderableType:
 def render_history(
     attempts: Sequence[api.Finished], table: str, keys: TabletKeys
 ) -> RenderableType:
-    """Render a list of finished attempts.
-
-    Args:
-        attempts: The attempts.
-        table: The table that they belong to.
-        keys: Keys of tablets.
-    """
+    """Render the finished attempts of a table. `keys` maps tablets to their keys."""
     return grid(
         [
             ("ENDED (UTC)", WHOLE),

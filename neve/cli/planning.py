@@ -71,13 +71,7 @@ def render_queue(queued: Sequence[api.PlannedJob], keys: TabletKeys) -> Renderab
 
 
 def render_plan(plan: api.Plan, keys: TabletKeys, *, verbose: bool = False) -> RenderableType:
-    """Render a plan: its jobs, and the reasons for files that are left out.
-
-    Args:
-        plan: The plan.
-        keys: Maps tablets to their keys.
-        verbose: Whether to list every file that is left out, not only equal reasons once.
-    """
+    """Render a plan: its jobs, and why files are left out; `verbose` lists every such file."""
     planned = grid(
         [
             ("JOB", RIGHT),
@@ -244,9 +238,6 @@ def _plan_offline(
 
 # ------------------------------------------------------------------------------------------ Backlog
 # `neve backlog`: bytes still to rewrite, per table or tablet of a service, or for a file.
-
-
-# ----------------------------------------------------------------------------------------- The verb
 
 
 _Strategy = Annotated[
@@ -435,8 +426,8 @@ def render_history(points: Sequence[api.BacklogPoint]) -> RenderableType:
     if not points:
         return "no samples yet: the coordinator takes a sample every ten seconds"
     step = -(-len(points) // HISTORY_ROWS_MAX)
-    shown = points[::-1][::step][::-1]
-    most = max(point.size_bytes for point in shown)
+    chosen = points[::-1][::step][::-1]
+    most = max(point.size_bytes for point in chosen)
     columns = [("TIME (UTC)", ""), ("BACKLOG", RIGHT), ("", "")]
     return grid(
         columns,
@@ -446,7 +437,7 @@ def render_history(points: Sequence[api.BacklogPoint]) -> RenderableType:
                 format_bytes(point.size_bytes),
                 "█" * round(BAR_WIDTH * point.size_bytes / most) if most else "",
             )
-            for point in shown
+            for point in chosen
         ],
     )
 
@@ -513,17 +504,11 @@ def render_trigger(trigger: api.Trigger, keys: TabletKeys) -> RenderableType:
 def render_ops(
     maintenance: api.TableMaintenance, keys: TabletKeys, *, every: bool
 ) -> RenderableType:
-    """Render a list of operations, and how much the tablets are read and written.
-
-    Args:
-        maintenance: The operations.
-        keys: Keys of tablets.
-        every: Whether to include kinds with nothing to do.
-    """
-    shown = [
+    """Render operations, with idle kinds if `every`; and how much tablets are read and written."""
+    chosen = [
         operation for operation in maintenance.operations if every or operation.state in _WITH_WORK
     ]
-    parts: list[RenderableType | str] = [_listing(maintenance.table, shown, keys)]
+    parts: list[RenderableType | str] = [_listing(maintenance.table, chosen, keys)]
     busy = [rate for rate in maintenance.rates if rate.scans_s >= 0.005 or rate.rows_s >= 0.5]
     if busy:
         rows = [
@@ -544,7 +529,7 @@ _WITH_WORK = ("runnable", "running", "waiting")
 
 
 def _listing(
-    table: str, shown: Sequence[api.MaintenanceOperation], keys: TabletKeys
+    table: str, operations: Sequence[api.MaintenanceOperation], keys: TabletKeys
 ) -> RenderableType:
     return grid(
         [
@@ -572,6 +557,6 @@ def _listing(
                 None if operation.cpu_s is None else format_duration(operation.cpu_s),
                 operation.why,
             )
-            for operation in shown
+            for operation in operations
         ],
     )

@@ -289,13 +289,7 @@ def render_changes(before: api.Table, after: api.Table) -> RenderableType:
 
 
 def render_files(files: Sequence[api.File], table: str, keys: TabletKeys) -> RenderableType:
-    """Render a list of files.
-
-    Args:
-        files: The files.
-        table: The table that they belong to.
-        keys: Keys of its tablets.
-    """
+    """Render a list of files of a table."""
     return grid(
         [
             ("TABLET", ""),
@@ -451,14 +445,14 @@ QUARANTINES_SHOWN = 10
 
 def quarantine_texts(status: api.Status) -> list[str]:
     """Return which tablets are quarantined and why, a sentence each; of many, of some."""
-    shown = [
+    sentences = [
         f"table {quarantine.table}, tablet {quarantine.tablet}: {quarantine.reason};"
         f" `neve lift-quarantine {quarantine.table} {quarantine.tablet}` retries it"
         for quarantine in status.quarantines[:QUARANTINES_SHOWN]
     ]
-    more = status.quarantined - len(shown)
+    more = status.quarantined - len(sentences)
     return [
-        *shown,
+        *sentences,
         *(
             [f"{format_count(more, 'more tablet is', 'more tablets are')} quarantined"]
             if more > 0

@@ -270,9 +270,11 @@ def scan(
         )
         return
     rows_read = (row for batch in reader for row in batch.to_pylist())
-    shown = list(rows_read if limit <= 0 else islice(rows_read, limit))
-    cells = [list(row.values()) for row in shown]
-    session.show(shown, lambda _: render.grid([(name, "") for name in reader.schema.names], cells))
+    first_rows = list(rows_read if limit <= 0 else islice(rows_read, limit))
+    cells = [list(row.values()) for row in first_rows]
+    session.show(
+        first_rows, lambda _: render.grid([(name, "") for name in reader.schema.names], cells)
+    )
     if limit > 0 and next(rows_read, None) is not None:
         session.say(
             f"only the first {format_count(limit, 'row')}; --limit 0 shows all, --output "

@@ -411,10 +411,10 @@ def show_settings(
     session.show({"settings": settings}, lambda _: _settings_grid(settings))
 
 
-def _settings_grid(shown: Sequence[_SettingLike]) -> RenderableType:
+def _settings_grid(settings: Sequence[_SettingLike]) -> RenderableType:
     return render.grid(
         [("SETTING", ""), ("VALUE", ""), ("SOURCE", ""), ("A CHANGE NEEDS", "")],
-        [(setting.name, setting.text, setting.source, setting.change) for setting in shown],
+        [(setting.name, setting.text, setting.source, setting.change) for setting in settings],
     )
 
 

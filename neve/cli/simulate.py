@@ -232,11 +232,11 @@ def _of_service(
         now_s=SystemClock().now_s(),
     )
     # People do not read the files and arrivals: there are too many.
-    shown = [
+    tables = [
         {name: value for name, value in table.items() if name not in {"files", "arrivals"}}
         for table in document["table"]
     ]
-    return _Source(document, json.dumps({**document, "table": shown}, indent=2))
+    return _Source(document, json.dumps({**document, "table": tables}, indent=2))
 
 
 # ------------------------------------------------------------------------------------ Running
@@ -313,7 +313,7 @@ def render_outcomes(outcomes: "Sequence[Outcome]") -> RenderableType:
     """Render one line per variant within 100 columns, and below it what does not fit."""
     from neve.simulate.report import days_text, drain_text
 
-    shown = grid(
+    table = grid(
         [("VARIANT", ""), *((name, RIGHT) for name in _COLUMNS)],
         [
             (
@@ -340,7 +340,7 @@ def render_outcomes(outcomes: "Sequence[Outcome]") -> RenderableType:
     late = [outcome.variant for outcome in outcomes if not outcome.at_rest]
     notes = [f"work remains at the end: {', '.join(late)}"] if late else []
     notes += [note for outcome in outcomes for note in _notes_of(outcome)]
-    return lines(arrived, "", shown, *notes)
+    return lines(arrived, "", table, *notes)
 
 
 def _notes_of(outcome: "Outcome") -> list[str]:

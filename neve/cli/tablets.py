@@ -73,13 +73,7 @@ def render_story(story: api.Story, keys: TabletKeys) -> RenderableType:
 def render_live_bytes(
     listed: Sequence[api.LiveBytes], table: str, keys: TabletKeys
 ) -> RenderableType:
-    """Render the live bytes of tablets.
-
-    Args:
-        listed: Live bytes per tablet.
-        table: The table that they belong to.
-        keys: Keys of its tablets.
-    """
+    """Render the live bytes of tablets of a table."""
     return grid(
         [
             ("TABLET", ""),
@@ -204,14 +198,7 @@ def lower_watermark(
 def render_operations(
     under_way: Sequence[Operation], table: str, keys: TabletKeys, *, verbose: bool = False
 ) -> RenderableType:
-    """Render a list of splits and merges.
-
-    Args:
-        under_way: Operations in progress.
-        table: The table that they belong to.
-        keys: Keys of tablets.
-        verbose: Whether to print whole ids.
-    """
+    """Render the splits and merges of a table in progress; `verbose` prints whole ids."""
     return grid(
         [
             ("OPERATION", WHOLE),

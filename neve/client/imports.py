@@ -82,8 +82,8 @@ class ImportCalls:
         )
         return self._imported(body, progress)
 
-    def _imported(self, wanted: NewImport, progress: OnImport | None) -> ImportReport:
-        body = asdict(wanted)
+    def _imported(self, options: NewImport, progress: OnImport | None) -> ImportReport:
+        body = asdict(options)
         with self._connection.stream("/v1/import", {}, "POST", body=body) as chunks:
             for line in lines_of(chunks):
                 message = checked_line(line)

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 class ProgressBar:
     """A progress bar on standard error inside a `with` block; shown only if rich is installed."""
 
-    def __init__(self, title: str, *, shown: bool) -> None:
+    def __init__(self, title: str, *, is_shown: bool) -> None:
         self._title = title
         self._bar: Progress | None = None
-        if shown and importlib.util.find_spec("rich") is not None:
+        if is_shown and importlib.util.find_spec("rich") is not None:
             self._bar = _new_bar()
             self._task = self._bar.add_task(title, total=1.0, progress="asked for")
 
@@ -154,7 +154,7 @@ class Request:
             UnavailableError: The request was not done in time, or the service did not answer.
                 The request continues.
         """
-        with ProgressBar(f"compact {self.table}", shown=progress) as bar:
+        with ProgressBar(f"compact {self.table}", is_shown=progress) as bar:
             ended = self._followed(bar, timeout_s)
         if ended.state == "done":
             return ended

@@ -246,9 +246,6 @@ def show_proof(console: Console, proof: Proof) -> None:
     )
 
 
-# ---------------------------------------------------------------------------------------------- Run
-
-
 # ----------------------------------------------- The second act: requests while files keep arriving
 
 

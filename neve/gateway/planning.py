@@ -49,15 +49,15 @@ def plan_view(
         for tablet, plan in zip(tablets, plans, strict=False)
         for interval in plan.intervals
     )
-    wanted = [job for plan in plans for job in plan.jobs]
-    numbers = {job.id: number for number, job in enumerate(wanted)}
+    planned = [job for plan in plans for job in plan.jobs]
+    numbers = {job.id: number for number, job in enumerate(planned)}
     jobs = [
         replace(
             _planned_view(job),
             table=table.name,
             after=tuple(numbers[depend] for depend in job.depends_on),
         )
-        for job in wanted
+        for job in planned
     ]
     left = {path: why for plan in plans for path, why in plan.left.items()}
     return api.Plan(jobs=tuple(jobs), left=left, running=running, intervals=intervals)

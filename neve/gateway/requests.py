@@ -64,10 +64,6 @@ from neve.gateway.rows.calls import (
 from neve.gateway.rows.scan import pin_listed_files
 from neve.gateway.services import LONG_STEP_MAX_S, Services, bounded_count, check_writable, whole_id
 
-# ---------------------------------------------------------------------------------------- Lifecycle
-# Life cycle of a request: store, follow and cancel it, and sum up its result.
-
-
 # -------------------------------------------------------------------------------------------- Views
 # Wire models of requests, and the sums over their tablets.
 
@@ -521,9 +517,6 @@ async def _tablets_wholly_within(
     return inside
 
 
-# ------------------------------------------------------------------------------------------- Routes
-
-
 # ------------------------------------------------------------------------------------------ Dry run
 # Dry run of a request: the files that it would select.
 
@@ -595,26 +588,26 @@ class _SelectionCounter:
 
     def _chosen(self, tablet: Tablet) -> list[DataFile]:
         spec = self.request.selector
-        shown = matching_files(self.request, self.table, tablet, shown_files(self.request, tablet))
-        if not shown:
+        files = matching_files(self.request, self.table, tablet, shown_files(self.request, tablet))
+        if not files:
             return []
         parameters = SelectorParameters(
             tablet=tablet.id,
             table=self.table,
-            files=shown,
+            files=files,
             options=spec.options,
             now_s=self.now_s,
         )
         try:
             selector = load_request_selector(spec)
             if names := summary_names(selector, spec.options):
-                location, paths = open_location(self.table.location), [f.path for f in shown]
+                location, paths = open_location(self.table.location), [f.path for f in files]
                 parameters = replace(parameters, summaries=read_summaries(location, paths, names))
             chosen = frozenset(selector.select(parameters).files)
         except Exception as error:
             message = f"selector {spec.name!r} failed: {type(error).__name__}: {error}"
             raise PluginError(message) from error
-        return [file for file in shown if file.path in chosen]
+        return [file for file in files if file.path in chosen]
 
     def _rows_in_range(self, files: Sequence[DataFile]) -> int | None:
         rows = 0

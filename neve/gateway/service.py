@@ -64,8 +64,8 @@ class ServiceRoutes:
     @route("GET /v1/config", ADMIN_ALL)
     async def config(self) -> dict[str, list[api.Setting]]:
         """Return every setting with its value and its source. Secrets are hidden."""
-        shown = shown_settings(self._services.settings)
-        return {"settings": [api.Setting(**setting) for setting in settings_to_document(shown)]}
+        settings = shown_settings(self._services.settings)
+        return {"settings": [api.Setting(**setting) for setting in settings_to_document(settings)]}
 
     @route("GET /v1/audit", ADMIN_ALL)
     async def audit(

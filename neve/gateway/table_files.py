@@ -65,7 +65,7 @@ class ScanWeights:
     def __init__(self, known_max: int = KNOWN_MAX) -> None:
         """Create an empty cache."""
         self._lock = threading.Lock()
-        self._known: BoundedMap[_Key, int] = BoundedMap(known_max)
+        self._cached: BoundedMap[_Key, int] = BoundedMap(known_max)
 
     def of(
         self, location: Location, files: Sequence[DataFile], columns: Sequence[str]
@@ -84,14 +84,14 @@ class ScanWeights:
         names = tuple(columns)
         with self._lock:
             cached = {
-                file.path: self._known.get((location.uri, file.path, names)) for file in files
+                file.path: self._cached.get((location.uri, file.path, names)) for file in files
             }
         fresh = [path for path, weight in cached.items() if weight is None]
         measured = map_files(location, partial(_weight, location, names), fresh)
         weights = dict(zip(fresh, measured, strict=True))
         with self._lock:
             for path, weight in weights.items():
-                self._known.put((location.uri, path, names), weight)
+                self._cached.put((location.uri, path, names), weight)
         return weights | {path: weight for path, weight in cached.items() if weight is not None}
 
 
@@ -147,7 +147,7 @@ class TabletReader:
             for file in files:
                 yield from self._bag_counts(file)
             return
-        counted = self._known(tablet, files, start, end)
+        counted = self._certain_files(tablet, files, start, end)
         yield sum(file.rows for file in counted)
         rest = [file for file in files if file not in counted]
         self._looks.take(self._location, rest)
@@ -176,7 +176,7 @@ class TabletReader:
         for rows in stream_rows(self._location, file.path, self._rules, names):
             yield visible_rows(rows, self._rules, self._now_s).num_rows
 
-    def _known(
+    def _certain_files(
         self, tablet: Tablet, files: Sequence[DataFile], start: bytes | None, end: bytes | None
     ) -> list[DataFile]:
         """Return files whose rows are all visible, so that metadata provides their count."""

@@ -142,11 +142,11 @@ def live_bytes_view(tablet: Tablet, last: HistoryEntry | None, *, waiting: bool)
         read_bytes=None if last is None else last.bytes_in,
         elapsed_s=None if last is None else last.ended_s - last.started_s,
         rows=None if last is None else last.rows_in,
-        **({} if statistics is None else _found_rows(statistics)),
+        **({} if statistics is None else _statistics_view(statistics)),
     )
 
 
-def _found_rows(statistics: TabletStatistics) -> dict[str, Any]:
+def _statistics_view(statistics: TabletStatistics) -> dict[str, Any]:
     return {
         "updated_share": statistics.updated_share,
         "compared_rows": statistics.compared_rows,
@@ -194,7 +194,7 @@ class TabletRoutes:
             ids = [await services.tablet(stored_table, tablet)]
         explained = [await services.coordinator.explain(stored_table.id, id_.text) for id_ in ids]
         marks = await watermark_sentences(services, stored_table, ids)
-        shown = [
+        explanations = [
             # The coordinator may know only the id of the table.
             replace(
                 explanation,
@@ -203,7 +203,7 @@ class TabletRoutes:
             )
             for explanation in explained
         ]
-        return {"tablets": shown}
+        return {"tablets": explanations}
 
     @route("GET /v1/tables/{table}/story", READ)
     async def story(
@@ -336,10 +336,6 @@ class TabletRoutes:
         stored_table = await services.table(table)
         chosen = None if tablet is None else (await services.tablet(stored_table, tablet)).text
         await services.coordinator.lift_quarantine(stored_table.id, chosen)
-
-
-# -------------------------------------------------------------------------------------- Split merge
-# Splits and merges: start, list and abandon them.
 
 
 # --------------------------------------------------------------------------- Operations in progress

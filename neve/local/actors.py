@@ -15,6 +15,7 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -211,12 +212,12 @@ def reached_at(host: str) -> str:
 def _start_all(plan: ActorsPlan) -> int:
     """Start the actors and wait until all of them answer; return the gateway's port.
 
-    Compactors open Spark concurrently.
+    Coordinator and compactors start concurrently, since a compactor first opens Spark.
     """
     _send_message(step="starting the coordinator")
-    logs = StackLogs(Path(plan.logs))
+    logs, begun_s = StackLogs(Path(plan.logs)), time.monotonic()
     with _part(COORDINATOR):
-        _wait(_start("coordinator.actor", plan, node=True), partial(logs.last_words, COORDINATOR))
+        coordinator = _start("coordinator.actor", plan, node=True)
     chosen = list(plan.settings.compactor_names())
     if chosen:
         _send_message(step=f"starting {format_count(len(chosen), 'compactor')} with Spark on RayDP")
@@ -224,6 +225,9 @@ def _start_all(plan: ActorsPlan) -> int:
         (name, _start("compactor.actor", plan, name=name, group=group, node=True))
         for group, name in chosen
     ]
+    with _part(COORDINATOR):
+        _wait(coordinator, partial(logs.last_words, COORDINATOR))
+    _send_answers("the coordinator", begun_s)
     _send_message(step="starting the gateway")
     with _part(GATEWAY):
         port = start_on_free_port(
@@ -231,11 +235,17 @@ def _start_all(plan: ActorsPlan) -> int:
             plan.settings.gateway.port,
             insisted=plan.gateway_port_insisted,
         )
+    _send_answers("the gateway", begun_s)
     for name, compactor in compactors:
         _send_message(step=f"waiting for compactor {name}")
         with _part(part := f"compactor-{name}"):
             _wait(compactor, partial(logs.last_words, part), engine=True)
+        _send_answers(f"compactor {name}", begun_s)
     return port
+
+
+def _send_answers(part: str, begun_s: float) -> None:
+    _send_message(step=f"{part} answers after {time.monotonic() - begun_s:.1f} s")
 
 
 def _start_again(plan: ActorsPlan) -> int:

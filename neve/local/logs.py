@@ -54,10 +54,10 @@ class StackLogs:
 
     def parts(self) -> list[str]:
         """Return the parts that have log files, in the order of their start."""
-        found = {path.name.removesuffix(SUFFIX) for path in self.folder.glob(f"*{SUFFIX}")}
-        found |= {path.name for path in self.folder.glob("*/") if path.is_dir()}
-        rest = sorted(part for part in found if part.startswith(COMPACTORS_PARTS))
-        return [*(part for part in FIRST_PARTS if part in found), *rest]
+        names = {path.name.removesuffix(SUFFIX) for path in self.folder.glob(f"*{SUFFIX}")}
+        names |= {path.name for path in self.folder.glob("*/") if path.is_dir()}
+        rest = sorted(part for part in names if part.startswith(COMPACTORS_PARTS))
+        return [*(part for part in FIRST_PARTS if part in names), *rest]
 
     def files(self, part: str) -> list[Path]:
         """Return the files of a part, the oldest first.
@@ -70,9 +70,9 @@ class StackLogs:
         if part == RAY and self.session is not None:
             more = _ray_files(self.session) or more
         if not own and not more:
-            known = ", ".join(self.parts()) or "none yet"
+            parts = ", ".join(self.parts()) or "none yet"
             raise ConfigError(
-                f"process {part!r} has no log in {self.folder}, expected one of {known}"
+                f"process {part!r} has no log in {self.folder}, expected one of {parts}"
             )
         return [*own, *reversed(more)]
 
@@ -118,13 +118,13 @@ class StackLogs:
     def keep_ray(self) -> None:
         """Copy the ends of the logs of Ray's daemons and workers before they are removed."""
         kept = self.folder / RAY
-        found = _ray_files(self.session) if self.session is not None else []
-        if not found:
+        ray_files = _ray_files(self.session) if self.session is not None else []
+        if not ray_files:
             return
         with suppress(OSError):
             shutil.rmtree(kept, ignore_errors=True)
             kept.mkdir(parents=True, mode=0o700)
-            for path in found[:KEPT_FILES_MAX]:
+            for path in ray_files[:KEPT_FILES_MAX]:
                 begin = max(0, _size(path) - KEPT_BYTES)
                 (kept / path.name).write_text(_read(path, begin), encoding="utf-8")
                 stat = path.stat()
@@ -168,9 +168,9 @@ def _read(path: Path, begin: int) -> str:
         return ""
 
 
-def _new_lines(path: Path, place: int) -> tuple[str, int]:
+def _new_lines(path: Path, offset: int) -> tuple[str, int]:
     """Return the whole lines after an offset and the next offset; a truncated file starts over."""
-    begin = place if _size(path) >= place else 0
+    begin = offset if _size(path) >= offset else 0
     try:
         with path.open("rb") as file:
             file.seek(begin)

@@ -155,7 +155,11 @@ def with_locations(
     make_private(folder.tables)
     named = [*_remembered_locations(folder), *map(absolute_location, allow)]
     own = [*_own_folders(environ)]
-    usual = [] if given.locations else [each for each in own if not _is_hidden(each, environ)]
+    usual = (
+        []
+        if given.locations
+        else [location for location in own if not _is_hidden(location, environ)]
+    )
     every = dict.fromkeys((*given.locations, *usual, *named, str(folder.tables)))
     closed = (*given.private_folders, str(folder.path), str(private))
     shared = tuple(dict.fromkeys((*given.shared_folders, *own)))
@@ -192,9 +196,9 @@ def _is_hidden(path: str, environ: Mapping[str, str]) -> bool:
 
 def _remembered_locations(folder: StackFolder) -> list[str]:
     try:
-        known = json.loads(folder.locations_file.read_text("utf-8"))
+        listed = json.loads(folder.locations_file.read_text("utf-8"))
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
         raise ConfigError(f"{folder.locations_file} is not readable: {error}") from None
-    return [str(each) for each in known]
+    return [str(location) for location in listed]

@@ -73,24 +73,24 @@ def spawn(command: Sequence[str], environ: Mapping[str, str], log: Path) -> subp
         )
 
 
-def processes_of_stack(mark: str, known: Iterable[ProcessRef] = ()) -> list[psutil.Process]:
+def processes_of_stack(mark: str, recorded: Iterable[ProcessRef] = ()) -> list[psutil.Process]:
     """Return the running processes of a stack, except this process.
 
     Args:
         mark: The stack's mark.
-        known: Processes written down when they were started.
+        recorded: Processes written down when they were started.
     """
     everyone = list(psutil.process_iter())
     sure = [p for p in everyone if _has_mark(p, mark)]
-    sure += [p for reference in known if (p := reference.process()) is not None]
+    sure += [p for reference in recorded if (p := reference.process()) is not None]
     sessions = {session for p in sure if (session := _session(p)) is not None}
     # If the mark leaked into this session, the user's shell must not be ended.
     sessions.discard(os.getsid(0))
-    found = {p.pid: p for p in sure}
-    found |= {p.pid: p for p in everyone if _session(p) in sessions}
-    for process in list(found.values()):
-        found |= {child.pid: child for child in _children(process)}
-    return [p for p in found.values() if p.pid != os.getpid() and _is_alive(p)]
+    by_pid = {p.pid: p for p in sure}
+    by_pid |= {p.pid: p for p in everyone if _session(p) in sessions}
+    for process in list(by_pid.values()):
+        by_pid |= {child.pid: child for child in _children(process)}
+    return [p for p in by_pid.values() if p.pid != os.getpid() and _is_alive(p)]
 
 
 def _none(_: psutil.Process) -> bool:
@@ -99,17 +99,17 @@ def _none(_: psutil.Process) -> bool:
 
 def end_processes(
     mark: str,
-    known: Iterable[ProcessRef] = (),
+    recorded: Iterable[ProcessRef] = (),
     spare: Callable[[psutil.Process], bool] = _none,
 ) -> list[int]:
     """End the processes of a stack; return the IDs of those that are still running.
 
     Args:
         mark: The stack's mark.
-        known: Processes written down when they were started.
+        recorded: Processes written down when they were started.
         spare: Returns whether to keep a process.
     """
-    written = tuple(known)
+    written = tuple(recorded)
     for _ in range(ROUNDS_MAX):
         alive = [p for p in processes_of_stack(mark, written) if not spare(p)]
         if not alive:

@@ -10,6 +10,7 @@ import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +32,27 @@ from neve.local.stack_folder import write_secret
 # --------------------------------------------------------- Called by `ray start` in its own process
 
 
-def disable_client_server(ray_params: Any, head: bool) -> None:
-    """Disable the Ray client server.
+def leave_out_servers(ray_params: Any, head: bool) -> None:
+    """Leave out the Ray client server, and without a dashboard its process as well.
+
+    Ray would start a dashboard process without pages, and an agent on the node that collects
+    metrics for it. The agent starts in the form that it has without the dashboard's libraries.
 
     Args:
         ray_params: Ray's start parameters, changed in place.
         head: Whether this start is of a head.
     """
-    if head:
-        ray_params.ray_client_server_port = None
+    if not head:
+        return
+    ray_params.ray_client_server_port = None
+    if not ray_params.include_dashboard:
+        from ray._private import node, utils
+
+        def start_api_server(_node: Any, **_options: Any) -> None:
+            """Start nothing."""
+
+        node.Node.start_api_server = start_api_server
+        utils.get_dashboard_dependency_error = partial(ImportError, "the dashboard is off")
 
 
 RAY_WAIT_MAX_S = 300.0
@@ -146,7 +159,7 @@ class RayHead:
         else:
             # Two heads cannot share this port.
             metrics = {"DASHBOARD_METRIC_PORT": str(free_ports(1)[0])}
-        return {**metrics, "RAY_START_HOOK": "neve.local.servers.disable_client_server"}
+        return {**metrics, "RAY_START_HOOK": "neve.local.servers.leave_out_servers"}
 
     def _log_bounds(self) -> dict[str, str]:
         """Return environment variables that limit log files and memory of Ray's processes."""

@@ -83,9 +83,9 @@ def make_private(folder: Path) -> None:
 
 def others_may_replace(folder: Path) -> bool:
     """Return whether other users could rename or remove the files in a folder."""
-    found = folder.stat()
-    open_to_others = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return bool(open_to_others) and not found.st_mode & stat.S_ISVTX
+    state = folder.stat()
+    open_to_others = state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return bool(open_to_others) and not state.st_mode & stat.S_ISVTX
 
 
 def remove_folder(folder: Path) -> None:

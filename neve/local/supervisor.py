@@ -125,10 +125,10 @@ class RestartPauses:
     def notes(self, now_s: float) -> dict[str, str]:
         """Return a sentence for each part that is down."""
         return {
-            part: f"down for {now_s - each.since_s:.0f} s, started {each.tries} times"
-            + (f": {each.error}" if each.error else "")
-            for part, each in self._failures.items()
-            if each.well_s is None
+            part: f"down for {now_s - failure.since_s:.0f} s, started {failure.tries} times"
+            + (f": {failure.error}" if failure.error else "")
+            for part, failure in self._failures.items()
+            if failure.well_s is None
         }
 
 
@@ -152,7 +152,7 @@ class Repairs:
         """
         down = {part: why for part in sights if (why := self._why_down(part, sights[part], now_s))}
         unwell, due = down.keys() | self.starting, {}
-        for part in [each for each in NEEDS if each in sights and each not in self.starting]:
+        for part in [part for part in NEEDS if part in sights and part not in self.starting]:
             if unwell.intersection(NEEDS[part]):
                 # It cannot be started, and another part may be the cause of its silence.
                 self._heard_s[part] = now_s
@@ -276,7 +276,7 @@ class Supervisor:
             thread = Thread(target=self._try, args=(part, starts[part]), name=part, daemon=True)
             self._threads.append(thread)
             thread.start()
-        self._threads = [each for each in self._threads if each.is_alive()]
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
         self._note(now_s)
 
     def wait(self) -> None:
@@ -336,8 +336,8 @@ class Supervisor:
         with self._processes:
             state = self._state()
             # Includes a Redis that an earlier supervisor started but did not save.
-            for each in filter(is_redis, processes_of_stack(state.mark, state.processes)):
-                _kill(ProcessRef.of(REDIS, each))
+            for server in filter(is_redis, processes_of_stack(state.mark, state.processes)):
+                _kill(ProcessRef.of(REDIS, server))
             starter = self._starter(self.orders.options)
             process = self._server(state).start(starter.environment_of(state), self.clock)
             self._save(lambda now: now.without(REDIS).with_processes(process), process)
@@ -396,13 +396,13 @@ class Supervisor:
 
     def _save_ray(self, started: StackState) -> None:
         """Save the processes of Ray; keep the current processes of other parts."""
-        found = [process for process in started.processes if process.role in RAY_ROLES]
+        ray_processes = [process for process in started.processes if process.role in RAY_ROLES]
 
         def change(now: StackState) -> StackState:
-            other = now.without(*RAY_ROLES).with_processes(*found)
+            other = now.without(*RAY_ROLES).with_processes(*ray_processes)
             return replace(other, ray_address=started.ray_address)
 
-        self._save(change, *found)
+        self._save(change, *ray_processes)
 
     def _save(self, change: Callable[[StackState], StackState], *started: ProcessRef) -> None:
         """Save the changed state; if that fails, end the processes that were just started.

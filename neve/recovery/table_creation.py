@@ -284,7 +284,7 @@ async def _finish(scope: TableScope, filling: Filling, *, live: bool, incomplete
 
 
 async def _add_files(scope: TableScope, tablets: Iterable[TabletDump], run: str) -> None:
-    count, shown = 0, 0
+    count, reported = 0, 0
     for dump in tablets:
         tablet = TabletId(scope.table.id, dump.bounds.end)
         for files in _chunks(dump.files):
@@ -299,8 +299,8 @@ async def _add_files(scope: TableScope, tablets: Iterable[TabletDump], run: str)
                 ),
             )
             count += len(files)
-        if count >= shown + PROGRESS_EVERY:
-            shown = count
+        if count >= reported + PROGRESS_EVERY:
+            reported = count
             scope.on_progress(f"{scope.table.name}: {format_count(count, 'file')}")
     scope.on_progress(f"{scope.table.name}: {format_count(count, 'file')}")
 

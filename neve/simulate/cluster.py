@@ -446,17 +446,17 @@ class Requests:
 
     def _step(self, tablet: SimulatedTablet, first: OpenRequest, plan: TabletPlan) -> RequestStep:
         """Return the next step, with the answers of plug-ins that it needs."""
-        shown = _as_stored(tablet, first)
-        step = next_step(first.request, shown, NO_ANSWERS)
+        view = _as_stored(tablet, first)
+        step = next_step(first.request, view, NO_ANSWERS)
         if isinstance(step, AskSelector):
-            chosen = Chosen(files=tuple(shown.files), reason="all files")
-            return next_step(first.request, shown, PluginAnswers(chosen=chosen))
+            chosen = Chosen(files=tuple(view.files), reason="all files")
+            return next_step(first.request, view, PluginAnswers(chosen=chosen))
         if isinstance(step, AskPlanner):
             left = next((why for path, why in plan.left.items()), "")
             jobs = [job for job in plan.jobs if job.kind is Kind.USER]
             given_up = next(filter(None, map(self.given_up, jobs)), "")
             answers = PluginAnswers(jobs=len(jobs), left=left, given_up=given_up)
-            return next_step(first.request, shown, answers)
+            return next_step(first.request, view, answers)
         return step
 
     def _take(

@@ -133,7 +133,7 @@ class ArrivalRecorder:
 
     table: str
     since_s: float
-    _found: dict[str, tuple[str, RecordedArrival]] = field(default_factory=dict)
+    _arrivals: dict[str, tuple[str, RecordedArrival]] = field(default_factory=dict)
     """Path → tablet and arrival; the tablet number of the arrival is set in `recording`."""
     _before: set[str] = field(default_factory=set)
     """Files that are not arrivals: older than the recording, or outputs of jobs."""
@@ -147,10 +147,10 @@ class ArrivalRecorder:
             self._tablets.setdefault(file.tablet, len(self._tablets))
             if file.added_at_s < self.since_s or file.job is not None:
                 self._before.add(file.path)
-            elif file.path not in self._found:
+            elif file.path not in self._arrivals:
                 at_s = file.added_at_s - self.since_s
                 arrival = RecordedArrival(at_s, 0, file.size_bytes, file.rows, file.tombstones)
-                self._found[file.path] = (file.tablet, arrival)
+                self._arrivals[file.path] = (file.tablet, arrival)
 
     def note_history(self, finished: Iterable[Finished]) -> None:
         """Record inputs of jobs that no listing has shown."""
@@ -166,7 +166,7 @@ class ArrivalRecorder:
 
     def _note_inputs(self, job: Finished) -> None:
         unknown = [
-            path for path in job.inputs if path not in self._found and path not in self._before
+            path for path in job.inputs if path not in self._arrivals and path not in self._before
         ]
         if not unknown:
             return
@@ -176,7 +176,7 @@ class ArrivalRecorder:
         at_s = max(0.0, job.started_s - self.since_s)
         for path in unknown:
             self._estimated += 1
-            self._found[path] = (job.tablet, RecordedArrival(at_s, 0, size_bytes, rows))
+            self._arrivals[path] = (job.tablet, RecordedArrival(at_s, 0, size_bytes, rows))
 
     def recording(self, until_s: float) -> Recording:
         """Return the arrivals so far.
@@ -187,7 +187,7 @@ class ArrivalRecorder:
         length_s = max(1.0, until_s - self.since_s)
         arrivals = [
             replace(arrival, tablet=self._tablets[tablet], at_s=min(arrival.at_s, length_s))
-            for tablet, arrival in self._found.values()
+            for tablet, arrival in self._arrivals.values()
         ]
         return Recording(
             table=self.table,

@@ -178,9 +178,6 @@ def _thinned(points: Sequence[Point]) -> list[Point]:
     return [max(part, key=lambda point: point[1]) for part in parts]
 
 
-# ------------------------------------------------------------------------------------------- Report
-
-
 # ------------------------------------------------------------------------------------- For programs
 
 

@@ -37,7 +37,7 @@ class Section:
         """
         self.where = where
         self._left = read_object({} if value is None else value, where)
-        self._known: list[str] = []
+        self._names: list[str] = []
 
     def __contains__(self, name: str) -> bool:
         return name in self._left
@@ -52,7 +52,7 @@ class Section:
 
     def raw(self, name: str) -> Any:
         """Return a raw value, or None."""
-        self._known.append(name)
+        self._names.append(name)
         return self._left.pop(name, None)
 
     def number(self, name: str, default: float, *, least: float, most: float) -> float:
@@ -107,7 +107,7 @@ class Section:
             RequestError: A key is unknown; the message suggests a known key.
         """
         for name in self._left:
-            raise unknown(f"{self.key_path(name)}: key {name!r}", name, self._known)
+            raise unknown(f"{self.key_path(name)}: key {name!r}", name, self._names)
 
 
 def checked_total(what: str, value: float, most: int, advice: str) -> None:

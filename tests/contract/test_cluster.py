@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from common.errors import ConfigError
-from common.metadata.keyspace import get, set_string
+from common.metadata.keyspace import LinkLostError, get, set_string
 from common.metadata.redis.connection import Link, StoreServers, parse_url_of_store
 from common.metadata.redis.keyspace import BLOCKED_MAX, RedisKeyspace
 from common.metadata.redis.nodes import TAGGED_SLOTS, tag_of_slot
@@ -19,6 +20,7 @@ from common.model.tablet import TabletId
 from common.runtime import SystemClock
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_cluster import PRIMARIES, RedisCluster
+from tests.support.redis_server import free_port
 from tests.support.store_harness import MIDDLE, Harness, applied, file
 
 pytestmark = [pytest.mark.anyio]
@@ -166,3 +168,25 @@ async def test_a_feed_that_was_silent_is_not_connected_to_anew(
         assert {change.tablet for change in changes} == {busy}
     opened = connected() - before - len(redis_cluster.primaries)
     assert opened < 10, f"{opened} links were opened for 10 answers"
+
+
+async def test_a_node_that_fails_at_once_silences_no_table_of_another(
+    spread: Harness, redis_cluster: RedisCluster
+) -> None:
+    feed, lost = "neve:{a}:feed", "neve:{b}:feed"
+    place = slot_of(lost) * PRIMARIES // REDIS_CLUSTER_HASH_SLOTS
+    ports = {redis_cluster.primaries[place].port: free_port()}
+    keyspace = RedisKeyspace(redis_cluster.url, timeout_s=5.0)
+    nodes: Any = keyspace._nodes
+    nodes._map.address_remap = lambda at: (at[0], ports.get(at[1], at[1]))
+    await spread.write(("DEL", feed), ("XADD", feed, "1-1", "t", "x"))
+    failures = 0
+    while failures < 100:
+        try:
+            entries = await keyspace.wait_entries({feed: "0", lost: "0"}, 10, PATIENCE_S)
+            break
+        except LinkLostError:
+            failures += 1
+    assert entries == {feed: [("1-1", {b"t": b"x"})]}
+    await spread.write(("DEL", feed))
+    await keyspace.close()

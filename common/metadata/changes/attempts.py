@@ -163,12 +163,13 @@ def _refused_by_files(tablet: Tablet, inputs: Collection[str]) -> Refusal | None
         return Refusal(
             RefusalCode.GONE, f"tablet {tablet.id}: files are gone: {some_names(missing)}"
         )
-    wanted = set(inputs)
+    input_paths = set(inputs)
     for attempt, entry in sorted(tablet.running.items()):
-        if taken := sorted(wanted.intersection(entry.inputs)):
+        if reserved := sorted(input_paths.intersection(entry.inputs)):
             return Refusal(
                 RefusalCode.RESERVED,
-                f"tablet {tablet.id}: files are reserved by attempt {attempt}: {some_names(taken)}",
+                f"tablet {tablet.id}: files are reserved by attempt {attempt}: "
+                f"{some_names(reserved)}",
             )
     return None
 
@@ -181,11 +182,11 @@ def _refused_to_system(tablet: Tablet, inputs: Collection[str]) -> Refusal | Non
         )
     if tablet.selection is None:
         return None
-    if taken := sorted(set(inputs).intersection(tablet.selection.files)):
+    if selected := sorted(set(inputs).intersection(tablet.selection.files)):
         return Refusal(
             RefusalCode.SELECTED,
             f"tablet {tablet.id}: files are selected by request "
-            f"{tablet.selection.request}: {some_names(taken)}",
+            f"{tablet.selection.request}: {some_names(selected)}",
         )
     return None
 
@@ -324,10 +325,10 @@ def may_commit(
         return refusal
     if dropped is None:
         return None
-    given = {*entry.inputs}
+    reserved = {*entry.inputs}
     for file in tablet.files.values():
         if (
-            file.path not in given
+            file.path not in reserved
             and file.path not in outside
             and may_hold_dropped_key(file, dropped)
         ):
@@ -510,9 +511,9 @@ def move_selection(
     planner can decide that no further job is wanted (change *complete*).
     """
     keys = TabletKeys.of(tablet.id)
-    gone = {*inputs}
-    files = (*(path for path in selection.files if path not in gone), *outputs)
-    results = (*(path for path in selection.results if path not in gone), *outputs)
+    replaced = {*inputs}
+    files = (*(path for path in selection.files if path not in replaced), *outputs)
+    results = (*(path for path in selection.results if path not in replaced), *outputs)
     if not files or (len(files) == 1 and files[0] in results):
         return (
             delete(keys.selection),
@@ -642,11 +643,11 @@ def retag_files(change: RetagFiles) -> Transaction:
         if entry is None:
             return _ended(table, change.attempt, AttemptEnd.COMMITTED, seen)
         if entry.inputs != change.inputs or entry.kind is not Kind.SYSTEM:
-            own = "only the inputs of a system job, which it has reserved"
-            return Refusal(RefusalCode.OUTPUTS, f"attempt {change.attempt} may tag {own}")
+            expected = "only the inputs of a system job, which it has reserved"
+            return Refusal(RefusalCode.OUTPUTS, f"attempt {change.attempt} may tag {expected}")
         files = _files_found(change.inputs, keys, seen)
-        if gone := sorted(set(entry.inputs) - files.keys()):
-            return Refusal(RefusalCode.FILES, f"files are gone: {', '.join(gone)}")
+        if missing := sorted(set(entry.inputs) - files.keys()):
+            return Refusal(RefusalCode.FILES, f"files are gone: {', '.join(missing)}")
         return Write(_retagged(change, entry, [files[path] for path in entry.inputs], seen.now_s))
 
     return Transaction(needs, decide, table.lock)
@@ -656,9 +657,9 @@ def _retagged(
     change: RetagFiles, entry: Reservation, files: Iterable[DataFile], now_s: float
 ) -> tuple[Command, ...]:
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
-    given = dict(change.tags)
+    tags = dict(change.tags)
     moved = [
-        replace(file, tags=(*(tag for tag in file.tags if tag[0] not in given), *change.tags))
+        replace(file, tags=(*(tag for tag in file.tags if tag[0] not in tags), *change.tags))
         for file in files
     ]
     history = replace(

@@ -62,15 +62,15 @@ def refused_held(
     """Return why files may not be changed: they are reserved or selected."""
     selection = selection_seen(keys, seen["selection"])
     for attempt, entry in unpack_running(keys.running, seen["running"]).items():
-        if taken := sorted(set(paths).intersection(entry.inputs)):
+        if reserved := sorted(set(paths).intersection(entry.inputs)):
             return Refusal(
                 RefusalCode.RESERVED,
-                f"tablet {tablet}: file {taken[0]} is reserved by attempt {attempt}",
+                f"tablet {tablet}: file {reserved[0]} is reserved by attempt {attempt}",
             )
-    if selection is not None and (taken := sorted(set(paths).intersection(selection.files))):
+    if selection is not None and (reserved := sorted(set(paths).intersection(selection.files))):
         return Refusal(
             RefusalCode.SELECTED,
-            f"tablet {tablet}: file {taken[0]} is selected by request {selection.request}",
+            f"tablet {tablet}: file {reserved[0]} is selected by request {selection.request}",
         )
     return None
 
@@ -144,9 +144,9 @@ def _refused_orphans(
     change: DiscardFiles, bounds: Bounds, keys: TabletKeys, seen: Seen
 ) -> Refusal | None:
     running = unpack_running(keys.running, seen["running"]).values()
-    taken = {path for entry in running for path in (*entry.inputs, *entry.output_paths)}
+    held_paths = {path for entry in running for path in (*entry.inputs, *entry.output_paths)}
     for (path, key), stored in zip(change.files.items(), seen["files"], strict=True):
-        if stored is not None or path in taken:
+        if stored is not None or path in held_paths:
             return Refusal(RefusalCode.USED, f"tablet {change.tablet}: file {path} is in use")
         if key is not None and bounds.partition is None and not bounds.holds(key, key):
             return Refusal(
@@ -173,13 +173,13 @@ def forget_files(change: ForgetFiles) -> Transaction:
         if refusal := refused_by_table(table, seen):
             return refusal
         stored = zip(change.paths, seen["some"], strict=True)
-        went = [stored_file(keys, path, data) for path, data in stored if data is not None]
-        if not went:
+        removed = [stored_file(keys, path, data) for path, data in stored if data is not None]
+        if not removed:
             return NoWrite()
-        paths = [file.path for file in went]
+        paths = [file.path for file in removed]
         if refusal := refused_held(change.tablet, keys, paths, seen):
             return refusal
-        counts = file_counts((), went)
+        counts = file_counts((), removed)
         return Write(
             (*take_files_out(keys, paths), *tablet_changed(change.tablet, "forget", counts=counts))
         )
@@ -286,10 +286,10 @@ def correct_file(change: CorrectFile) -> Transaction:
     def decide(seen: Seen) -> Decision:
         present_table = table_seen(table, seen)
         stored = seen["some"][0]
-        present = None if stored is None else stored_file(keys, path, stored)
-        if present == change.after:
+        file = None if stored is None else stored_file(keys, path, stored)
+        if file == change.after:
             return NoWrite()
-        if present is None or present != change.before:
+        if file is None or file != change.before:
             return Refusal(
                 RefusalCode.VERSION, f"tablet {change.tablet}: the entry of file {path} has changed"
             )
@@ -297,7 +297,7 @@ def correct_file(change: CorrectFile) -> Transaction:
         if refusal := refusal or refused_held(change.tablet, keys, [path], seen):
             return refusal
         counts = file_counts([change.after], [change.before])
-        after = replace(change.after, unknown_fields=present.unknown_fields)
+        after = replace(change.after, unknown_fields=file.unknown_fields)
         return Write(
             (
                 *disturb_running(keys),

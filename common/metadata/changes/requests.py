@@ -110,11 +110,11 @@ def request_here(tablet: TabletId, request: str, seen: Seen) -> tuple[Tablet, Re
     keys, table = TabletKeys.of(tablet), TableKeys(tablet.table)
     if refusal := refused_by_table(table, seen):
         return refusal
-    present = tablet_seen(tablet, keys, seen)
-    if present is None:
+    record = tablet_seen(tablet, keys, seen)
+    if record is None:
         return tablet_gone(tablet)
     wanted = request_seen(table, request, seen)
-    return request_missing(request) if wanted is None else (present, wanted)
+    return request_missing(request) if wanted is None else (record, wanted)
 
 
 def request_written(table: TableKeys, request: Request) -> tuple[Command, ...]:
@@ -274,23 +274,23 @@ def submit_request(change: SubmitRequest) -> Transaction:
 
     A user's call leaves its own mark as well, so the id cannot be used for another call.
     """
-    wanted = request_content(change.request)
-    table = TableKeys(wanted.table)
-    assert is_table_id(wanted.id), wanted.id
+    content = request_content(change.request)
+    table = TableKeys(content.table)
+    assert is_table_id(content.id), content.id
 
     def decide(seen: Seen) -> Decision:
         if refusal := refused_by_table(table, seen):
             return refusal
-        present = request_seen(table, wanted.id, seen)
-        if present is not None:
-            return _submitted_again(table, change, present)
+        request = request_seen(table, content.id, seen)
+        if request is not None:
+            return _submitted_again(table, change, request)
         if change.call is not None and (refusal := _refused_call(table, change.call, seen)):
             return refusal
         if seen["open"] >= REQUESTS_OPEN_MAX:
             return Refusal(
                 RefusalCode.FULL, f"{seen['open']} requests of the table are already open"
             )
-        made = replace(wanted, submitted_at_s=seen.now_s)
+        made = replace(content, submitted_at_s=seen.now_s)
         effects = (
             zadd(table.requests, request_member(made)),
             zadd(table.open_requests, request_member(made)),
@@ -299,7 +299,7 @@ def submit_request(change: SubmitRequest) -> Transaction:
         )
         return Write(effects, durable=True)
 
-    needs = table_state(table) | own_request(table, wanted.id)
+    needs = table_state(table) | own_request(table, content.id)
     if change.call is not None:
         key = table.call(change.call)
         needs |= Needs((key,), {"call": get(key)})
@@ -319,12 +319,12 @@ def request_content(request: Request) -> Request:
     )
 
 
-def _submitted_again(table: TableKeys, change: SubmitRequest, present: Request) -> Decision:
-    if request_content(present) != request_content(change.request):
+def _submitted_again(table: TableKeys, change: SubmitRequest, request: Request) -> Decision:
+    if request_content(request) != request_content(change.request):
         code = RefusalCode.EXISTS if change.call is None else RefusalCode.CALL_CONTENT
-        return Refusal(code, f"request {present.id} exists already, with other content")
+        return Refusal(code, f"request {request.id} exists already, with other content")
     # Written again, so that replicas have it before it is acknowledged again.
-    effects = (hset(table.request(present.id), {VALUE: request_fields(present)[VALUE]}),)
+    effects = (hset(table.request(request.id), {VALUE: request_fields(request)[VALUE]}),)
     return Write(effects, Applied(repeated=True), durable=True)
 
 
@@ -384,16 +384,16 @@ def cancel_range(change: CancelRange) -> Transaction:
     def decide(seen: Seen) -> Decision:
         if refusal := refused_by_table(table, seen):
             return refusal
-        present = request_seen(table, change.request, seen)
-        if present is None:
+        request = request_seen(table, change.request, seen)
+        if request is None:
             return request_missing(change.request)
-        if change.range in present.cancelled_ranges:
+        if change.range in request.cancelled_ranges:
             return NoWrite()
-        if refusal := may_cancel_range(present, change.range):
+        if refusal := may_cancel_range(request, change.range):
             return refusal
-        ranges = (*present.cancelled_ranges, change.range)
+        ranges = (*request.cancelled_ranges, change.range)
         return Write(
-            request_written(table, replace(present, cancelled_ranges=ranges)), durable=True
+            request_written(table, replace(request, cancelled_ranges=ranges)), durable=True
         )
 
     return Transaction(table_state(table) | own_request(table, change.request), decide)
@@ -459,26 +459,26 @@ def move_request(change: MoveRequest) -> Transaction:
     def decide(seen: Seen) -> Decision:
         if refusal := refused_by_table(table, seen):
             return refusal
-        present = request_seen(table, change.request, seen)
-        if present is None:
+        request = request_seen(table, change.request, seen)
+        if request is None:
             return request_missing(change.request)
-        return _may_move(change, present) or _moved(table, change, present, seen)
+        return _may_move(change, request) or _moved(table, change, request, seen)
 
     return Transaction(table_state(table) | own_request(table, change.request), decide)
 
 
-def _may_move(change: MoveRequest, present: Request) -> Decision | None:
-    if present.state is change.state:
+def _may_move(change: MoveRequest, request: Request) -> Decision | None:
+    if request.state is change.state:
         return NoWrite()
-    return may_move(present, change.state)
+    return may_move(request, change.state)
 
 
-def _moved(table: TableKeys, change: MoveRequest, present: Request, seen: Seen) -> Decision:
+def _moved(table: TableKeys, change: MoveRequest, request: Request, seen: Seen) -> Decision:
     moved = replace(
-        present,
+        request,
         state=change.state,
-        cause=change.cause or present.cause,
-        fails=present.fails or change.fails,
+        cause=change.cause or request.cause,
+        fails=request.fails or change.fails,
         ended_at_s=seen.now_s if change.state.ended else None,
     )
     return Write(request_written(table, moved), durable=not change.state.ended)
@@ -495,11 +495,11 @@ def _all_done(table: TableKeys, change: MoveRequest) -> RangeCheck:
     return RangeCheck(
         table=table,
         request=change.request,
-        may_begin=lambda present: _may_move(change, present),
+        may_begin=lambda request: _may_move(change, request),
         reads=lambda keys: {"done": smembers(keys.done)},
         refused=refused,
         tiles=True,
-        then=lambda present, seen: _moved(table, change, present, seen),
+        then=lambda request, seen: _moved(table, change, request, seen),
     )
 
 
@@ -529,11 +529,11 @@ def _nothing_left(table: TableKeys, change: MoveRequest) -> RangeCheck:
     return RangeCheck(
         table=table,
         request=change.request,
-        may_begin=lambda present: _may_move(change, present),
+        may_begin=lambda request: _may_move(change, request),
         reads=reads,
         refused=refused,
         tiles=False,
-        then=lambda present, seen: _moved(table, change, present, seen),
+        then=lambda request, seen: _moved(table, change, request, seen),
     )
 
 
@@ -561,11 +561,11 @@ def close_request(change: CloseRequest) -> Transaction:
     """Return the first transaction that closes a request. Mark: it is not among the open ones."""
     table = TableKeys(change.table)
 
-    def may_begin(present: Request) -> Decision | None:
-        if present.state.ended:
+    def may_begin(request: Request) -> Decision | None:
+        if request.state.ended:
             return None
         return Refusal(
-            RefusalCode.REQUEST, f"request {present.id} is {present.state.value}, not ended"
+            RefusalCode.REQUEST, f"request {request.id} is {request.state.value}, not ended"
         )
 
     def refused(tablet: TabletId, seen: Seen) -> Refusal | None:
@@ -575,8 +575,8 @@ def close_request(change: CloseRequest) -> Transaction:
             RefusalCode.OPEN, f"tablet {tablet}: request {change.request} has its done marker"
         )
 
-    def then(present: Request, _seen: Seen) -> Decision:
-        return More(Needs((), _orders(table)), lambda seen: _closed(table, present, seen))
+    def then(request: Request, _seen: Seen) -> Decision:
+        return More(Needs((), _orders(table)), lambda seen: _closed(table, request, seen))
 
     return check_range(
         RangeCheck(

@@ -102,13 +102,13 @@ def tablet_there(tablet: TabletId, seen: Seen) -> Tablet | None:
 
 def tablets_seen(tablets: Sequence[TabletId], seen: Seen) -> list[Tablet] | Refusal:
     """Return several tablets, or the refusal because one is gone."""
-    present: list[Tablet] = []
+    records: list[Tablet] = []
     for tablet in tablets:
         record = tablet_there(tablet, seen)
         if record is None:
             return tablet_gone(tablet)
-        present.append(record)
-    return present
+        records.append(record)
+    return records
 
 
 # ----------------------------------------------------------------------------- Begin, step, abandon
@@ -311,8 +311,8 @@ def _still_crosses(tablet: Tablet, operation: Operation) -> Refusal | None:
 def _joins(tablet: Tablet, entry: Reservation, at: bytes) -> bool:
     """Return whether the output of an attempt, reserved before the cut, may cross the cut."""
     ends = [tablet.files[path].key_max for path in entry.inputs if path in tablet.files]
-    left = [end is not None and end <= at for end in ends]
-    return any(left) and not all(left)
+    is_left = [end is not None and end <= at for end in ends]
+    return any(is_left) and not all(is_left)
 
 
 @transaction_of.register

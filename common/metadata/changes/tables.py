@@ -421,16 +421,16 @@ def _after_tablets(change: CreateTable, count: int) -> Transaction:
     return Transaction(table_state(keys), decide)
 
 
-def _same(present: Table, wanted: Table) -> bool:
+def _same(table: Table, wanted: Table) -> bool:
     """Return whether a table was created by an earlier try of the same change."""
     since = replace(
         wanted,
-        state=present.state,
-        triggered_at_s=present.triggered_at_s,
-        triggered_by=present.triggered_by,
-        filling=present.filling,
+        state=table.state,
+        triggered_at_s=table.triggered_at_s,
+        triggered_by=table.triggered_by,
+        filling=table.filling,
     )
-    return present.state is not TableState.GOING and present == since
+    return table.state is not TableState.GOING and table == since
 
 
 def _name(change: CreateTable) -> Transaction:
@@ -588,12 +588,12 @@ def finish_filling(change: FinishFilling) -> Transaction:
     assert change.state is TableState.PAUSED or not change.incomplete, change
 
     def decide(seen: Seen) -> Decision:
-        present = table_seen(keys, seen)
-        filling = codec_table.unpack_filling(keys.table, seen["table"]) if present else None
-        if present is not None and present.state in {TableState.LIVE, TableState.PAUSED}:
+        table = table_seen(keys, seen)
+        filling = codec_table.unpack_filling(keys.table, seen["table"]) if table else None
+        if table is not None and table.state in {TableState.LIVE, TableState.PAUSED}:
             has_filled = filling is not None and filling.run == change.run
-            return NoWrite() if has_filled else _filling_ended(change.table, present.state)
-        if refusal := may_fill(change.table, present, change.run):
+            return NoWrite() if has_filled else _filling_ended(change.table, table.state)
+        if refusal := may_fill(change.table, table, change.run):
             return refusal
         assert filling is not None, change.table
         if filling.done != change.files:
@@ -638,11 +638,11 @@ def restore_name(change: RestoreName) -> Transaction:
     keys = TableKeys(change.table)
 
     def decide(seen: Seen) -> Decision:
-        present = table_seen(keys, seen)
-        if refusal := may_change(change.table, present.state if present else None):
+        table = table_seen(keys, seen)
+        if refusal := may_change(change.table, table.state if table else None):
             return refusal
-        assert present is not None, change.table
-        return NoWrite(then=_name_again(change, present))
+        assert table is not None, change.table
+        return NoWrite(then=_name_again(change, table))
 
     return Transaction(whole_table(keys, watch=False), decide)
 
@@ -704,18 +704,18 @@ def change_table(change: ChangeTable) -> Transaction:
     assert change.state in {None, TableState.LIVE, TableState.PAUSED}, change.state
 
     def decide(seen: Seen) -> Decision:
-        present = table_seen(keys, seen)
-        if refusal := may_change(change.table, present.state if present else None):
+        table = table_seen(keys, seen)
+        if refusal := may_change(change.table, table.state if table else None):
             return refusal
-        assert present is not None, change.table
-        fields = _new_fields(change, present)
+        assert table is not None, change.table
+        fields = _new_fields(change, table)
         if not fields:
             # Written again, so that replicas have it before it is acknowledged again.
-            return Write((hset(keys.table, {STATE: present.state.value}),), durable=True)
-        if present.settings_version != change.settings_version:
+            return Write((hset(keys.table, {STATE: table.state.value}),), durable=True)
+        if table.settings_version != change.settings_version:
             return Refusal(
                 RefusalCode.VERSION,
-                f"table {present.name} has settings version {present.settings_version}, "
+                f"table {table.name} has settings version {table.settings_version}, "
                 f"the change was made for {change.settings_version}",
             )
         effects = (hset(keys.table, fields), table_changed(change.table, "table"))
@@ -724,20 +724,20 @@ def change_table(change: ChangeTable) -> Transaction:
     return Transaction(whole_table(keys), decide)
 
 
-def _new_fields(change: ChangeTable, present: Table) -> dict[str, Word]:
+def _new_fields(change: ChangeTable, table: Table) -> dict[str, Word]:
     fields: dict[str, Word] = {}
-    if change.settings is not None and change.settings != present.settings:
+    if change.settings is not None and change.settings != table.settings:
         # The caller may have created the settings without the unknown fields.
-        newer = replace(change.settings, unknown_fields=present.settings.unknown_fields)
+        newer = replace(change.settings, unknown_fields=table.settings.unknown_fields)
         fields[SETTINGS] = codec_table.pack_settings(newer)
-    if change.schema is not None and change.schema != present.schema:
-        grown = replace(present, schema=change.schema, schema_id=present.schema_id + 1)
+    if change.schema is not None and change.schema != table.schema:
+        grown = replace(table, schema=change.schema, schema_id=table.schema_id + 1)
         fields[SPEC] = codec_table.table_fields(grown)[SPEC]
     if fields:
-        fields[SETTINGS_VERSION] = present.settings_version + 1
-    if change.state is not None and change.state is not present.state:
+        fields[SETTINGS_VERSION] = table.settings_version + 1
+    if change.state is not None and change.state is not table.state:
         fields[STATE] = change.state.value
-        if change.state is TableState.LIVE and present.incomplete:
+        if change.state is TableState.LIVE and table.incomplete:
             fields[INCOMPLETE] = b""  # The operator who resumes it accepts missing files.
     return fields
 
@@ -763,18 +763,18 @@ def trigger_table(change: TriggerTable) -> Transaction:
     keys = TableKeys(change.table)
 
     def decide(seen: Seen) -> Decision:
-        present = table_seen(keys, seen)
-        if refusal := may_change(change.table, present.state if present else None):
+        table = table_seen(keys, seen)
+        if refusal := may_change(change.table, table.state if table else None):
             return refusal
-        assert present is not None, change.table
-        if present.state is not TableState.LIVE:
+        assert table is not None, change.table
+        if table.state is not TableState.LIVE:
             return Refusal(
                 RefusalCode.PAUSED,
-                f"table {present.name} is {present.state.value}: its planner runs only while it is"
-                f" live (`neve resume {present.name}`)",
+                f"table {table.name} is {table.state.value}: its planner runs only while it is"
+                f" live (`neve resume {table.name}`)",
             )
         # Later than the last trigger, whatever the clock reads: a tablet answers triggers in order.
-        at_s = max(seen.now_s, present.triggered_at_s + TRIGGER_STEP_S)
+        at_s = max(seen.now_s, table.triggered_at_s + TRIGGER_STEP_S)
         fields: dict[str, Word] = {TRIGGERED: codec_table.pack_triggered(at_s, change.trigger)}
         return Write((hset(keys.table, fields), table_changed(change.table, "trigger")))
 

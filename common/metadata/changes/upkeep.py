@@ -129,9 +129,9 @@ def _refused_note(change: WriteAnalysis, seen: Seen) -> Refusal | None:
     text = change.tablet.text
     if seen[f"bounds {text}"] is None:
         return tablet_gone(change.tablet)
-    present = whole_number(TabletKeys.of(change.tablet).record, seen[f"version {text}"])
-    if change.version not in {present, -1}:
-        return Refusal(RefusalCode.VERSION, f"tablet {change.tablet} is now at version {present}")
+    version = whole_number(TabletKeys.of(change.tablet).record, seen[f"version {text}"])
+    if change.version not in {version, -1}:
+        return Refusal(RefusalCode.VERSION, f"tablet {change.tablet} is now at version {version}")
     return None
 
 
@@ -334,10 +334,10 @@ def pin_files(change: PinFiles) -> Transaction:
         until_s = seen.now_s + change.lease_s
         entry = PinEntry(pin=change.pin, since_s=seen.now_s, until_s=until_s)
         if seen["pin"] is not None:
-            present = PIN.unpack(f"{keys.pins} {change.pin}", seen["pin"], pin=change.pin)
-            if present.until_s < seen.now_s:
+            pin = PIN.unpack(f"{keys.pins} {change.pin}", seen["pin"], pin=change.pin)
+            if pin.until_s < seen.now_s:
                 return Refusal(RefusalCode.PIN, f"pin {change.pin} has expired, begin a new one")
-            entry = replace(present, until_s=until_s)
+            entry = replace(pin, until_s=until_s)
         elif change.renews:
             # The files that were listed under it may have been deleted.
             return Refusal(RefusalCode.PIN, f"pin {change.pin} does not exist any more")
@@ -488,30 +488,30 @@ def publish_manifest(change: PublishManifest) -> Transaction:
             return refusal
         earlier: tuple[tuple[int, str, float, float], ...] = ()
         if seen["manifest"] is not None:
-            present = codec_table.MANIFEST.unpack(keys.manifest, seen["manifest"])
-            if (present.number, present.path, present.begun_s) == named:
+            manifest = codec_table.MANIFEST.unpack(keys.manifest, seen["manifest"])
+            if (manifest.number, manifest.path, manifest.begun_s) == named:
                 return NoWrite()
-            if present.number >= change.number:
+            if manifest.number >= change.number:
                 return Refusal(
-                    RefusalCode.VERSION, f"manifest {present.number} is published already"
+                    RefusalCode.VERSION, f"manifest {manifest.number} is published already"
                 )
-            last = (present.number, present.path, present.begun_s, present.published_s)
+            last = (manifest.number, manifest.path, manifest.begun_s, manifest.published_s)
             earlier = tuple(
-                entry for entry in (last, *present.earlier) if entry[1] not in change.deleted
+                entry for entry in (last, *manifest.earlier) if entry[1] not in change.deleted
             )
         if len(earlier) > MANIFESTS_MAX:
             return Refusal(
                 RefusalCode.MANIFESTS, f"{len(earlier)} manifests are stored; delete old ones"
             )
         number, path, begun_s = named
-        wanted = Manifest(
+        published = Manifest(
             number=number,
             path=path,
             begun_s=begun_s,
             published_s=seen.now_s,
             earlier=earlier,
         )
-        return Write((set_string(keys.manifest, codec_table.MANIFEST.pack(wanted)),))
+        return Write((set_string(keys.manifest, codec_table.MANIFEST.pack(published)),))
 
     needs = Needs((keys.manifest,), {"manifest": get(keys.manifest)})
     return Transaction(table_state(keys) | needs, decide)

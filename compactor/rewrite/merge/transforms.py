@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from common.errors import RewriteError, TransformError
 from common.expressions.native import NotNativeError
-from common.model.request import KeyRange
 from common.rows.conform import Flags, Int64s
 from compactor.rewrite.kernel.normalized_keys import RowGroup, UnsupportedRowsError, as_column
 from compactor.rewrite.kernel.reader import RowGroupChange
@@ -148,9 +147,7 @@ class ExpressionChange:
             values: Values of the transform's expressions.
         """
         self._rules, self._transform, self._values = rules, transform, values
-        needed = {rules.row_rules.tombstone_column}
-        if transform.key_range != KeyRange() or transform.cancelled:
-            needed |= set(rules.row_rules.key)
+        needed = transform.matched_by(rules.row_rules)
         self._matched_by = [field for field in rules.schema if field.name in needed]
 
     def apply(

@@ -129,6 +129,12 @@ class TransformPlan:
         """
         return matched_rows(rows, rules, self.key_range, self.cancelled)
 
+    def matched_by(self, rules: RowRules) -> frozenset[str]:
+        """Return the columns that decide to which rows it applies."""
+        has_range = self.key_range != KeyRange() or bool(self.cancelled)
+        names = {rules.tombstone_column, *(rules.key if has_range else ())}
+        return frozenset(name for name in names if name is not None)
+
     @property
     def now_us(self) -> int:
         """The value of `now()` for every row, in microseconds since the epoch."""

@@ -335,9 +335,6 @@ def right_of(app_route: Route) -> RouteRight | None:
 def guard_routes(routes: Iterable[BaseRoute]) -> None:
     """Make every route check its right before it reads the request.
 
-    Args:
-        routes: All routes of an application.
-
     Raises:
         AssertionError: A route has no right, or is public at a path that is not in `OPEN_PATHS`.
     """

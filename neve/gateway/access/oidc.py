@@ -218,19 +218,19 @@ class IssuerKeys:
         Raises:
             UnavailableError: The keys are too old, and the issuer does not provide newer ones.
         """
-        matching_key = self._known(key_id)
+        matching_key = self._key_of(key_id)
         if self._must_ask(matching_key is not None):
             async with self._asking:
                 # Another task may have read the keys in the meantime.
-                matching_key = self._known(key_id)
+                matching_key = self._key_of(key_id)
                 if self._must_ask(matching_key is not None):
                     await self._ask()
-                    matching_key = self._known(key_id)
+                    matching_key = self._key_of(key_id)
         if self._age_s() > STALE_MAX_S:
             raise UnavailableError("the keys of the issuer cannot be read: try again")
         return matching_key
 
-    def _known(self, key_id: str) -> Any:
+    def _key_of(self, key_id: str) -> Any:
         if not key_id:
             return next(iter(self._keys.values())) if len(self._keys) == 1 else None
         return self._keys.get(key_id)

@@ -555,7 +555,7 @@ def test_no_text_of_a_caller_steers_the_terminal(capsys: pytest.CaptureFixture[s
     odd = "a\x1b]0;title\x07b\x9b31mc\u202ed\re"
     entry = api.AuditEntry(id="aud-1", at_s=1.0, caller=odd, action="POST", details=odd)
     session = Session(as_json=False)
-    session.show({}, lambda: render_audit([entry]))
+    session.show({}, lambda _: render_audit([entry]))
     session.say(odd)
     session.fail(ValueError(odd), "ValueError")
     printed = capsys.readouterr()

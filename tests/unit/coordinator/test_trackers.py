@@ -448,3 +448,35 @@ def test_every_tracker_loads_and_reads_in_time_that_does_not_grow_with_the_files
     sums._sizes = Watched(sums._sizes)  # to count what a read looks at
     assert sums.backlog_bytes({"f7": 3, "f9": 4}, ()) < before
     assert looked == ["f7", "f9"]
+    sums.add("more", 1)
+    assert sums.backlog_bytes({}, ()) == pytest.approx(before, rel=1e-3), "one file sums not anew"
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("size-tiered", {"mode": "seed"}),
+        ("size-tiered", {}),
+        *((name, {}) for name in ("ratio", "leveled", "time-window", "date-tiered", "none")),
+    ],
+)
+def test_a_file_that_is_removed_counts_no_more(name: str, options: dict[str, object]) -> None:
+    files = [
+        file(f"f{number}", size, time_max_s=DAY_S * (number // 4), time_min_s=0.0)
+        for number, size in enumerate((MIB, 2 * MIB, 3 * MIB, 40 * MIB, 5 * MIB, 6 * MIB, 0))
+    ]
+    outputs = (PartialOutput(size_bytes=MIB), PartialOutput(size_bytes=MIB, level=1))
+    work = WorkUnderWay(read_bytes={"f1": MIB, "f5": MIB}, outputs=outputs, now_s=3 * DAY_S)
+
+    def backlog(*kept: DataFile) -> float:
+        return tracker(name, list(kept), **options).backlog_bytes(work)
+
+    changed = tracker(name, files, **options)
+    for _ in range(2):
+        assert changed.backlog_bytes(work) == pytest.approx(backlog(*files))
+    for path in ("f0", "f4", "f5", "f6", "no such file"):
+        changed.remove(path)
+    assert changed.backlog_bytes(work) == pytest.approx(backlog(*files[1:4]))
+    for path in ("f1", "f2", "f3"):
+        changed.remove(path)
+    assert changed.backlog_bytes(work) == pytest.approx(backlog())
