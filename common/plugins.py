@@ -97,6 +97,7 @@ PLANNERS = ExtensionPoint(
         "size-tiered": "coordinator.plugins.planners.size_tiered:SizeTieredPlanner",
         "time-window": "coordinator.plugins.planners.time_window:TimeWindowPlanner",
         "time-chunk": "coordinator.plugins.planners.time_chunk:TimeChunkPlanner",
+        "unified": "coordinator.plugins.planners.unified:UnifiedPlanner",
     },
 )
 DEFAULT_PLANNER = "ratio"
@@ -137,6 +138,7 @@ TRACKERS = ExtensionPoint(
         "ratio": "coordinator.plugins.trackers:RatioTrackers",
         "size-tiered": "coordinator.plugins.trackers:SizeTieredTrackers",
         "time-window": "coordinator.plugins.trackers:TimeWindowTrackers",
+        "unified": "coordinator.plugins.planners.unified:UnifiedTrackers",
     },
 )
 CONTROLLERS = ExtensionPoint(

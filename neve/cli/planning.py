@@ -245,7 +245,7 @@ _Strategy = Annotated[
     typer.Option(
         help=(
             "With --files: `size-tiered` (default), `leveled`, `time-window`, `date-tiered`, "
-            "`ratio`, or the name of a plug-in."
+            "`ratio`, `unified`, or the name of a plug-in."
         )
     ),
 ]

@@ -296,9 +296,11 @@ VERBS: tuple[tuple[str, ...], ...] = (
     ("plan", "--files"),
     ("plan", "--planner", "size-tiered", "--files"),
     ("plan", "--planner", "leveled", "--files"),
+    ("plan", "--planner", "unified", "--files"),
     ("backlog", "--files"),
     ("backlog", "--strategy", "leveled", "--files"),
     ("backlog", "--strategy", "time-window", "--files"),
+    ("backlog", "--strategy", "unified", "--files"),
 )
 
 

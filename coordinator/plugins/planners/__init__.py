@@ -11,6 +11,7 @@ A planner plans one tablet at a time:
     time_window   merges the files of each time window into one, and drops expired files
     time_chunk    merges the files of each hour, day or week, and cuts files at its end
     leveled       keeps files in levels without overlap within a level
+    unified       merges files of a level of density where enough overlap; has its own tracker
 
     packing         bins, gain, cost, and keys that divide outputs; shared by planners
     segments        ranges of segments with cost and benefit; pauses and periods

@@ -585,7 +585,7 @@ def _plan_request(work: _Work) -> None:
         work.draft.leave(candidates, "waits for the running jobs of the request")
         return
     level = _level_for(total_bytes(candidates), work.options)
-    for files in _overlapping_sets(candidates):
+    for files in overlapping_sets(candidates):
         if len(files) == 1 and is_result(files[0], work.parameters):
             work.draft.leave(files, "is a result of the request, and overlaps no other file")
             continue
@@ -608,7 +608,7 @@ def _level_for(size_bytes: int, options: LeveledOptions) -> int:
     return next((level for level in levels if options.target_bytes(level) >= size_bytes), LEVEL_MAX)
 
 
-def _overlapping_sets(files: Sequence[DataFile]) -> list[list[DataFile]]:
+def overlapping_sets(files: Sequence[DataFile]) -> list[list[DataFile]]:
     """Group files into sets; overlapping files are in the same set."""
     sets: list[list[DataFile]] = []
     end = b""

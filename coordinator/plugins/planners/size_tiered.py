@@ -122,6 +122,7 @@ class PlanDraft:
         cuts: tuple[bytes, ...] = (),
         outputs_expected: int | None = None,
         action: JobAction = JobAction.REWRITE,
+        overlap: int | None = None,
     ) -> None:
         """Add a job; by default, a rewrite to one file.
 
@@ -132,6 +133,7 @@ class PlanDraft:
             cuts: Keys after which another output starts.
             outputs_expected: As in `PlannedJob`; None: derived from action and cuts.
             action: Action of the job; a drop has no outputs.
+            overlap: Number of files for the priority; None: all inputs.
         """
         parameters = self._parameters
         total = sum(file.size_bytes for file in files)
@@ -143,7 +145,7 @@ class PlanDraft:
                 priority=job_priority(
                     parameters.kind,
                     files_in_tablet=self.files_counted,
-                    files_in_job=len(files),
+                    files_in_job=len(files) if overlap is None else overlap,
                     file_limit=self._file_limit,
                 ),
                 reason=reason,

@@ -350,6 +350,21 @@ def _ask_at_expiry(work: _Work, files: Sequence[DataFile]) -> None:
             work.draft.ask_again(max(at_s, math.ceil(at_s / step_s) * step_s))
 
 
+def drop_expired(
+    parameters: PlanParameters, options: TimeWindowOptions, draft: PlanDraft
+) -> tuple[list[DataFile], Mapping[str, str]]:
+    """Plan the drop of files whose rows have all expired, for planners without windows.
+
+    Returns:
+        All other candidates, and path → why a file is not dropped although its rows have expired.
+    """
+    work = _Work(parameters, options, draft)
+    dropped = _drop_expired(work)
+    rest = [file for file in parameters.candidates if file.path not in dropped]
+    _ask_at_expiry(work, rest)
+    return rest, work.blocked
+
+
 def _drop_expired(work: _Work) -> set[str]:
     """Plan the drop of files whose rows have all expired; return their paths.
 

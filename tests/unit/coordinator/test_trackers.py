@@ -270,7 +270,9 @@ def test_a_planner_without_a_tracker_has_a_fixed_backlog() -> None:
 # ------------------------------------------------------------------------- Of every strategy, asked
 
 
-@pytest.mark.parametrize("name", ["size-tiered", "leveled", "time-window", "date-tiered", "ratio"])
+@pytest.mark.parametrize(
+    "name", ["size-tiered", "leveled", "time-window", "date-tiered", "ratio", "unified"]
+)
 def test_a_file_alone_owes_nothing_and_more_files_owe_more(name: str) -> None:
     def owed(count: int) -> float:
         files = [file(f"f{number:02}", GIB, time_max_s=5.0) for number in range(count)]
@@ -319,7 +321,7 @@ def test_files_of_all_sizes_owe_what_merges_of_four_rewrite_within_a_factor_of_t
     assert after == 0.0
 
 
-@pytest.mark.parametrize("name", ["size-tiered", "time-window", "ratio"])
+@pytest.mark.parametrize("name", ["size-tiered", "time-window", "ratio", "unified"])
 def test_a_table_owes_nothing_when_its_planner_wants_nothing(name: str) -> None:
     chance = Random(5)
     before, _, after = lived(name, sized([chance.randint(MIB, 500 * MIB) for _ in range(60)]))
@@ -359,7 +361,7 @@ def test_one_document_serves_all_strategies() -> None:
     assert {
         name for name in TRACKERS.names() if backlog_offline(document, name)["backlog"] > 0
     } == {
-        *("size-tiered", "leveled", "time-window", "date-tiered", "ratio"),
+        *("size-tiered", "leveled", "time-window", "date-tiered", "ratio", "unified"),
     }
 
 
@@ -457,7 +459,8 @@ def test_every_tracker_loads_and_reads_in_time_that_does_not_grow_with_the_files
     [
         ("size-tiered", {"mode": "seed"}),
         ("size-tiered", {}),
-        *((name, {}) for name in ("ratio", "leveled", "time-window", "date-tiered", "none")),
+        *((name, {}) for name in ("ratio", "leveled", "time-window", "date-tiered", "unified")),
+        ("none", {}),
     ],
 )
 def test_a_file_that_is_removed_counts_no_more(name: str, options: dict[str, object]) -> None:

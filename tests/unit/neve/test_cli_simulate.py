@@ -67,12 +67,13 @@ def test_results_are_written_to_files(neve: Shell, spec: str, tmp_path: Path) ->
 
 
 def test_planners_are_set_side_by_side(neve: Shell, spec: str) -> None:
-    words = ["--planner", "ratio", "--planner", "size-tiered", "--planner", "leveled"]
+    planners = ["ratio", "size-tiered", "leveled", "unified"]
+    words = [word for planner in planners for word in ("--planner", planner)]
     found = neve.json("simulate", spec, *words)["variants"]
 
-    assert [each["variant"] for each in found] == ["ratio", "size-tiered", "leveled"]
+    assert [each["variant"] for each in found] == planners
     assert len({each["arrived_bytes"] for each in found}) == 1, "the same files come to each"
-    assert len({each["write_amplification"] for each in found}) == 3
+    assert len({each["write_amplification"] for each in found}) == 4
 
 
 def test_processes_side_by_side_come_to_the_same(neve: Shell, spec: str) -> None:

@@ -107,6 +107,7 @@ def test_a_table_may_have_a_planner_of_its_own() -> None:
         ("leveled", {"key": ("k",)}, None),
         ("time-window", {"time_column": "at"}, None),
         ("size-tiered", {}, None),
+        ("unified", {}, None),
         ("", {}, None),
     ],
 )

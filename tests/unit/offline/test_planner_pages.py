@@ -19,6 +19,7 @@ from coordinator.plugins.planners.log_segment import LogSegmentOptions
 from coordinator.plugins.planners.size_tiered import TierOptions
 from coordinator.plugins.planners.time_chunk import TimeChunkOptions
 from coordinator.plugins.planners.time_window import TimeWindowOptions
+from coordinator.plugins.planners.unified import UnifiedOptions
 from scripts import chunk_picture, delta_picture
 from tests.support.shell import Shell
 
@@ -33,11 +34,13 @@ OPTIONS: dict[str, Any] = {
     "size-tiered": TierOptions,
     "time-window": TimeWindowOptions,
     "time-chunk": TimeChunkOptions,
+    "unified": UnifiedOptions,
 }
 SETTINGS = {
     "budgeted": ["--set", "budget=50MB"],
     "time-chunk": ["--set", "skip_offset=1h"],
     "time-window": ["--set", "window=1h"],
+    "unified": ["--set", "flush_size=10MB"],
 }
 
 
