@@ -204,6 +204,8 @@ class RunningAttempt:
     """Whether it recently had to wait for its grant."""
     quiet_s: float = 0.0
     """Time since its last progress."""
+    files: tuple[str, ...] = ()
+    """Paths of its inputs."""
 
 
 @readable_across_releases

@@ -93,6 +93,10 @@ number, no selector is called until one call has ended. Calls of built-in select
 their options are bounded, and the duration of a call depends on their length only."""
 
 
+KEPT_MAX = 1000
+"""Maximum number of kept answers; a request whose answer is not kept asks again."""
+
+
 class SelectorCalls:
     """Calls of installed selectors, each in a thread."""
 
@@ -106,6 +110,8 @@ class SelectorCalls:
         self._answer_max_s = answer_max_s
         self._threads = self._fresh_threads()
         self._unended: list[Event] = []
+        self._kept: dict[str, tuple[str, Chosen]] = {}
+        """Request → digest and answer, oldest first."""
         self.calls = 0
         self.failures = 0
 
@@ -183,6 +189,23 @@ class SelectorCalls:
         finally:
             ended.set()
 
+    def keep(self, request: str, digest: str, chosen: Chosen) -> None:
+        """Keep the answer that caused a request, so that the request does not ask again.
+
+        Args:
+            request: Id of the request.
+            digest: `selector_hash` of tablet, table and selector at the time of the answer.
+            chosen: The answer.
+        """
+        self._kept[request] = (digest, chosen)
+        if len(self._kept) > KEPT_MAX:
+            del self._kept[next(iter(self._kept))]
+
+    def take_kept(self, request: str, digest: str) -> Chosen | None:
+        """Return the kept answer of a request, once, if it is about the same files and settings."""
+        kept_digest, chosen = self._kept.pop(request, ("", None))
+        return chosen if kept_digest == digest else None
+
     def _fresh_threads(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(SELECTORS_AT_ONCE, thread_name_prefix="selector")
 
@@ -249,6 +272,7 @@ class AutomaticRequests:
             return
         request = automatic_request(tablet, table, spec, chosen, now_s)
         if request is not None:
+            self._selectors.keep(request.id, selector_hash(tablet, table, spec), chosen)
             outcome = await self._context.apply_or_unknown(SubmitRequest(request=request))
             if not isinstance(outcome, Applied):
                 self._log("automatic request not made", tablet, cause=outcome.reason)
@@ -398,10 +422,13 @@ class RequestSteps:
         shown = matching_files(request, table, tablet, shown_files(request, tablet))
         if not shown:
             return PluginAnswers(chosen=Chosen(reason="a rewrite would not change any file"))
+        selectors, spec = self._policies.selectors, request.selector
+        if request.automatic and shown == closed_files(tablet):
+            kept = selectors.take_kept(request.id, selector_hash(tablet, table, spec))
+            if kept is not None:
+                return PluginAnswers(chosen=kept)
         try:
-            chosen = await self._policies.selectors.choose(
-                request.selector, table, tablet.id, shown, now_s
-            )
+            chosen = await selectors.choose(spec, table, tablet.id, shown, now_s)
         except CompactionError as error:
             return PluginAnswers(problem=str(error))
         return PluginAnswers(chosen=chosen)

@@ -350,6 +350,7 @@ def _running_attempt(cluster: ClusterState, attempt: Attempt, now_s: float) -> R
         reason=attempt.reason,
         throttled=holder is not None and holder.throttled,
         quiet_s=_quiet_s(attempt, now_s),
+        files=attempt.inputs,
     )
 
 
@@ -397,6 +398,7 @@ def explain_tablet(cluster: ClusterState, tablet: TabletId, now_s: float) -> api
         left={} if last_plan is None else dict(last_plan.left),
         queued=tuple(job.id for job in queued),
         running=tuple(attempt.id for attempt in cluster.attempts.of_tablet(tablet)),
+        inputs={attempt.id: attempt.inputs for attempt in cluster.attempts.of_tablet(tablet)},
     )
 
 

@@ -29,6 +29,8 @@ class Job:
     waited_s: float = 0.0
     quiet_s: float = 0.0
     """Seconds since the job last made progress."""
+    files: tuple[str, ...] = ()
+    """Paths of its inputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

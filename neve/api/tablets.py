@@ -77,7 +77,10 @@ class LiveBytes:
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Explanation of a tablet's state. `left`: path → why no job takes the file."""
+    """Explanation of a tablet's state. `left`: path → why no job takes the file.
+
+    `inputs`: attempt of a running job → paths of its inputs.
+    """
 
     tablet: str
     table: str
@@ -85,6 +88,7 @@ class Explanation:
     left: dict[str, str] = field(default_factory=dict)
     queued: tuple[str, ...] = ()
     running: tuple[str, ...] = ()
+    inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,6 @@ from neve.cli.session import (
     Panel,
     Session,
     Watch,
-    WholeIds,
     verb,
 )
 
@@ -35,7 +34,8 @@ QUIET_MIN_S = 5.0
 def render_jobs(
     running: Sequence[api.Job], now_s: float, keys: TabletKeys, *, verbose: bool = False
 ) -> RenderableType:
-    """Render a list of running jobs; `verbose` prints whole ids."""
+    """Render a list of running jobs; `verbose` prints whole ids and the inputs of each job."""
+    inputs = [("INPUTS", "")] if verbose else []
     return grid(
         [
             ("ATTEMPT", WHOLE),
@@ -47,6 +47,7 @@ def render_jobs(
             ("COMPACTOR", ""),
             ("SINCE", RIGHT),
             ("STATE", ""),
+            *inputs,
         ],
         [
             (
@@ -59,6 +60,7 @@ def render_jobs(
                 job.compactor,
                 format_duration(max(now_s - job.since_s, 0)),
                 _job_state(job),
+                *((" ".join(job.files),) if verbose else ()),
             )
             for job in running
         ],
@@ -134,7 +136,13 @@ def _job_state(job: api.Job) -> str:
 
 
 @verb("jobs", Panel.SEE, "neve jobs")
-def jobs(session: Session, *, verbose: WholeIds = False) -> None:
+def jobs(
+    session: Session,
+    *,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Show whole ids, and the names of the inputs.")
+    ] = False,
+) -> None:
     """List the running jobs."""
     now_s = SystemClock().now_s()
     session.show(

@@ -46,6 +46,11 @@ def render_explanations(
         where = shortened(keys(explanation.table, explanation.tablet))
         parts += [f"{explanation.table}, tablet {where} (id {explanation.tablet})"]
         parts += [f"  {sentence}" for sentence in explanation.sentences]
+        if verbose:
+            parts += [
+                f"  attempt {attempt} compacts {', '.join(files)}"
+                for attempt, files in explanation.inputs.items()
+            ]
         if explanation.left:
             parts.append(Padding(reasons(explanation.left, verbose=verbose), (0, 0, 0, 2)))
     return lines(*(parts or ["none"]))

@@ -48,6 +48,7 @@ def job_view(running: RunningAttempt) -> api.Job:
         moved_bytes=0 if progress is None else progress.moved_bytes,
         waited_s=0.0 if progress is None else progress.waited_s,
         quiet_s=running.quiet_s,
+        files=running.files,
     )
 
 

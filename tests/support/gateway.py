@@ -132,6 +132,7 @@ class FakeCoordinator:
             table="events",
             sentences=("nothing to do: 2 files, none of them small enough to merge",),
             left={"a.parquet": "larger than all others together"},
+            inputs={"att-1": ("b.parquet", "c.parquet")},
         )
 
     async def story(self, table: str, tablet: str) -> TabletStory:
@@ -352,6 +353,7 @@ RUNNING = RunningAttempt(
     since_s=STARTED_S + 50.0,
     progress=AttemptProgress(attempt="att-1", state="rewriting", fraction=0.5),
     reason="3 files of similar size",
+    files=("a.parquet", "b.parquet", "c.parquet"),
 )
 
 

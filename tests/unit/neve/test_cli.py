@@ -139,10 +139,18 @@ def test_backlogs_are_shown_by_table_tablet_and_time(neve: Shell, folder: Path) 
 def test_status_jobs_queue_and_plan_show_the_work(neve: Shell, folder: Path) -> None:
     neve.run("status", says="default 1 4.0 KiB")
     neve.run("jobs", says="att-1 events")
+    neve.run("jobs", "--verbose", says="a.parquet b.parquet c.parquet")
+    (running,) = neve.json("jobs")
+    assert (running["inputs"], running["files"]) == (3, ["a.parquet", "b.parquet", "c.parquet"])
     neve.run("job", "cancel", "att-1", says="cancelling att-1")
     neve.run("queue", "--group", "default", says="2 files of similar size")
     neve.run("plan", "events", says="none")
     neve.run("explain", "events", "last", says="nothing to do")
+    inputs = "attempt att-1 compacts b.parquet, c.parquet"
+    neve.run("explain", "events", "last", "--verbose", says=inputs)
+    assert neve.json("explain", "events", "last")[0]["inputs"] == {
+        "att-1": ["b.parquet", "c.parquet"]
+    }
     neve.run("explain", "events", "last", "--history", says="job-1 failed on local-1: InputError")
     neve.run("explain", "events", "--history", code=2, says="--history needs a tablet")
     told = neve.json("explain", "events", "last", "--history")

@@ -14,6 +14,7 @@ from common.model.tablet import PLUS_INFINITY, TabletId
 from common.spi.planner import Chosen, SelectorParameters
 from coordinator.core.requests import must_ask_selector, table_selector
 from coordinator.plugins.selectors import ByName
+from coordinator.requests import KEPT_MAX, SelectorCalls
 from tests.support.request_shell import TABLE, Cluster, Shell, run, until
 
 pytestmark = pytest.mark.unit
@@ -21,19 +22,23 @@ pytestmark = pytest.mark.unit
 PATTERN = "only this test asks for it"
 SETTINGS = TableSettings(selector="name", selector_options={"pattern": PATTERN}, ratio=50)
 WITH_SELECTOR = replace(TABLE, settings=SETTINGS)
+POSITIVE = f"{PATTERN}: all files"
 OTHERS = replace(SETTINGS, selector_options={"pattern": f"{PATTERN}, too"})
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many files the selector was shown, call by call; it chooses none."""
+    """How many files the selector was shown, call by call; only `POSITIVE` chooses any."""
     noted: list[int] = []
     select = ByName.select
 
     def and_note(self: ByName, parameters: SelectorParameters) -> Chosen:
         if parameters.options["pattern"].startswith(PATTERN):
             noted.append(len(parameters.files))
-        return select(self, parameters)
+        chosen = select(self, parameters)
+        if parameters.options["pattern"] == POSITIVE:
+            chosen = Chosen(files=tuple(file.path for file in parameters.files), reason="all")
+        return chosen
 
     monkeypatch.setattr(ByName, "select", and_note)
     return noted
@@ -89,3 +94,39 @@ def test_a_selector_is_called_when_files_or_settings_changed(calls: list[int]) -
         return len(calls) >= times
 
     run(story())
+
+
+def test_a_positive_answer_calls_the_selector_once_and_new_files_again(calls: list[int]) -> None:
+    """The request takes the answer that caused it, unless the tablet has changed since."""
+
+    async def story() -> None:
+        cluster = Cluster()
+        positive = replace(SETTINGS, selector_options={"pattern": POSITIVE})
+        await cluster.create(replace(TABLE, settings=positive), splits=())
+        await cluster.add(PLUS_INFINITY, "a", "b")
+        async with cluster.coordinator() as it:
+            await until(cluster.selected)
+            assert calls == [2]
+            (request,) = await cluster.store.requests("t1")
+            assert request.automatic
+            await it.finish(request.id)
+            await until(lambda: again(2))
+            assert calls == [2, 1], "it is called for what the request has written"
+
+    async def again(times: int) -> bool:
+        return len(calls) >= times
+
+    run(story())
+
+
+def test_a_kept_answer_is_for_the_same_files_and_taken_once() -> None:
+    selectors = SelectorCalls()
+    chosen = Chosen(files=("a",), reason="it fits")
+    selectors.keep("r1", "digest", chosen)
+    assert selectors.take_kept("r1", "another") is None
+    assert selectors.take_kept("r1", "digest") is None
+    for number in range(KEPT_MAX + 1):
+        selectors.keep(f"r{number}", "digest", chosen)
+    assert selectors.take_kept("r0", "digest") is None
+    assert selectors.take_kept("r1", "digest") == chosen
+    assert selectors.take_kept("r1", "digest") is None
