@@ -25,7 +25,8 @@ Differences from Cassandra:
 * Every bucket that is due gets a job at once, because jobs run on many machines. The job with the
   largest overlap gets the highest priority, and the lowest level comes first.
 * A row wins by its version. A job with fewer files than its bucket may therefore take any of them;
-  it takes the files with the oldest rows.
+  it takes the files with the oldest rows. A wide file that overlaps more files than one job accepts
+  is cut where some of these end.
 * Files of a table without a key, and files with unknown keys, overlap every other file. Without a
   key, outputs are not cut.
 * Files whose rows have all expired are dropped by jobs of their own, without being read.
@@ -35,7 +36,7 @@ other. The number of files at a key never grows, and falls where the inputs over
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from math import floor, inf, log2
 
@@ -66,6 +67,8 @@ _NAME = "planner unified"
 FAN_OUT_MAX = 100
 SECTIONS_MAX = 1024
 """Maximum number of sections of a tablet."""
+LARGEST_MAX = 256
+"""Number of files, the largest of a tablet, whose keys decide where sections end."""
 
 # ------------------------------------------------------------------------------------------ Options
 
@@ -248,21 +251,6 @@ def levels_of(pieces: Iterable[Piece], options: UnifiedOptions) -> list[DensityL
     return levels
 
 
-def overlap_sets(pieces: Iterable[Piece]) -> list[tuple[Piece, ...]]:
-    """Return the maximal sets of files that have a key in common, in the order of keys."""
-    sets: list[tuple[Piece, ...]] = []
-    active: dict[int, Piece] = {}
-    ends: list[tuple[bytes, int]] = []
-    for number, piece in enumerate(sorted(pieces, key=_by_key)):
-        if ends and ends[0][0] < piece.low:
-            sets.append(tuple(active.values()))
-        while ends and ends[0][0] < piece.low:
-            del active[heappop(ends)[1]]
-        active[number] = piece
-        heappush(ends, (piece.high, number))
-    return [*sets, tuple(active.values())] if active else sets
-
-
 def _by_key(piece: Piece) -> tuple[bytes, bytes, str]:
     return piece.low, piece.high, piece.files[0].path
 
@@ -273,29 +261,42 @@ class Bucket:
 
     pieces: tuple[Piece, ...]
     most: tuple[Piece, ...]
-    """The largest overlap set."""
+    """The largest overlap set: files with a key in common."""
 
 
 def buckets_of(pieces: Iterable[Piece]) -> list[Bucket]:
-    """Return the buckets of a level, in the order of keys."""
-    buckets: list[Bucket] = []
-    end = b""
-    for set_ in overlap_sets(pieces):
-        if buckets and min(piece.low for piece in set_) <= end:
-            last = buckets[-1]
-            whole = tuple(dict.fromkeys((*last.pieces, *set_)))
-            most = set_ if len(set_) > len(last.most) else last.most
-            buckets[-1] = Bucket(whole, most)
-        else:
-            buckets.append(Bucket(set_, set_))
-            end = b""
-        end = max(end, *(piece.high for piece in set_))
+    """Return the buckets of some files, in the order of keys."""
+    buckets, members, most = list[Bucket](), list[Piece](), tuple[Piece, ...]()
+    active: dict[int, Piece] = {}
+    ends: list[tuple[bytes, int]] = []
+    for number, piece in enumerate(sorted(pieces, key=_by_key)):
+        if ends and ends[0][0] < piece.low and len(active) > len(most):
+            most = tuple(active.values())
+        while ends and ends[0][0] < piece.low:
+            del active[heappop(ends)[1]]
+        if members and not active:
+            buckets.append(Bucket(tuple(members), most))
+            members, most = [], ()
+        members.append(piece)
+        active[number] = piece
+        heappush(ends, (piece.high, number))
+    if members:
+        most = max(most, tuple(active.values()), key=len)
+        buckets.append(Bucket(tuple(members), most))
     return buckets
 
 
-def merges_of(
-    bucket: Bucket, threshold: int, width: int, cap_bytes: float = inf
-) -> list[tuple[Piece, ...]]:
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Files that one job merges."""
+
+    pieces: tuple[Piece, ...]
+    ends: tuple[tuple[float, bytes], ...] = ()
+    """Ends of files of the bucket at which outputs are cut, so that each overlaps few files: share
+    of the tablet's bytes below, and key. Empty: outputs are cut at sections."""
+
+
+def merges_of(bucket: Bucket, threshold: int, width: int, cap_bytes: float = inf) -> list[Merge]:
     """Return the merges of a bucket that are due: the whole bucket, if it fits into one job.
 
     Otherwise its largest overlap set is merged in parts, the files with the oldest rows first.
@@ -304,8 +305,8 @@ def merges_of(
         return []
     size_bytes = sum(piece.size_bytes for piece in bucket.pieces)
     if len(bucket.pieces) <= width and size_bytes <= cap_bytes:
-        return [bucket.pieces]
-    merges: list[tuple[Piece, ...]] = []
+        return [Merge(bucket.pieces)]
+    merges: list[Merge] = []
     rest = sorted(bucket.most, key=_by_age)
     while len(rest) >= threshold:
         part, part_bytes = list[Piece](), 0
@@ -316,9 +317,31 @@ def merges_of(
             part.append(piece)
         if len(part) < threshold:
             break
-        merges.append(tuple(part))
+        whole_set = len(part) == len(bucket.most) < len(bucket.pieces)
+        merges.append(Merge(tuple(part), _ends_within(bucket, width) if whole_set else ()))
         rest = rest[len(part) :]
     return merges
+
+
+def _ends_within(bucket: Bucket, width: int) -> tuple[tuple[float, bytes], ...]:
+    """Return where to cut a merge of the largest overlap set, because its bucket is too wide.
+
+    Each output then overlaps about half as many files as one job accepts. Ends that are close to
+    each other count once, because tiny outputs would gain nothing.
+    """
+    whole = merged(bucket.most)
+    ends = sorted(
+        (piece.end, piece.high) for piece in bucket.pieces if whole.low <= piece.high < whole.high
+    )
+    step = max(1, (width - 1) // 2)
+    gap = (whole.end - whole.start) * step / (4 * len(bucket.pieces))
+    chosen: list[tuple[float, bytes]] = []
+    last = whole.start
+    for end, high in ends[step - 1 :: step]:
+        if gap > 0 and end - last >= gap and whole.end - end >= gap:
+            chosen.append((end, high))
+            last = end
+    return tuple(chosen[: OUTPUTS_MAX - 1])
 
 
 def _by_age(piece: Piece) -> tuple[bytes, float, str]:
@@ -375,7 +398,7 @@ class UnifiedPlanner:
         draft = PlanDraft(parameters, options.file_limit)
         pieces = pieces_of(parameters.files.values(), keyed=parameters.keyed)
         # A reader of one key opens at most this number of files.
-        depth = max((len(set_) for set_ in overlap_sets(pieces)), default=0)
+        depth = max((len(bucket.most) for bucket in buckets_of(pieces)), default=0)
         draft.files_counted = depth
         work = _Work(parameters, options, draft)
         if parameters.kind is Kind.USER:
@@ -413,7 +436,7 @@ class _Work:
         if count == 1 or not parameters.keyed:
             return ()
         if count not in self.boundaries:
-            files = [*parameters.files.values()]
+            files = by_size(parameters.files.values())[-LARGEST_MAX:]
             self.boundaries[count] = cut_keys(files, count, parameters.key_types)
         low, high = span_of(output.files)
         cuts = [cut for cut in self.boundaries[count] if low <= cut < high]
@@ -423,7 +446,7 @@ class _Work:
 def _plan_levels(work: _Work, pieces: Sequence[Piece]) -> None:
     """Plan the merges of all buckets that are due, the largest overlap first."""
     options, cap = work.options, capacity_bytes(work.parameters)
-    due: list[tuple[int, int, tuple[Piece, ...], str]] = []
+    due: list[tuple[int, int, Merge, str]] = []
     for level in levels_of(pieces, options):
         threshold = level.threshold(options)
         for bucket in buckets_of(level.pieces):
@@ -438,12 +461,12 @@ def _plan_levels(work: _Work, pieces: Sequence[Piece]) -> None:
                 for merge in merges_of(bucket, threshold, options.width, cap)
             ]
     for overlap, _, merge, where in sorted(due, key=lambda job: (-job[0], job[1])):
-        output = merged(merge)
-        files, size = format_count(len(merge), "file"), format_bytes(output.size_bytes)
+        output = merged(merge.pieces)
+        files, size = format_count(len(merge.pieces), "file"), format_bytes(output.size_bytes)
         work.draft.add_job(
             output.files,
             f"{where}: {files} of {size} are merged",
-            cuts=work.cuts(output),
+            cuts=tuple(key for _, key in merge.ends) or work.cuts(output),
             overlap=overlap,
         )
 
@@ -499,8 +522,9 @@ def _plan_request(work: _Work, pieces: Sequence[Piece]) -> None:
 #
 # A round performs all merges that are due. Each output is assumed to be as large as its inputs
 # together, and to cover their key range, so it counts in the level of its density in the next
-# round. Shares of the tablet stay as they are. Bytes that running jobs have read of files in the
-# first round are subtracted. At rest no bucket is due, and the backlog is 0.
+# round; where a job is cut at ends of files, its outputs are cut, too. Shares of the tablet stay as
+# they are. Bytes that running jobs have read of files in the first round are subtracted. At rest no
+# bucket is due, and the backlog is 0.
 
 
 class UnifiedTracker:
@@ -548,12 +572,33 @@ class UnifiedTracker:
             ]
             if not merges:
                 return owed_bytes, due
-            outputs = [merged(merge) for merge in merges]
+            inputs = [piece for merge in merges for piece in merge.pieces]
             if not owed_bytes:
-                due = frozenset(file.path for output in outputs for file in output.files)
-            owed_bytes += sum(output.size_bytes for output in outputs)
-            taken = {id(piece) for merge in merges for piece in merge}
-            pieces = [piece for piece in pieces if id(piece) not in taken] + outputs
+                due = frozenset(file.path for piece in inputs for file in piece.files)
+            owed_bytes += sum(piece.size_bytes for piece in inputs)
+            taken = {id(piece) for piece in inputs}
+            pieces = [piece for piece in pieces if id(piece) not in taken]
+            pieces += [output for merge in merges for output in _projected(merge)]
+
+
+def _projected(merge: Merge) -> list[Piece]:
+    """Return the outputs of a merge if no row is dropped; rows are spread evenly in each input."""
+    whole = merged(merge.pieces)
+    start, low, left_bytes, outputs = whole.start, whole.low, whole.size_bytes, list[Piece]()
+    for end, high in merge.ends:
+        size_bytes = int(sum(_bytes_between(piece, start, end) for piece in merge.pieces))
+        outputs.append(
+            replace(whole, size_bytes=size_bytes, low=low, high=high, start=start, end=end)
+        )
+        start, low, left_bytes = end, high + b"\0", left_bytes - size_bytes
+    return [*outputs, replace(whole, size_bytes=left_bytes, low=low, start=start)]
+
+
+def _bytes_between(piece: Piece, start: float, end: float) -> float:
+    if piece.end <= piece.start:
+        return piece.size_bytes if start <= piece.start < end else 0.0
+    shared = min(piece.end, end) - max(piece.start, start)
+    return piece.size_bytes * max(0.0, shared) / (piece.end - piece.start)
 
 
 class UnifiedTrackers:

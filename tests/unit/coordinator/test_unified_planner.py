@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,10 +21,10 @@ from coordinator.plugins.planners.unified import (
     Piece,
     UnifiedOptions,
     UnifiedPlanner,
+    UnifiedTrackers,
     buckets_of,
     fan_out_of,
     levels_of,
-    overlap_sets,
     pieces_of,
     scaling_of,
     section_count,
@@ -71,15 +71,20 @@ def test_a_scaling_parameter_is_a_fan_out_and_a_threshold(
     assert (fan_out_of(w), threshold_of(w)) == (fan_out, threshold)
 
 
-def test_overlap_sets_are_those_of_the_example() -> None:
-    """Four files cover 0-3, 2-7, 6-9 and 1-8: there are two sets, and one bucket."""
+def test_a_bucket_and_its_overlap_are_those_of_the_example() -> None:
+    """Four files cover 0-3, 2-7, 6-9 and 1-8: PQS and QRS overlap, in one bucket."""
     spans = {"P": (0, 3), "Q": (2, 7), "R": (6, 9), "S": (1, 8)}
-    pieces = pieces_of(file(name, 100, *span) for name, span in spans.items())
-    assert names(overlap_sets(pieces)) == ["PQS", "QRS"]
-    (bucket,) = buckets_of(pieces)
+    (bucket,) = buckets_of(pieces_of(file(name, 100, *span) for name, span in spans.items()))
     assert names([bucket.pieces, bucket.most]) == ["PQRS", "PQS"]
-    apart = pieces_of([file("A", 100, 0, 3), file("B", 100, 4, 7)])
-    assert [names([bucket.pieces]) for bucket in buckets_of(apart)] == [["A"], ["B"]]
+    later = {"P": (0, 1), "Q": (2, 7), "R": (6, 9), "S": (1, 8)}
+    (bucket,) = buckets_of(pieces_of(file(name, 100, *span) for name, span in later.items()))
+    assert names([bucket.pieces, bucket.most]) == ["PQRS", "QRS"]
+    apart = pieces_of([file("P", 100, 0, 3), file("Q", 100, 4, 7)])
+    assert [names([bucket.pieces]) for bucket in buckets_of(apart)] == [["P"], ["Q"]]
+
+
+def overlap_of(files: Iterable[DataFile]) -> int:
+    return max(len(bucket.most) for bucket in buckets_of(pieces_of(files)))
 
 
 @pytest.mark.parametrize(
@@ -233,7 +238,7 @@ def test_sections_bound_files_and_readers_and_not_the_cost() -> None:
               max_files=200),
         jobs_max=400,
     )  # fmt: skip
-    assert max(map(len, overlap_sets(pieces_of(life.files.values())))) <= depth
+    assert overlap_of(life.files.values()) <= depth
 
 
 # ---------------------------------------------------------------------------------------- Decisions
@@ -282,6 +287,25 @@ def test_a_bucket_of_too_many_files_is_merged_in_parts_oldest_rows_first() -> No
     assert set(jobs[0].files) == {f"f{at:02}" for at in range(13, 23)}
     narrow = plan(files, {**FLUSHES, "max_files_to_compact": 6}, max_files=10).jobs
     assert [len(job.files) for job in narrow] == [6, 6, 6, 5]
+
+
+def test_a_wide_file_that_overlaps_too_many_is_cut_where_they_end() -> None:
+    """It is written twice, and one other file; otherwise it would grow from job to job."""
+    narrow = [file(f"n{at:02}", 6000, at * 50, at * 50 + 49) for at in range(20)]
+    wide = file("wide", 100_000, 0, 999, version_min=b"1")
+    options = {"scaling_parameters": "L10", "flush_size": 1000, "file_growth": 0}
+    (job,) = plan([*narrow, wide], options, max_files=10).jobs
+    assert (len(job.files), job.outputs_expected) == (2, 5)
+    assert list(job.cuts) == [narrow[at].key_max for at in (3, 7, 11, 15)]
+    given = asked([*narrow, wide], options, max_files=10)
+    life = live("unified", UnifiedPlanner(), given, jobs_max=40)
+    whole = sum(each.size_bytes for each in given.files.values())
+    assert life.rewritten_bytes <= whole + 106_000
+    assert overlap_of(life.files.values()) == 1
+    made = UnifiedTrackers().tracker(given.settings, options)
+    for each in given.files.values():
+        made.add(each)
+    assert made.backlog_bytes(WorkUnderWay()) == pytest.approx(life.rewritten_bytes, rel=0.1)
 
 
 def test_a_table_without_a_key_has_one_output_per_job() -> None:

@@ -63,6 +63,17 @@ def test_a_table_from_birth_to_death(neve: Shell, folder: Path) -> None:
     neve.run("table", "describe", "events", says="tablets 2")
     neve.run("table", "set", "events", "ratio=2.5", "target=64M", says="target_bytes 512MB → 64MB")
     assert neve.json("table", "describe", "events")["settings"]["ratio"] == 2.5
+    options = "planner_options=scaling_parameters=T4 L10"
+    neve.run(
+        "table",
+        "set",
+        "events",
+        "planner=unified",
+        options,
+        says="→ {'scaling_parameters': 'T4 L10'}",
+    )
+    wrong = "planner_options=scaling_parameters=T4 L1"
+    neve.run("table", "set", "events", wrong, code=2, says="scaling_parameters is 'T4 L1'")
     neve.run("table", "tablets", "events", says="after [100] to +inf")
     neve.run("explain", "events", says="events, tablet to [100] (id 01800")
     neve.run("table", "files", "events", says="none")
