@@ -56,6 +56,16 @@ class Interval:
     size_bytes: int
     """Total size of these files."""
     table: str = ""
+    index: int = 0
+    """Position in the timeline; the interval that starts where this one ends has the next index."""
+    previous: int | None = None
+    """Index of the nearest earlier interval with files; null: there is none."""
+    next: int | None = None
+    """Index of the nearest later interval with files; null: there is none."""
+    overlaps_previous: bool = False
+    """Whether a file of the interval also has rows in the interval before it."""
+    overlaps_next: bool = False
+    """Whether a file of the interval also has rows in the interval after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -446,6 +446,7 @@ def serving(
     watch_s: float = 0.1,
     storage: Storage | None = None,
     access: Mapping[str, object] = {},
+    plan: Callable[[Tablet, Table, float], TabletPlan] | None = None,
     **gateway: object,
 ) -> Iterator[Gateway]:
     """Serve the application until the block ends.
@@ -456,6 +457,7 @@ def serving(
         watch_s: How often it looks whether the store answers, beside all calls.
         storage: That of this machine if left out.
         access: Settings of the section of that name.
+        plan: Plans a tablet; `plan_all` if left out.
         gateway: Settings of the section of that name.
     """
     store = store or MemoryStore(SystemClock())
@@ -469,6 +471,8 @@ def serving(
         watch_s,
         storage or Storage(),
     )
+    if plan is not None:
+        services = replace(services, plan=plan)
     server = server_of(services)
     loops: list[asyncio.AbstractEventLoop] = []
 

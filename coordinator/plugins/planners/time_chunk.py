@@ -605,8 +605,9 @@ def _intervals(
         for job in work.parameters.running
         for segment in (_segment(file, work.options) for file in job.files)
     )
+    numbers = [None, *(chunk.index for chunk, _ in work.chunks), None]
     intervals: list[PlannedInterval] = []
-    for chunk, allowed in work.chunks[-INTERVALS_MAX:]:
+    for at, (chunk, allowed) in list(enumerate(work.chunks, 1))[-INTERVALS_MAX:]:
         state, reason = _state_of(work, chunk, allowed, running)
         if state is IntervalState.PENDING:
             paths = [segment.id for segment in allowed.segments]
@@ -620,6 +621,11 @@ def _intervals(
                 reason=reason,
                 files=len(chunk.segments),
                 size_bytes=sum(segment.size for segment in chunk.segments),
+                index=chunk.index,
+                previous=numbers[at - 1],
+                next=numbers[at + 1],
+                overlaps_previous=chunk.prior,
+                overlaps_next=chunk.later,
             )
         )
     return tuple(intervals)

@@ -300,6 +300,32 @@ def test_heat_and_statistics_of_a_document_reach_the_planner() -> None:
     assert plan_offline(known, "delta", {"columns": "price"})["jobs"]
 
 
+HOURS: dict[str, Any] = {"skip_offset": 0, "granularity": "1h", "origin": "1h"}
+
+
+def timed(path: str, start_h: float, end_h: float, **given: Any) -> dict[str, Any]:
+    """Return a file of 10 MB with rows from an hour to the last second before another."""
+    times = {"time_min": 3600 * start_h, "time_max": 3600 * end_h - 1}
+    return {"path": path, "size": "10MB", "rows": 10, **times, **given}
+
+
+def by_hours(*files: dict[str, Any], **given: Any) -> dict[str, Any]:
+    document = {"files": [*files], "keyed": False, "now": 10**6, **given}
+    return plan_offline(document, "time-chunk", HOURS)
+
+
+def test_each_interval_has_its_place_its_neighbours_and_what_it_shares_with_them() -> None:
+    found = by_hours(timed("c", 9, 10), timed("a", 1, 2), timed("b", 1.5, 4), timed("z", 0, 1))
+    names = ("start_s", "index", "previous", "next", "overlaps_previous", "overlaps_next")
+    assert [tuple(interval[name] for name in names) for interval in found["intervals"]] == [
+        (0, -1, None, 0, False, False),
+        (3600, 0, -1, 1, False, True),
+        (7200, 1, 0, 2, True, True),
+        (10800, 2, 1, 8, True, False),
+        (32400, 8, 2, None, False, False),
+    ]
+
+
 def test_jobs_that_do_not_fit_into_the_free_space_are_left_with_the_reason() -> None:
     document = {"files": FOUR, "free_bytes": 69, "table": {"keep_free": 30}}
     found = plan_offline(document)
