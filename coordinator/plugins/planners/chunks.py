@@ -203,6 +203,8 @@ class Score:
     state: ChunkState
     priority: float = 0.0
     """Priority of `COMPACT`: 0 to 1, larger first."""
+    rule: str = ""
+    """Text of the rule, if it comes from an option."""
 
     def __post_init__(self) -> None:
         """Reject an invalid priority.

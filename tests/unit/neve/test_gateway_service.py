@@ -426,6 +426,28 @@ def test_the_plan_of_a_table_has_each_intervals_place_and_neighbours(
     ] == [(0, None, 1, False, True), (1, 0, 5, True, False), (5, 1, None, False, False)]
 
 
+def test_rules_of_a_table_decide_its_plan(planning: Client, tmp_path: Path) -> None:
+    create_hours(planning, "ruled", tmp_path)
+    assert [len(job.files) for job in planning.plan("ruled").jobs] == [2]
+
+    def set_rules(rules: str) -> None:
+        options = f"granularity=1h,skip_offset=0,rules={rules}"
+        planning.set("ruled", settings={"planner_options": options})
+
+    set_rules("stable if files = 2; compact 0.9 if files = 1 and overlap = no")
+    plan = planning.plan("ruled")
+    assert [(len(job.files), job.reason.partition("(")[2]) for job in plan.jobs] == [
+        (1, "rule 'compact 0.9 if files = 1 and overlap = no')")
+    ]
+    assert [why.partition(": ")[2] for why in plan.left.values()] == [
+        "rule 'stable if files = 2'"
+    ] * 2
+    with pytest.raises(
+        CallerError, match="option rules: 'stable if file = 2': measure 'file' is unk"
+    ):
+        set_rules("stable if file = 2")
+
+
 def test_a_table_is_not_at_rest_while_its_only_job_runs(
     gateway: Gateway, client: Client, tmp_path: Path
 ) -> None:
