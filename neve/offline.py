@@ -421,10 +421,10 @@ def plan_offline(
     """Return the jobs of a planner, and why it leaves the other files.
 
     Args:
-        document: The tablet: `table`, `kind`, `files` or `chunks`, `candidates`, `running`, `groups`,
-            `keyed` (true), `now` (seconds since the epoch; the current time if omitted), `heat`,
-            `free_bytes`, `statistics`. A list of files in the format of `neve table files --json`
-            is also accepted.
+        document: The tablet: `table`, `kind`, `files` or `chunks`, `candidates`, `running`,
+            `groups`, `keyed` (true), `now` (seconds since the epoch; the current time if omitted),
+            `heat`, `free_bytes`, `statistics`. A list of files in the format of `neve table files
+            --json` is also accepted.
         planner: Name of the planner; None: `ratio`.
         overrides: Settings that override those in `table`; values may be texts.
         tablet: Use only files of this tablet, if there are files of several tablets.
