@@ -157,7 +157,11 @@ def test_backlogs_are_shown_by_table_tablet_and_time(neve: Shell, folder: Path) 
     assert [each["size_bytes"] for each in neve.json("backlog", "events", "--history")] == [90, 0]
     neve.run("backlog", "events", "--tablets", says="90 B default ratio")
     neve.run("backlog", "--tablets", code=2, says="--tablets needs the name of a table")
-    neve.run("backlog", "events", "--tablets", "--history", code=2, says="excludes --files and")
+    neve.run("backlog", "events", "--tablets", "--history", says="45 B ████████████████████")
+    (recorded,) = neve.json("backlog", "events", "--tablets", "--history", "--count", "3")
+    assert recorded["tablet"] == "last"
+    assert [each["size_bytes"] for each in recorded["history"]] == [90, 45]
+    neve.run("backlog", "--tablets", "--history", code=2, says="--tablets needs the name of a")
     neve.run("backlog", "--watch", "--history", code=2, says="give either --watch or --history")
     neve.run("backlog", "--watch", "--files", "f.json", code=2, says="need a running service")
     nested = folder / "nested.json"
