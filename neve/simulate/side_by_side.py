@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 
@@ -131,6 +132,8 @@ def _begun(at: int, specification: Specification) -> _Worker:
     name = specification.variant or f"{at + 1}"
     process = spawn.Process(target=_simulate, args=(sender, specification), name=name, daemon=True)
     # The process inherits the blocked SIGINT and ignores Ctrl-C; this process gets it afterwards.
+    # The start of the resource tracker would unblock it, so the tracker must run by then.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process.start()

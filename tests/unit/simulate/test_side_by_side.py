@@ -94,6 +94,7 @@ def test_ctrl_c_ends_all_at_once(tmp_path: Path) -> None:
     )
     try:
         wait_for_simulations(process.pid)
+        assert all(map(has_blocked_interrupts, simulations_of(process.pid)))
         os.killpg(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=60)
     finally:
@@ -115,6 +116,12 @@ def has_worked(process: int) -> bool:
     """Return whether a process has run for a while: an interpreter that starts ends otherwise."""
     ticks = (Path("/proc") / str(process) / "stat").read_text().rpartition(")")[2].split()[11:13]
     return sum(map(int, ticks)) > os.sysconf("SC_CLK_TCK") / 2
+
+
+def has_blocked_interrupts(process: int) -> bool:
+    status = (Path("/proc") / str(process) / "status").read_text()
+    blocked = next(line for line in status.splitlines() if line.startswith("SigBlk:"))
+    return bool(int(blocked.split()[1], 16) >> (signal.SIGINT - 1) & 1)
 
 
 def simulations_of(group: int) -> list[int]:
