@@ -18,7 +18,7 @@ from common.model.group import Group
 from common.model.job import Kind, Plan
 from common.model.key_values import KeyType
 from common.model.outcome import TabletStatistics
-from common.model.table import Table, TableSettings
+from common.model.table import FIXED_SETTINGS, Table, TableSettings
 from common.model.tablet import Bounds, TabletId
 from common.units import shown
 
@@ -230,6 +230,9 @@ def fixed_settings(
         # Any error of a plug-in is a refusal.
         cause = str(error) if isinstance(error, CompactionError) else repr(error)
         raise ConfigError(f"planner {name!r} refuses its options: {cause}") from error
+    if others := sorted(fixed.keys() - FIXED_SETTINGS):
+        names = ", ".join(sorted(FIXED_SETTINGS))
+        raise ConfigError(f"planner {name!r} fixes setting {others[0]!r}, expected one of {names}")
     return fixed
 
 
