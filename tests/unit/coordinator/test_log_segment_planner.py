@@ -300,6 +300,13 @@ def test_a_fixed_size_of_segments_is_kept_whatever_is_configured_later() -> None
     assert dict(found.jobs[0].output_tags)[SIZE] == "2000", "a tablet that is older than the table"
 
 
+def test_a_fixed_size_without_room_is_not_used() -> None:
+    files = {file.path: replace(file, tags=((SIZE, "10"),)) for file in log(0.3, 0.3, 0.9)}
+    options = {"segment": 1000, "header": 20}
+    asked = replace(parameters(files), options=options, now_s=NOW_S, keyed=False)
+    assert dict(LogSegmentPlanner().plan(asked).jobs[0].output_tags)[SIZE] == "1000"
+
+
 def test_the_size_of_segments_is_that_of_the_first_compaction() -> None:
     files = log(0.3, 0.3, 0.9)
     kept = replace(files[2], tags=((SIZE, "1000"),))
