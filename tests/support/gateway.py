@@ -114,6 +114,14 @@ class FakeCoordinator:
         owed = api.OwedTablet(tablet="last", strategy="ratio", size_bytes=90, group="default")
         return [owed][:count]
 
+    async def tablet_backlogs(self, table: str, count: int) -> Sequence[api.TabletBacklogHistory]:
+        self._answers()
+        points = tuple(
+            api.BacklogPoint(at_s=STARTED_S + at_s, size_bytes=size)
+            for at_s, size in ((0, 90), (10, 45))
+        )
+        return [api.TabletBacklogHistory(tablet="last", history=points)][:count]
+
     async def backlog_history(self) -> Sequence[BacklogSample]:
         self._answers()
         return [

@@ -279,6 +279,21 @@ def test_the_tablets_that_owe_most_are_told_by_table(
         client.owed_tablets("owing", count=0)
 
 
+def test_the_history_of_tablets_is_bounded_and_of_one_table(
+    gateway: Gateway, client: Client, tmp_path: Path
+) -> None:
+    client.create_table("recorded", str(tmp_path), schema=SCHEMA)
+    (found,) = client.tablet_backlog_history("recorded")
+    assert [(found.tablet, point.size_bytes) for point in found.history] == [
+        ("last", 90),
+        ("last", 45),
+    ]
+    with pytest.raises(NotFoundError, match="recroded"):
+        client.tablet_backlog_history("recroded")
+    with pytest.raises(CallerError, match="count 101 is out of range, expected 1 to 100"):
+        client.tablet_backlog_history("recorded", count=101)
+
+
 def test_orders_reach_the_coordinator(gateway: Gateway, client: Client) -> None:
     client.drain("local-1")
     client.cancel_job("att-1")
