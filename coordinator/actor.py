@@ -47,7 +47,7 @@ from common.wire import (
 )
 from coordinator.context import Generations, ShellContext
 from coordinator.core import events as on
-from coordinator.core.backlog import largest_tablets
+from coordinator.core.backlog import HISTORY_EVERY_S, TabletHistories, largest_tablets
 from coordinator.core.views import table_activity, waiting_jobs
 from coordinator.ray_compactors import RayCompactorLever
 from coordinator.scan.ray_ranges import RayRangeScans
@@ -119,6 +119,7 @@ class CoordinatorActor:
         self._parts = assemble(settings, self._context, RayRangeScans(settings), lever)
         self._state, self._service = self._parts.state, self._parts.service
         self._scanner, self._requests = self._parts.scanner, self._parts.requests
+        self._recorded = TabletHistories()
         self._ready = asyncio.Event()
         ignore_what_is_loaded()
         self._loops = [asyncio.get_running_loop().create_task(self._guarded(self._run()))]
@@ -142,6 +143,7 @@ class CoordinatorActor:
                 loops.create_task(loop)
             for loop in storage_loops(self._settings, self._context, self._writable):
                 loops.create_task(loop)
+            loops.create_task(self._record_tablets_forever())
             loops.create_task(self._generations.run_forever(self._scanner.tables.values))
             loops.create_task(self._leave_when_replaced(claimed_s))
             loops.create_task(self._log_files.rotate_forever(LOG_PARTS))
@@ -156,6 +158,12 @@ class CoordinatorActor:
         tables = self._scanner.tables.values()
         may = self._generations.may_change
         return [table for table in tables if table.state is TableState.GOING or may(table.id)]
+
+    async def _record_tablets_forever(self) -> None:
+        while True:
+            await asyncio.sleep(HISTORY_EVERY_S)
+            now_s = self._now_s()
+            self._recorded.note(self._state.backlog_sizes(self._recorded.tablets(now_s)), now_s)
 
     async def _leave_when_replaced(self, claimed_s: float) -> None:
         """Exit for good, without a restart, when another coordinator has started."""
@@ -244,6 +252,13 @@ class CoordinatorActor:
         """
         tablets, done = self._state.owed_tablets(table)
         return await asyncio.to_thread(largest_tablets, tablets, done, count)
+
+    async def tablet_backlogs(self, table: str, count: int) -> list[api.TabletBacklogHistory]:
+        """Record the tablets of a table with the largest backlogs; return all recorded ones."""
+        owed = await self.owed_tablets(table, count)
+        asked = [TabletId.parse(table, tablet.tablet) for tablet in owed]
+        self._recorded.ask(self._state.backlog_sizes(asked), self._now_s())
+        return self._recorded.of_table(table)
 
     async def backlog_history(self) -> list[BacklogSample]:
         """Return the backlog of the last hour, oldest sample first."""

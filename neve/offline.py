@@ -3,8 +3,9 @@
 Pure functions over a document. Every error names the position, the value, and what was expected.
 """
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from common.config import parse_group
@@ -22,6 +23,7 @@ from common.spi.controller import PartialOutput, WorkUnderWay
 from common.spi.planner import COLD, Heat, Planner, PlanParameters, RequestFacts, RunningJob
 from common.units import shown
 from coordinator.core.planning import checked_jobs, within_space
+from coordinator.plugins.planners.chunks import Segment, hidden
 from neve.setting_values import read_settings
 
 TIME_MAX_S = 1e18
@@ -48,8 +50,8 @@ def read_time(value: object, where: str) -> float:
 
 
 _FIELDS = frozenset({
-    "table", "kind", "files", "candidates", "running", "groups", "keyed", "now", "compacted",
-    "partial", "heat", "free_bytes", "statistics",
+    "table", "kind", "files", "chunks", "candidates", "running", "groups", "keyed", "now",
+    "compacted", "partial", "heat", "free_bytes", "statistics",
 })  # fmt: skip
 """`compacted` and `partial` belong to `neve backlog`, which reads the same document."""
 _FILE_COUNTS = {"rows": "rows", "tombstones": "tombstones"}
@@ -75,9 +77,11 @@ _FILE_TAGS = ("level", "run", "window", "segment")
 """Tags that may be given as fields."""
 _FILE_KEYS = ("key_min", "key_max", "version_min", "version_max")
 _FILE_SWITCHES = ("clean", "open")
+_FILE_VERSIONS = ("version", "minor_version", "partitions")
+"""Fields that say which files hide others; see `Segment`."""
 _FILE_FIELDS = frozenset({
     "path", "size", "live", "tags", *_FILE_TAGS,
-    *_FILE_COUNTS, *_FILE_TIMES, *_FILE_KEYS, *_FILE_SWITCHES,
+    *_FILE_COUNTS, *_FILE_TIMES, *_FILE_KEYS, *_FILE_SWITCHES, *_FILE_VERSIONS,
 })  # fmt: skip
 
 
@@ -88,6 +92,9 @@ class TabletDocument:
     settings: Mapping[str, Any]
     kind: Kind
     files: Mapping[str, DataFile]
+    """Without hidden files, unless a running job has them."""
+    hidden: Mapping[str, str] = field(default_factory=dict)
+    """Path → why other files hide it."""
     candidates: tuple[DataFile, ...]
     running: tuple[RunningJob, ...]
     groups: tuple[Group, ...]
@@ -104,8 +111,9 @@ def read_document(document: object, tablet: str | None = None) -> TabletDocument
 
     Args:
         document: The document of `neve plan --files`. If `candidates` is missing or null, every
-            file that is not open is a candidate, including files of running jobs. A list is read as
-            `files`.
+            file that is neither open nor hidden is a candidate, including files of running jobs. A
+            list is read as `files`. `chunks` replaces `files`: each chunk lists the files that have
+            rows in it, so that a file may be listed several times.
         tablet: Use only files of this tablet.
 
     Raises:
@@ -114,24 +122,25 @@ def read_document(document: object, tablet: str | None = None) -> TabletDocument
     if isinstance(document, list):
         document = {"files": document}
     body = read_object(document, "the document", _FIELDS)
-    files: dict[str, DataFile] = {}
-    for number, entry in _of_one_tablet(read_list(body.get("files"), "files"), tablet):
-        file = _file(entry, f"files[{number}]")
-        if file.path in files:
-            raise RequestError(f"files[{number}].path {file.path!r} is listed twice")
-        files[file.path] = file
+    files, hidden_files = _all_files(body, tablet)
     listed = body.get("candidates")
     paths = [*files] if listed is None else read_list(listed, "candidates")
     candidates = _files_of_paths(paths, files, "candidates")
+    running = tuple(
+        _running(entry, files, f"running[{number}]")
+        for number, entry in enumerate(read_list(body.get("running") or [], "running"))
+    )
+    kept = files.keys() - hidden_files.keys() | {file.path for job in running for file in job.files}
+    files = {path: file for path, file in files.items() if path in kept}
     return TabletDocument(
         settings=read_object(body.get("table") or {}, "table"),
         kind=_kind(body.get("kind", Kind.SYSTEM.value), "kind"),
         files=files,
-        candidates=tuple(file for file in candidates if not file.open),
-        running=tuple(
-            _running(entry, files, f"running[{number}]")
-            for number, entry in enumerate(read_list(body.get("running") or [], "running"))
+        hidden=hidden_files,
+        candidates=tuple(
+            file for file in candidates if not (file.open or file.path in hidden_files)
         ),
+        running=running,
         groups=read_groups(body.get("groups")),
         keyed=_FLAG.read(body.get("keyed", True), "keyed"),
         now_s=None if body.get("now") is None else read_time(body["now"], "now"),
@@ -200,21 +209,60 @@ def _with_our_names(entry: object) -> object:
     return entry
 
 
-def _of_one_tablet(entries: list[Any], tablet: str | None) -> list[tuple[int, Any]]:
-    """Return the files of one tablet with their indexes.
+def _all_files(
+    body: Mapping[str, Any], tablet: str | None
+) -> tuple[dict[str, DataFile], dict[str, str]]:
+    """Return the files of `files` or `chunks` by path, and why some of them are hidden."""
+    if "chunks" in body and "files" in body:
+        raise RequestError("the document has files and chunks, expected one of them")
+    entries = _entries_of_chunks(body) if "chunks" in body else _entries(body, "files")
+    files: dict[str, tuple[DataFile, Segment | None]] = {}
+    for where, entry in _of_one_tablet(entries, tablet):
+        file = _file(entry, where)
+        read = (file, _segment(entry, file, where))
+        if file.path in files and "files" in body:
+            raise RequestError(f"{where}.path {file.path!r} is listed twice")
+        if files.setdefault(file.path, read) != read:
+            raise RequestError(
+                f"{where}.path {file.path!r} is listed with other fields in another chunk, "
+                "expected the same fields in each"
+            )
+    segments = [segment for _, segment in files.values() if segment is not None]
+    return {path: file for path, (file, _) in files.items()}, hidden(segments)
+
+
+def _entries(body: Mapping[str, Any], name: str, where: str = "") -> list[tuple[str, Any]]:
+    """Return the entries of a list with their positions."""
+    listed = read_list(body.get(name), f"{where}{name}")
+    return [(f"{where}{name}[{number}]", entry) for number, entry in enumerate(listed)]
+
+
+def _entries_of_chunks(body: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the files of all chunks with their positions; a file may be in several chunks."""
+    entries: list[tuple[str, Any]] = []
+    for where, written in _entries(body, "chunks"):
+        chunk = read_object(written, where, {"start", "end", "files"})
+        for name in ("start", "end"):
+            if chunk.get(name) is not None:
+                read_time(chunk[name], f"{where}.{name}")
+        entries += _entries(chunk, "files", f"{where}.")
+    return entries
+
+
+def _of_one_tablet(entries: Sequence[tuple[str, Any]], tablet: str | None) -> list[tuple[str, Any]]:
+    """Return the files of one tablet with their positions.
 
     Raises:
         RequestError: The files are of several tablets and no tablet is named, or no file is of the
             named tablet.
     """
-    numbered = list(enumerate(entries))
     named = {
         str(entry["tablet"])
-        for entry in entries
+        for _, entry in entries
         if isinstance(entry, Mapping) and "tablet" in entry
     }
     if tablet is None and len(named) < 2:
-        return numbered
+        return [*entries]
     names = ", ".join(sorted(named)[:10]) or "none"
     if tablet is None:
         raise RequestError(
@@ -224,8 +272,8 @@ def _of_one_tablet(entries: list[Any], tablet: str | None) -> list[tuple[int, An
     if tablet not in named:
         raise RequestError(f"no file is of tablet {tablet!r}; there are: {names}")
     return [
-        (number, entry)
-        for number, entry in numbered
+        (where, entry)
+        for where, entry in entries
         if isinstance(entry, Mapping) and entry.get("tablet") == tablet
     ]
 
@@ -263,6 +311,43 @@ def _file(entry: object, where: str) -> DataFile:
         return DataFile(path=path, size_bytes=size_bytes, tags=_tags(body, where), **facts)
     except ValueError as error:
         raise RequestError(f"{where}: {error}") from error
+
+
+def _segment(entry: Mapping[str, Any], file: DataFile, where: str) -> Segment | None:
+    """Return a file as a segment of whole seconds; None if it has no times.
+
+    Raises:
+        RequestError: A version is invalid, or a file with a version has no times.
+    """
+    given = [name for name in _FILE_VERSIONS if entry.get(name) is not None]
+    if file.time_min_s is None or file.time_max_s is None:
+        if given:
+            raise RequestError(
+                f"{where} has {given[0]} and lacks time_min or time_max, expected both: a file "
+                "hides others in its range of time"
+            )
+        return None
+    last_s = max(file.time_min_s, file.time_max_s)
+    return Segment(
+        id=file.path,
+        start=file.time_min_s,
+        end=max(math.floor(last_s) + 1.0, math.nextafter(last_s, math.inf)),
+        size=file.size_bytes,
+        **{name: _version(name, entry[name], f"{where}.{name}") for name in given},
+    )
+
+
+def _version(name: str, written: object, where: str) -> Any:
+    """Return a version, or the first and the end of a range of partitions."""
+    if name != "partitions":
+        return COUNT.read(written, where)
+    numbers = [COUNT.read(number, where) for number in read_list(written, where)]
+    if len(numbers) != 2 or numbers[0] >= numbers[1]:
+        raise RequestError(
+            f"{where} is {shown(written)}, expected two whole numbers, the first partition and the "
+            "one after the last: [0, 2]"
+        )
+    return (numbers[0], numbers[1])
 
 
 def _tags(body: Mapping[str, Any], where: str) -> tuple[tuple[str, str], ...]:
@@ -336,10 +421,10 @@ def plan_offline(
     """Return the jobs of a planner, and why it leaves the other files.
 
     Args:
-        document: The tablet: `table`, `kind`, `files`, `candidates`, `running`, `groups`, `keyed`
-            (true), `now` (seconds since the epoch; the current time if omitted), `heat`,
-            `free_bytes`, `statistics`. A list of files in the format of `neve table files --json`
-            is also accepted.
+        document: The tablet: `table`, `kind`, `files` or `chunks`, `candidates`, `running`,
+            `groups`, `keyed` (true), `now` (seconds since the epoch; the current time if omitted),
+            `heat`, `free_bytes`, `statistics`. A list of files in the format of `neve table files
+            --json` is also accepted.
         planner: Name of the planner; None: `ratio`.
         overrides: Settings that override those in `table`; values may be texts.
         tablet: Use only files of this tablet, if there are files of several tablets.
@@ -457,7 +542,7 @@ def _plan(planner: Planner, parameters: PlanParameters) -> Plan:
 
 def _left_files(described: TabletDocument) -> dict[str, str]:
     """Return default reasons for files that are left, such as files in running jobs."""
-    left = dict.fromkeys(described.files, "is no candidate")
+    left = {**described.hidden, **dict.fromkeys(described.files, "is no candidate")}
     left.update(dict.fromkeys((file.path for file in described.candidates), "no reason was given"))
     for job in described.running:
         left.update(dict.fromkeys((file.path for file in job.files), "is in a running job"))
@@ -558,9 +643,11 @@ def _work(described: TabletDocument, body: Mapping[Any, Any], now_s: float) -> W
             latest_s = max((file.time_max_s or 0.0 for file in job.files), default=0.0)
             outputs.append(PartialOutput(size_bytes=job.written_bytes, time_max_s=latest_s))
     for path, size in read_object(body.get("compacted") or {}, "compacted").items():
-        if path not in described.files:
+        if path not in described.files and path not in described.hidden:
             raise RequestError(f"compacted names {path!r}, expected the path of a file in files")
-        read[path] = read.get(path, 0) + SIZE.read(size, f"compacted.{path}")
+        read_bytes = SIZE.read(size, f"compacted.{path}")
+        if path in described.files:
+            read[path] = read.get(path, 0) + read_bytes
     for number, entry in enumerate(read_list(body.get("partial") or [], "partial")):
         outputs.append(_partial(entry, f"partial[{number}]"))
     return WorkUnderWay(read_bytes=read, outputs=tuple(outputs), now_s=now_s)

@@ -10,6 +10,8 @@ from neve.api.messages import readable_across_releases
 
 PLANNER_SETTINGS = frozenset({"ratio", "lowest_ratio", "file_limit", "target_bytes"})
 """Table settings that only planners read."""
+FIXED_SETTINGS = frozenset({"log_segment_bytes"})
+"""Table settings that a planner fixes when a table gets it; users cannot change them."""
 TRIGGERS = ("change", "periodic", "admin", "analysis")
 """Allowed values of the setting `triggers`."""
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -104,6 +106,9 @@ class TableSettings(StoredValue):
     """Plug-in that plans the table; empty: the planner of its service."""
     planner_options: Mapping[str, str] = field(default_factory=dict)
     """Options of the planner."""
+    log_segment_bytes: int = 0
+    """Size of a segment of the planner `log-segment`. It is fixed when the table gets that planner,
+    from the planner's options, and cannot be set. 0: the table never had the planner."""
     triggers: tuple[str, ...] = ()
     """Events that start planning: `change`, `periodic`, `admin`; empty: changes and operators. With
     `periodic` or `admin` but without `change`, system jobs use only files that existed at the

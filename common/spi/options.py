@@ -13,8 +13,10 @@ with `_bytes` or `_s` is a size or a duration. Its value may have a unit (`50MB`
 suffix may be left out of the name. The default of `of_table` is the table setting of that name.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, field, fields, replace
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -181,3 +183,92 @@ def _value(entry: Field[Any], where: str, written: object) -> Any:
         return rule.read(stripped, where)
     except RequestError as error:
         raise ConfigError(str(error)) from error
+
+
+# ----------------------------------------------------------------------------- Rules in one option
+
+
+_COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "=": operator.eq,
+}  # fmt: skip
+_CONDITION = re.compile(r"(\w+) ?(<=|>=|<|>|=) ?(\S+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionRule:
+    """An outcome under conditions, such as `compact 0.9 if files >= 20 and bytes < 1GB`."""
+
+    text: str
+    outcome: str
+    number: float | None
+    """Number after the outcome; None: there is none."""
+    conditions: tuple[tuple[str, str, Any], ...]
+    """Measure, comparison and value of each condition."""
+
+    def applies(self, measured: Mapping[str, Any]) -> bool:
+        """Return whether all conditions hold for the values of the measures."""
+        return all(
+            _COMPARISONS[comparison](measured[measure], value)
+            for measure, comparison, value in self.conditions
+        )
+
+
+def read_rules(
+    where: str,
+    written: str,
+    outcomes: Mapping[str, FieldRule | None],
+    measures: Mapping[str, FieldRule],
+) -> tuple[OptionRule, ...]:
+    """Parse rules such as `stable if files <= 3; compact 0.9 if bytes < 1GB and overlap = no`.
+
+    Args:
+        where: The option, for error messages.
+        written: The rules, separated by semicolons.
+        outcomes: The allowed number after each outcome; None: no number.
+        measures: The allowed values of each measure.
+
+    Raises:
+        ConfigError: Names the rule and what is expected.
+    """
+    rules: list[OptionRule] = []
+    for text in (" ".join(part.split()) for part in written.split(";")):
+        if text:
+            try:
+                rules.append(_option_rule(f"{where}: {shown(text)}", text, outcomes, measures))
+            except RequestError as error:
+                raise ConfigError(str(error)) from error
+    return tuple(rules)
+
+
+def _option_rule(
+    where: str,
+    text: str,
+    outcomes: Mapping[str, FieldRule | None],
+    measures: Mapping[str, FieldRule],
+) -> OptionRule:
+    head, _, conditions = text.partition(" if ")
+    outcome, _, number_text = head.partition(" ")
+    if outcome not in outcomes:
+        raise unknown(f"{where}: outcome {shown(outcome)}", outcome, outcomes)
+    number_rule = outcomes[outcome]
+    if number_text and number_rule is None:
+        raise RequestError(f"{where} has {shown(number_text)}, expected `{outcome} if …`")
+    return OptionRule(
+        text=text,
+        outcome=outcome,
+        number=number_rule.read(number_text, where) if number_text and number_rule else None,
+        conditions=tuple(_condition(where, part, measures) for part in conditions.split(" and ")),
+    )
+
+
+def _condition(where: str, text: str, measures: Mapping[str, FieldRule]) -> tuple[str, str, Any]:
+    found = _CONDITION.fullmatch(text.strip())
+    if found is None:
+        raise RequestError(
+            f"{where} has the condition {shown(text)}, expected a measure, a comparison (<, <=, =, "
+            ">=, >) and a value: stable if files <= 3 and overlap = no"
+        )
+    measure, comparison, value = found.groups()
+    if measure not in measures:
+        raise unknown(f"{where}: measure {shown(measure)}", measure, measures)
+    return (measure, comparison, measures[measure].read(value, f"{where}: {measure}"))

@@ -9,7 +9,7 @@ start of a service instead of during planning. A planner without them is accepte
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from common.documents import unknown
 from common.errors import CompactionError, ConfigError
@@ -18,7 +18,7 @@ from common.model.group import Group
 from common.model.job import Kind, Plan
 from common.model.key_values import KeyType
 from common.model.outcome import TabletStatistics
-from common.model.table import Table, TableSettings
+from common.model.table import FIXED_SETTINGS, Table, TableSettings
 from common.model.tablet import Bounds, TabletId
 from common.units import shown
 
@@ -169,6 +169,20 @@ class DeclaredPlanner(Planner, Protocol):
         """
         ...
 
+    def fixed_settings(
+        self, options: Mapping[str, object], settings: TableSettings
+    ) -> Mapping[str, Any]:
+        """Return settings that a table keeps from now on. Called when its settings are written.
+
+        Args:
+            options: Options of the service and of the table together.
+            settings: Settings of the table; they hold what was fixed before.
+
+        Raises:
+            ConfigError: An option cannot be used, or contradicts what was fixed before.
+        """
+        ...
+
 
 def check_table(name: str, planner: Planner, *, keyed: bool, timed: bool) -> None:
     """Let a planner check whether it can plan a table, if it has such a check.
@@ -191,6 +205,35 @@ def check_table(name: str, planner: Planner, *, keyed: bool, timed: bool) -> Non
         # Any error of a plug-in is a refusal.
         cause = str(error) if isinstance(error, CompactionError) else repr(error)
         raise ConfigError(f"planner {name!r}: {cause}") from error
+
+
+def fixed_settings(
+    name: str, planner: Planner, options: Mapping[str, object], settings: TableSettings
+) -> Mapping[str, Any]:
+    """Return the settings that a planner fixes for a table; most planners fix none.
+
+    Args:
+        name: Name of the planner.
+        planner: Any planner.
+        options: Options of the service and of the table together.
+        settings: Settings of the table.
+
+    Raises:
+        ConfigError: The planner refuses the options; the message names it.
+    """
+    fix = getattr(planner, "fixed_settings", None)
+    if fix is None:
+        return {}
+    try:
+        fixed: Mapping[str, Any] = fix(options, settings)
+    except Exception as error:
+        # Any error of a plug-in is a refusal.
+        cause = str(error) if isinstance(error, CompactionError) else repr(error)
+        raise ConfigError(f"planner {name!r} refuses its options: {cause}") from error
+    if others := sorted(fixed.keys() - FIXED_SETTINGS):
+        names = ", ".join(sorted(FIXED_SETTINGS))
+        raise ConfigError(f"planner {name!r} fixes setting {others[0]!r}, expected one of {names}")
+    return fixed
 
 
 def check_options(name: str, planner: Planner, options: Mapping[str, object]) -> None:

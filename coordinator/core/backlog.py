@@ -254,6 +254,23 @@ class Backlogs:
         falls = self._falls(key for key in progress if key[0].table == table)
         return ({} if own is None else own.tablets.copy()), falls
 
+    def sizes(
+        self, tablets: Iterable[TabletId], progress: Iterable[tuple[TabletId, str, float]]
+    ) -> dict[TabletId, int]:
+        """Return the bytes left of each given tablet; 0 if it has no backlog.
+
+        Args:
+            tablets: Any tablets.
+            progress: Progress of the running attempts, from `done_shares`.
+        """
+        falls, sizes = self._falls(progress), dict[TabletId, int]()
+        for tablet in tablets:
+            of_table = self._tables.get(tablet.table)
+            backlog = None if of_table is None else of_table.tablets.get(tablet)
+            size_bytes = 0 if backlog is None else backlog.size_bytes
+            sizes[tablet] = max(0, size_bytes - round(falls.get(tablet, 0.0)))
+        return sizes
+
     def _falls(self, progress: Iterable[tuple[TabletId, str, float]]) -> dict[TabletId, float]:
         """Return how many bytes of each backlog running attempts have done so far."""
         falls: dict[TabletId, float] = {}
@@ -355,3 +372,72 @@ class BacklogHistory:
     def samples(self) -> list[BacklogSample]:
         """Return the stored samples, oldest first."""
         return list(self._samples)
+
+
+RECORDED_S: Final = 3600.0
+"""Time after which a tablet that no caller has asked for again is not recorded any more."""
+
+
+@dataclass(slots=True)
+class _Recorded:
+    """The points of a tablet, and when a caller last asked for it."""
+
+    asked_s: float
+    points: deque[api.BacklogPoint] = field(default_factory=lambda: deque(maxlen=HISTORY_COUNT_MAX))
+
+
+class TabletHistories:
+    """Recent backlogs of tablets that callers have asked for.
+
+    Invariant: at most `RECORDED_TABLETS_MAX` tablets are recorded, in the order in which callers
+    last asked for them.
+    """
+
+    def __init__(self) -> None:
+        self._recorded: dict[TabletId, _Recorded] = {}
+
+    def ask(self, sizes: Mapping[TabletId, int], now_s: float) -> None:
+        """Record tablets from now on.
+
+        Args:
+            sizes: Bytes left of each tablet; the first point of those that were not recorded.
+            now_s: The current time.
+        """
+        for tablet, size_bytes in sizes.items():
+            recorded = self._recorded.pop(tablet, None)
+            if recorded is None:
+                recorded = _Recorded(now_s)
+                recorded.points.append(api.BacklogPoint(at_s=now_s, size_bytes=size_bytes))
+            recorded.asked_s = now_s
+            self._recorded[tablet] = recorded
+            if len(self._recorded) > api.RECORDED_TABLETS_MAX:
+                del self._recorded[next(iter(self._recorded))]
+
+    def tablets(self, now_s: float) -> list[TabletId]:
+        """Forget the tablets that no caller has asked for lately, and return the others."""
+        self._recorded = {
+            tablet: recorded
+            for tablet, recorded in self._recorded.items()
+            if now_s - recorded.asked_s < RECORDED_S
+        }
+        return list(self._recorded)
+
+    def note(self, sizes: Mapping[TabletId, int], now_s: float) -> None:
+        """Add a point to each tablet that is recorded.
+
+        Args:
+            sizes: Bytes left of tablets, from `Backlogs.sizes`.
+            now_s: The current time.
+        """
+        for tablet in sizes.keys() & self._recorded.keys():
+            point = api.BacklogPoint(at_s=now_s, size_bytes=sizes[tablet])
+            self._recorded[tablet].points.append(point)
+
+    def of_table(self, table: str) -> list[api.TabletBacklogHistory]:
+        """Return the history of each recorded tablet of a table, the largest backlog first."""
+        histories = [
+            api.TabletBacklogHistory(tablet=tablet.text, history=tuple(recorded.points))
+            for tablet, recorded in self._recorded.items()
+            if tablet.table == table
+        ]
+        return sorted(histories, key=lambda found: -found.history[-1].size_bytes)

@@ -5,7 +5,7 @@ each turn, the module of the event's family decides, and then jobs are assigned 
 compactors.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Concatenate, ParamSpec, TypeVar, assert_never
 
 from common.model.job import Job, TabletBacklog
@@ -182,6 +182,10 @@ class CoordinatorState:
     def backlog_history(self) -> list[BacklogSample]:
         """Return the recent backlog samples, oldest first."""
         return self._cluster.backlog_history.samples()
+
+    def backlog_sizes(self, tablets: Iterable[TabletId]) -> Mapping[TabletId, int]:
+        """Return the bytes left of each given tablet; 0 if it has no backlog."""
+        return self._cluster.backlogs.sizes(tablets, done_shares(self._cluster.attempts))
 
     def owed_tablets(
         self, table: str

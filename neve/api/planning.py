@@ -56,6 +56,16 @@ class Interval:
     size_bytes: int
     """Total size of these files."""
     table: str = ""
+    index: int = 0
+    """Position in the timeline; the interval that starts where this one ends has the next index."""
+    previous: int | None = None
+    """Index of the nearest earlier interval with files; null: there is none."""
+    next: int | None = None
+    """Index of the nearest later interval with files; null: there is none."""
+    overlaps_previous: bool = False
+    """Whether a file of the interval also has rows in the interval before it."""
+    overlaps_next: bool = False
+    """Whether a file of the interval also has rows in the interval after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,12 +121,27 @@ class OwedTablet:
     """Why the planner's own tracker failed; empty: it did not fail, or there is no tracker."""
 
 
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BacklogPoint:
     """Backlog at one point in time."""
 
     at_s: float
     size_bytes: int
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TabletBacklogHistory:
+    """Backlog of a tablet since it was first asked for, an hour at most, oldest point first."""
+
+    tablet: str
+    """Id of the tablet: the end of its range."""
+    history: tuple[BacklogPoint, ...]
+
+
+RECORDED_TABLETS_MAX = 100
+"""Tablets whose backlog is recorded; those that were asked for longest ago are dropped."""
 
 
 class TriggerVerdict(StrEnum):

@@ -294,7 +294,8 @@ def backlog(
     """Show how many bytes remain to be rewritten before planners have no more work.
 
     --files takes the output of `neve table files TABLE --json`, or the document of `neve plan`.
-    With --watch and --json, each sample is one line.
+    With --watch and --json, each sample is one line. --tablets --history records the largest
+    tablets from its first call until an hour after its last one.
     """
     measures = strategy is not None or mode is not None or bool(settings) or tablet is not None
     options = _Wanted(name, watch=watch, every_s=every, past=past, tablets=tablets, count=count)
@@ -325,10 +326,8 @@ class _Wanted:
         """Reject options that exclude each other."""
         if self.watch and self.past:
             raise RequestError("give either --watch or --history")
-        if self.tablets and (self.name is None or files is not None or self.past):
-            raise RequestError(
-                "--tablets needs the name of a table and excludes --files and --history"
-            )
+        if self.tablets and (self.name is None or files is not None):
+            raise RequestError("--tablets needs the name of a table and excludes --files")
         if files is not None and (self.watch or self.past):
             raise RequestError("--watch and --history need a running service and exclude --files")
         if files is not None and self.name is not None:
@@ -342,7 +341,10 @@ class _Wanted:
 
 def _of_service(session: Session, options: _Wanted) -> None:
     client, name = session.client, options.name
-    if options.past:
+    if options.past and options.tablets and name is not None:
+        recorded, keys = client.tablet_backlog_history(name, options.count), session.keys
+        session.show(recorded, lambda recorded: render_tablet_histories(recorded, name, keys))
+    elif options.past:
         session.show(client.backlog_history(name), render_history)
     elif options.tablets and name is not None:
         keys = session.keys
@@ -419,6 +421,19 @@ def render_owed_tablets(
 
 HISTORY_ROWS_MAX = 20
 BAR_WIDTH = 40
+
+
+def render_tablet_histories(
+    recorded: Sequence[api.TabletBacklogHistory], table: str, keys: TabletKeys
+) -> RenderableType:
+    """Render the history of each recorded tablet. `keys` maps tablets to their keys."""
+    if not recorded:
+        return "no tablet has a backlog"
+    return lines(*[
+        part
+        for found in recorded
+        for part in (keys(table, found.tablet), render_history(found.history), "")
+    ])  # fmt: skip
 
 
 def render_history(points: Sequence[api.BacklogPoint]) -> RenderableType:

@@ -9,6 +9,7 @@ from neve.api import (
     Plan,
     PlannedJob,
     TableMaintenance,
+    TabletBacklogHistory,
     Trigger,
 )
 from neve.client.errors import UnavailableError
@@ -68,6 +69,21 @@ class PlanningCalls:
             "GET", table_path(table, "backlog"), parameters={"count": count}
         )
         return decode_list(OwedTablet, answer, "tablets")
+
+    def tablet_backlog_history(self, table: str, count: int = 20) -> list[TabletBacklogHistory]:
+        """Record the tablets with the largest backlog; return all recorded ones, largest first.
+
+        The first call starts the recording. Later ones have a point for every ten seconds since
+        then, for an hour at most. Recording ends an hour after the last call.
+
+        Args:
+            table: Name of the table.
+            count: Maximum number of tablets to record, up to 100 in all.
+        """
+        answer = self._connection.call(
+            "GET", table_path(table, "backlog/history"), parameters={"count": count}
+        )
+        return decode_list(TabletBacklogHistory, answer, "tablets")
 
     def backlog_history(self, table: str | None = None) -> list[BacklogPoint]:
         """Return the backlog over the last hour, oldest point first.

@@ -165,6 +165,22 @@ class PlanningRoutes:
         )
         return {"tablets": owed}
 
+    @route("GET /v1/tables/{table}/backlog/history", READ)
+    async def tablet_backlog_history(
+        self, table: str, count: Annotated[int, Query(description="At most so many.")] = 20
+    ) -> dict[str, list[api.TabletBacklogHistory]]:
+        """Record the tablets with the largest backlog, and return the points of recorded tablets.
+
+        The backlog of a tablet is recorded from the first call that finds it among the largest, and
+        until an hour has passed without such a call: a point every ten seconds, an hour at most. A
+        tablet that has come to rest has points of 0. The service records 100 tablets; the ones that
+        were asked for longest ago are dropped. A restart of the coordinator clears the history.
+        """
+        services = self._services
+        stored_table = await services.table(table)
+        count = bounded_count(count, api.RECORDED_TABLETS_MAX, "count")
+        return {"tablets": await services.coordinator.tablet_backlogs(stored_table.id, count)}
+
     @route("GET /v1/backlog/history", READ_LISTED)
     async def backlog_history(
         self,

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from common.errors import RequestError
+from common.errors import ConfigError, RequestError
 from common.model.group import Service
-from common.model.table import DNS_LABEL, TRIGGERS, Table, TableSettings
+from common.model.table import DNS_LABEL, FIXED_SETTINGS, TRIGGERS, Table, TableSettings
 from common.parquet.file_inspection import (
     CODECS,
     LEVELS,
@@ -24,7 +24,7 @@ from common.plugins import (
     request_errors,
 )
 from common.rows.schema import READERS
-from common.spi.planner import Selector, check_options, check_table
+from common.spi.planner import Selector, check_options, check_table, fixed_settings
 from common.spi.rewrite import OutputConfigurer
 from common.units import shown
 from neve.setting_values import rule_of, settings_by_name
@@ -97,6 +97,41 @@ def changed_settings(
     return settings
 
 
+def settings_with_fixed(
+    present: TableSettings, changes: Mapping[str, Any], *, services: Mapping[str, Service]
+) -> TableSettings:
+    """Return settings as `changed_settings` does, with those that the table's planner fixes.
+
+    Args:
+        present: Current settings.
+        changes: Name → value, as the user wrote them.
+        services: Configured services, by name.
+
+    Raises:
+        RequestError: As for `changed_settings`, or a setting is fixed already.
+    """
+    settings = changed_settings(present, changes, services=services)
+    for name in sorted(FIXED_SETTINGS):
+        given, fixed_value = getattr(settings, name), getattr(present, name)
+        if given != fixed_value:
+            raise RequestError(
+                f"setting {name} is {given}, expected {fixed_value}, as it is: the planner fixes it"
+                " when a table gets that planner, from its options"
+            )
+    service = services[settings.service]
+    name = settings.planner or service.planner
+    options: dict[str, object] = dict(settings.planner_options)
+    if name == service.planner:
+        options = {**service.options, **options}
+    try:
+        planner = load_planner(name)
+    except ConfigError:  # A planner of the service that only the coordinator has.
+        return settings
+    with request_errors("setting planner_options: "):
+        fixed = fixed_settings(name, planner, options, settings)
+    return replace(settings, **fixed)
+
+
 def settings_of_new_table(
     table: str, *, keyed: bool, changes: Mapping[str, Any], services: Mapping[str, Service]
 ) -> tuple[TableSettings, str]:
@@ -114,7 +149,7 @@ def settings_of_new_table(
     Raises:
         RequestError: As for `changed_settings`.
     """
-    settings = changed_settings(TableSettings(), changes, services=services)
+    settings = settings_with_fixed(TableSettings(), changes, services=services)
     given, _ = settings_by_name(changes)
     planner, why = settings.planner, "as its settings say"
     if not planner:

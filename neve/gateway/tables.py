@@ -72,6 +72,7 @@ from neve.gateway.table_settings import (
     changed_settings,
     check_table_planner,
     settings_of_new_table,
+    settings_with_fixed,
 )
 from neve.recovery.location_ownership import (
     FreeSite,
@@ -624,7 +625,7 @@ class TableRoutes:
         stored_table = await services.table(table)
 
         def wanted(present: TableSettings) -> TableSettings:
-            return changed_settings(present, body.settings, services=services.settings.services)
+            return settings_with_fixed(present, body.settings, services=services.settings.services)
 
         added = [
             Column(add_column.name, add_column.type, add_column.nullable)

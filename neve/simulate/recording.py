@@ -19,6 +19,7 @@ from typing import Any
 from common.documents import FieldKind, FieldRule, read_list, read_object
 from common.errors import RequestError
 from common.model.file import DataFile
+from common.model.table import FIXED_SETTINGS
 from common.plugins import DEFAULT_PLANNER
 from neve.api import Compactor, File, Finished, Group, Table
 from neve.offline import COUNT, TEXT, read_document
@@ -347,7 +348,7 @@ def described(
             "job_overhead": overhead_s,
             "group": [_group(groups, compactors, slot_bytes_s)],
         },
-        "variant": _variants(own, planners, settings),
+        "variant": _variants(own, planners, settings, _unfixed(table)),
     }
 
 
@@ -372,10 +373,15 @@ def _table(
     }
 
 
+def _unfixed(table: Table) -> dict[str, Any]:
+    """Return the settings that a planner has fixed for a table, as they are in a new table."""
+    return {name: 0 for name in sorted(FIXED_SETTINGS) if table.settings.get(name)}
+
+
 def _variants(
-    own: str, planners: Sequence[str], settings: Mapping[str, str]
+    own: str, planners: Sequence[str], settings: Mapping[str, str], unfixed: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return the variant of the current planner, then the variants to compare."""
+    """Return the variant of the current planner, then the variants to compare, as new tables."""
     if not planners and settings:
         planners = [own]
     changed = ", ".join(f"{name}={value}" for name, value in settings.items())
@@ -385,7 +391,7 @@ def _variants(
             {
                 "name": f"{name} {changed}".strip(),
                 "planner": name,
-                "settings": dict(settings),
+                "settings": {**unfixed, **settings},
             }
             for name in planners
         ),

@@ -390,6 +390,16 @@ def check_backlog(shell: Shell, service: Service) -> None:
     past = service.client.backlog_history
     service.wait("a sample", lambda: owed.size_bytes in {p.size_bytes for p in past("nightly")})
 
+    def recorded() -> dict[str, list[int]]:
+        found = shell.json("backlog", "nightly", "--tablets", "--history", "--count", "2")
+        return {
+            each["tablet"]: [point["size_bytes"] for point in each["history"]] for each in found
+        }
+
+    largest = {tablet["tablet"]: tablet["size_bytes"] for tablet in tablets[:2]}
+    assert {tablet: history[0] for tablet, history in recorded().items()} == largest
+    service.wait("a second point", lambda: all(len(each) > 1 for each in recorded().values()))
+
 
 def test_another_start_says_what_it_does_not_apply(shell: Shell) -> None:
     refused = shell.run("up", "--stack", NAME, "--set", "compactor.slots=7", code=3)

@@ -280,6 +280,29 @@ DOCUMENT: dict[str, Any] = {
     "free_bytes": "1 GiB",
     "statistics": {"updated_rows": 3, "compared": 10, "changed": {"a": 0.5}, "merged": 0.1},
 }
+CHUNKS = {
+    "keyed": False,
+    "chunks": [
+        {
+            "start": 3600 * hour,
+            "end": 3600 * (hour + 1),
+            "files": [
+                {
+                    "path": f"{number}.parquet",
+                    "size": 1000,
+                    "time_min": 3600.0 * number,
+                    "time_max": 3600.0 * number + 5000,
+                    "version": number % 2,
+                    "minor_version": 1,
+                    "partitions": [0, 2],
+                }
+                for number in (hour - 1, hour)
+                if number >= 0
+            ],
+        }
+        for hour in range(4)
+    ],
+}
 LISTED = [
     {
         "path": f"{number}.parquet",
@@ -301,12 +324,13 @@ VERBS: tuple[tuple[str, ...], ...] = (
     ("backlog", "--strategy", "leveled", "--files"),
     ("backlog", "--strategy", "time-window", "--files"),
     ("backlog", "--strategy", "unified", "--files"),
+    ("plan", "--planner", "time-chunk", "--set", "skip_offset=0", "--files"),
 )
 
 
 def _draw_document(draw: random.Random) -> bytes:
     head = b"%d\n" % draw.randrange(len(VERBS))
-    tree: Any = draw.choice((DOCUMENT, DOCUMENT, LISTED))
+    tree: Any = draw.choice((DOCUMENT, CHUNKS, LISTED))
     for _ in range(draw.choice((0, 1, 1, 1, 2, 3))):
         tree = spoiled(draw, tree)
     text = _bytes(json.dumps(tree))

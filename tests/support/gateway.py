@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -113,6 +113,14 @@ class FakeCoordinator:
         self._answers()
         owed = api.OwedTablet(tablet="last", strategy="ratio", size_bytes=90, group="default")
         return [owed][:count]
+
+    async def tablet_backlogs(self, table: str, count: int) -> Sequence[api.TabletBacklogHistory]:
+        self._answers()
+        points = tuple(
+            api.BacklogPoint(at_s=STARTED_S + at_s, size_bytes=size)
+            for at_s, size in ((0, 90), (10, 45))
+        )
+        return [api.TabletBacklogHistory(tablet="last", history=points)][:count]
 
     async def backlog_history(self) -> Sequence[BacklogSample]:
         self._answers()
@@ -448,6 +456,7 @@ def serving(
     watch_s: float = 0.1,
     storage: Storage | None = None,
     access: Mapping[str, object] = {},
+    plan: Callable[[Tablet, Table, float], TabletPlan] | None = None,
     **gateway: object,
 ) -> Iterator[Gateway]:
     """Serve the application until the block ends.
@@ -458,6 +467,7 @@ def serving(
         watch_s: How often it looks whether the store answers, beside all calls.
         storage: That of this machine if left out.
         access: Settings of the section of that name.
+        plan: Plans a tablet; `plan_all` if left out.
         gateway: Settings of the section of that name.
     """
     store = store or MemoryStore(SystemClock())
@@ -471,6 +481,8 @@ def serving(
         watch_s,
         storage or Storage(),
     )
+    if plan is not None:
+        services = replace(services, plan=plan)
     server = server_of(services)
     loops: list[asyncio.AbstractEventLoop] = []
 

@@ -17,11 +17,12 @@ smaller (`settled`) counts with at most the maximum size, so that it is not cut 
 """
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from itertools import groupby
 from typing import Any
 
 from common.errors import ConfigError, RequestError
@@ -95,30 +96,80 @@ def in_order(segments: Iterable[Segment]) -> list[Segment]:
 
 
 def visible(segments: Iterable[Segment]) -> list[Segment]:
-    """Return the segments that are not hidden, in order.
+    """Return the segments that are not hidden, in order; see `hidden`."""
+    ordered = in_order(segments)
+    reasons = hidden(ordered)
+    return [segment for segment in ordered if segment.id not in reasons]
+
+
+def hidden(segments: Iterable[Segment]) -> dict[str, str]:
+    """Return why segments are hidden, by id.
 
     A segment is hidden if segments of greater versions cover its whole range. It is also hidden if
     a segment of the same version and range, with a greater minor version, includes all its
     partitions.
     """
-    ordered = in_order(segments)
-    return [segment for segment in ordered if not _is_hidden(segment, ordered)]
+    newest_first = sorted(segments, key=lambda segment: (-segment.version, -segment.minor_version))
+    same_range: dict[object, list[Segment]] = {}
+    for segment in newest_first:
+        same_range.setdefault((segment.version, segment.start, segment.end), []).append(segment)
+    reasons: dict[str, str] = {}
+    for parts in same_range.values():
+        reasons |= _hidden_by_minor_versions(parts)
+    return reasons | _hidden_by_versions(newest_first)
 
 
-def _is_hidden(segment: Segment, others: Sequence[Segment]) -> bool:
-    covered_to = segment.start
-    for other in others:  # By start.
-        if other.version > segment.version and other.start <= covered_to:
-            covered_to = max(covered_to, other.end)
-    if covered_to >= segment.end:
-        return True
-    return any(
-        (other.version, other.start, other.end) == (segment.version, segment.start, segment.end)
-        and other.minor_version > segment.minor_version
-        and other.partitions[0] <= segment.partitions[0]
-        and other.partitions[1] >= segment.partitions[1]
-        for other in others
-    )
+def _hidden_by_versions(segments: Iterable[Segment]) -> dict[str, str]:
+    """Return why segments are hidden by greater versions; the greatest version comes first."""
+    reasons: dict[str, str] = {}
+    covered: list[tuple[float, float]] = []
+    for version, group in groupby(segments, key=lambda segment: segment.version):
+        members = list(group)
+        for segment in members:
+            over = overlapped(segment.start, segment.end, covered)
+            if over and over[0] <= segment.start and segment.end <= over[1]:
+                reasons[segment.id] = f"is hidden: versions above {version} cover its range of time"
+        for segment in members:
+            _cover(covered, segment.start, segment.end)
+    return reasons
+
+
+def _cover(covered: list[tuple[float, float]], start: float, end: float) -> None:
+    """Add a range to sorted ranges that neither overlap nor touch."""
+    first = bisect_left(covered, start, key=lambda interval: interval[1])
+    last = bisect_right(covered, end, key=lambda interval: interval[0])
+    if first < last:
+        start, end = min(start, covered[first][0]), max(end, covered[last - 1][1])
+    covered[first:last] = [(start, end)]
+
+
+def _hidden_by_minor_versions(segments: Iterable[Segment]) -> dict[str, str]:
+    """Return why segments of one version and range are hidden; the greatest minor comes first."""
+    reasons: dict[str, str] = {}
+    # In order of both ends of their partitions: none includes another.
+    greater: list[Segment] = []
+    for minor, group in groupby(segments, key=lambda segment: segment.minor_version):
+        members = list(group)
+        for segment in members:
+            if (other := _including(greater, segment)) is not None:
+                why = (
+                    f"is hidden by {other.id}, of minor version {other.minor_version} over {minor}"
+                )
+                reasons[segment.id] = why
+        for segment in members:
+            if _including(greater, segment) is None:
+                start, end = segment.partitions
+                first = bisect_left(greater, start, key=lambda other: other.partitions[0])
+                last = bisect_right(greater, end, key=lambda other: other.partitions[1])
+                greater[first:last] = [segment]
+    return reasons
+
+
+def _including(greater: Sequence[Segment], segment: Segment) -> Segment | None:
+    """Return one of these segments that has all partitions of another, or None."""
+    start, end = segment.partitions
+    at = bisect_right(greater, start, key=lambda other: other.partitions[0])
+    return greater[at - 1] if at and greater[at - 1].partitions[1] >= end else None
 
 
 def spans_of(segments: Iterable[Segment]) -> list[tuple[float, float]]:
@@ -152,6 +203,8 @@ class Score:
     state: ChunkState
     priority: float = 0.0
     """Priority of `COMPACT`: 0 to 1, larger first."""
+    rule: str = ""
+    """Text of the rule, if it comes from an option."""
 
     def __post_init__(self) -> None:
         """Reject an invalid priority.
@@ -575,17 +628,12 @@ def plan_timeline(
     return TimelinePlan(spans_of(seen), chunks, tasks_of(chunks, limits or TaskLimits()))
 
 
-# ----------------------------------------------------------------------------------- Chunk policies
-# Policies: which chunks of a timeline may be compacted, to what extent, and in which order.
-#
-# These are rules of Apache Druid's compaction, in addition to those of `chunks.py`: skipped
-# intervals, full or minor compaction, fragmentation, slots. Pure functions.
+# ---------------------------------------------------------------------------------------- Intervals
+# From here on: policies of Apache Druid's compaction, which the notes do not have.
 
 
 Interval = tuple[float, float]
 """Start (inclusive) and end (exclusive)."""
-
-# ---------------------------------------------------------------------------------------- Intervals
 
 
 def read_intervals(name: str, written: str) -> list[Interval]:
@@ -656,13 +704,7 @@ def search_intervals(timeline: Interval, skipped: Iterable[Interval]) -> list[In
 
 
 def overlapped(start: float, end: float, intervals: Sequence[Interval]) -> Interval | None:
-    """Return the last interval that overlaps a range, or None.
-
-    Args:
-        start: Start of the range.
-        end: End of the range.
-        intervals: Merged intervals; see `merge_intervals`.
-    """
+    """Return the last of merged intervals (`merge_intervals`) that overlaps a range, or None."""
     at = bisect_left(intervals, (end,))
     return intervals[at - 1] if at and intervals[at - 1][1] > start else None
 
@@ -681,10 +723,9 @@ class Thresholds:
     max_avg: int = 2 * 1024**3
     """Maximum mean size of an uncompacted file, in bytes."""
     pct_bytes: float = 0.0
-    """If uncompacted files hold a lower percentage of all bytes, only they are compacted; 0: off.
-    """
+    """If uncompacted files hold less of all bytes, only they are compacted; 0: off."""
     pct_rows: float = 0.0
-    """If uncompacted files hold a lower percentage of all rows, only they are compacted; 0: off."""
+    """If uncompacted files hold less of all rows, only they are compacted; 0: off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -744,21 +785,9 @@ def fragmentation_index(count: int, size_bytes: int, min_count: int, max_avg: in
     return count + min_count * max_avg / max(1, size_bytes // count)
 
 
-# -------------------------------------------------------------------------------------------- Slots
-
-
 def compaction_slots(workers: int, ratio: float, cap: int) -> int:
-    """Return the number of workers that may compact concurrently, at least 1.
-
-    Args:
-        workers: Number of workers of the cluster.
-        ratio: Fraction of the workers.
-        cap: Upper limit.
-    """
+    """Return how many workers may compact concurrently: a fraction, at least 1 and up to a cap."""
     return max(1, min(int(workers * ratio), cap))
-
-
-# -------------------------------------------------------------------------------------------- Order
 
 
 def fixed_place(start: float, end: float, order: Sequence[Interval]) -> int | None:

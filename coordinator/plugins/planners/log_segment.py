@@ -25,6 +25,7 @@ files with enough dead rows.
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from common.errors import ConfigError
 from common.model.file import DataFile, total_bytes
@@ -39,6 +40,7 @@ from coordinator.plugins.planners.packing import capacity_bytes
 from coordinator.plugins.planners.segments import (
     SegmentRange,
     by_ratio,
+    divisors_near,
     middle_range,
     period_start_s,
     ranges,
@@ -133,25 +135,28 @@ def read_segment_options(
     options = read_options(LogSegmentOptions, _NAME, given, settings)
     if settings is not None or given.keys() & {"segment", "segment_bytes"}:
         _check_divides(options.segment_bytes, options.capacity_bytes)
+    _check_room(options)
+    options.retention_s  # noqa: B018 - rejects contradictory options
+    return options
+
+
+def _check_room(options: LogSegmentOptions) -> None:
     if options.usable_bytes < 1:
         raise ConfigError(
             f"{_NAME}: options header_bytes {options.header_bytes} and largest_record_bytes"
             f" {options.largest_record_bytes} leave no room in a segment of"
             f" {options.segment_bytes} bytes, expected a smaller sum"
         )
-    options.retention_s  # noqa: B018 - rejects contradictory options
-    return options
 
 
 def _check_divides(segment_bytes: int, capacity: int | None) -> None:
     if capacity is None or capacity % segment_bytes == 0:
         return
-    count = max(2, round(capacity / segment_bytes))
-    near = next((index for index in range(count, count + 1000) if capacity % index == 0), capacity)
+    near = [f"{size} ({format_bytes(size)})" for size in divisors_near(segment_bytes, capacity)]
     raise ConfigError(
         f"{_NAME}: option segment_bytes is {segment_bytes} ({format_bytes(segment_bytes)}), "
-        f"expected a size that divides capacity_bytes {capacity} ({format_bytes(capacity)}), "
-        f"such as {capacity // near} ({format_bytes(capacity // near)})"
+        f"expected a size that divides capacity_bytes {capacity} ({format_bytes(capacity)}); "
+        f"near it: {', '.join(near)}"
     )
 
 
@@ -196,18 +201,25 @@ class LogSegment:
         return all(file.live_bytes is not None for file in self.files)
 
 
-def _with_first_size(
-    options: LogSegmentOptions, files: Mapping[str, DataFile]
-) -> LogSegmentOptions:
-    """Return the options with the segment size of the log's first compaction, if there was one.
+def _options_of(parameters: PlanParameters) -> LogSegmentOptions:
+    """Return the options with the segment size that is fixed for the tablet, if there is one.
 
-    Ambry reads the size only when a store is created.
+    Ambry reads the size only when a store is created. The tag of a tablet's first compaction counts
+    more than the setting: tables that are older than the setting have the tag only.
+
+    Raises:
+        ConfigError: An option or setting is invalid.
     """
-    sizes = (whole_number(dict(file.tags).get(SIZE, "")) for file in files.values())
-    first = min(filter(None, sizes), default=None)
-    if first is None or first - options.header_bytes - options.largest_record_bytes < 1:
-        return options
-    return replace(options, segment_bytes=first)
+    given, settings = parameters.options, parameters.settings
+    sizes = (whole_number(dict(file.tags).get(SIZE, "")) for file in parameters.files.values())
+    fixed = min(filter(None, sizes), default=settings.log_segment_bytes)
+    if fixed:
+        options = replace(
+            read_options(LogSegmentOptions, _NAME, given, settings), segment_bytes=fixed
+        )
+        if options.usable_bytes >= 1:
+            return options
+    return read_segment_options(given, settings)
 
 
 def file_live_bytes(file: DataFile) -> int:
@@ -317,14 +329,34 @@ class LogSegmentPlanner:
         """
         read_segment_options(options)
 
+    def fixed_settings(
+        self, options: Mapping[str, object], settings: TableSettings
+    ) -> Mapping[str, Any]:
+        """Return the segment size, which a table keeps for life.
+
+        Raises:
+            ConfigError: An option is invalid, or gives another size than the fixed one.
+        """
+        fixed = settings.log_segment_bytes
+        if not fixed:
+            return {"log_segment_bytes": read_segment_options(options, settings).segment_bytes}
+        # Options of the service do not matter here: they may change after the size was fixed.
+        own = read_segment_options(settings.planner_options, replace(settings, target_bytes=fixed))
+        if own.segment_bytes != fixed:
+            raise ConfigError(
+                f"{_NAME}: option segment_bytes is {own.segment_bytes}, expected {fixed} "
+                f"({format_bytes(fixed)}), which is fixed for this table; for another size, "
+                "create another table and import the rows"
+            )
+        return {}
+
     def plan(self, parameters: PlanParameters) -> Plan:
         """Return the jobs to run now, and why each other candidate is left.
 
         Raises:
             ConfigError: An option or setting is invalid.
         """
-        given = read_segment_options(parameters.options, parameters.settings)
-        options = _with_first_size(given, parameters.files)
+        options = _options_of(parameters)
         draft = PlanDraft(parameters, options.file_limit)
         if parameters.kind is Kind.USER:
             if is_under_way(Kind.USER, parameters):

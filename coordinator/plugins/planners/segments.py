@@ -4,6 +4,7 @@ Pure functions on numbers, used by the planner in `log_segment.py`.
 """
 
 import math
+from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -40,6 +41,31 @@ def usable_bytes(segment_bytes: int, header_bytes: int = 0, largest_record_bytes
 def segments_needed(live_bytes: int, usable: int) -> int:
     """Return how many segments are needed for the live bytes."""
     return -(-live_bytes // usable)
+
+
+FACTOR_MAX = 100_000
+"""Largest factor that `divisors_near` looks for."""
+
+
+def divisors_near(segment_bytes: int, capacity: int, count: int = 4) -> list[int]:
+    """Return segment sizes that divide a capacity, ascending: at most `count` each way.
+
+    Args:
+        segment_bytes: The size to be near to.
+        capacity: Size of the whole log. It is not a segment of itself.
+        count: Maximum number of smaller and of larger sizes.
+    """
+    divisors, left, factor = {1}, capacity, 2
+    while factor <= min(left, FACTOR_MAX):
+        if left % factor:
+            factor += 1
+        else:
+            left //= factor
+            divisors |= {size * factor for size in divisors}
+    divisors |= {size * left for size in divisors}
+    sizes = sorted(divisors - {capacity})
+    at = bisect(sizes, segment_bytes)
+    return sizes[max(0, at - count) : at + count]
 
 
 def best_range(

@@ -3,9 +3,8 @@
 For tables with a time column and without a key. Time is divided into chunks of equal length. A
 chunk is stable if its files lie inside it, no file is larger than the target, and fewer files do
 not suffice. Other chunks are rewritten together with the chunks that they share files with, and
-outputs are cut at the ends of chunks; see `chunks.py`. Druid's policies (`chunk_policies.py`)
-decide which chunks may be compacted, and in which order. By default, the data of the last day is
-skipped.
+outputs are cut at the ends of chunks; see `chunks.py`. Rules of the option `rules` score a chunk
+first. Druid's policies decide which chunks may be compacted, and in which order.
 
 The files and bytes of a job are bounded. A larger task is done in steps: files that span chunks are
 cut first, then the smallest files of each chunk are merged. A file that spans very many chunks is
@@ -19,7 +18,9 @@ that is still too large counts as full. A job that would repeat the last one is 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 
+from common.documents import FieldKind, FieldRule
 from common.errors import ConfigError
 from common.model.file import DataFile, total_bytes
 from common.model.job import (
@@ -35,7 +36,15 @@ from common.model.job import (
     time_outputs_max,
 )
 from common.model.table import TableSettings
-from common.spi.options import of_table, option, option_names, read_options, settings_of
+from common.spi.options import (
+    OptionRule,
+    of_table,
+    option,
+    option_names,
+    read_options,
+    read_rules,
+    settings_of,
+)
 from common.spi.planner import PlanParameters
 from common.units import exact_duration, format_bytes, format_count
 from coordinator.plugins.planners.chunks import (
@@ -87,6 +96,7 @@ class TimeChunkOptions:
     order: str = option("newest", one_of=("newest", "priority", "fragmented", "fixed"))
     intervals: str = option("")
     dependencies: str = option("multi", one_of=("multi", "simple"))
+    rules: str = option("", at_most=2000)
     min_count: int = option(1, at_least=1)
     min_uncompacted_bytes: int = option(0, at_least=0)
     max_average_bytes: int = option(0, at_least=0)
@@ -121,6 +131,7 @@ def _options(
             raise ConfigError(
                 f"{_NAME}: option {name} is {getattr(options, name)}, expected whole seconds"
             )
+    _rules_of(options.rules)
     read_intervals(f"{_NAME}: option skip_intervals", options.skip_intervals)
     fixed = read_intervals(f"{_NAME}: option intervals", options.intervals)
     if bool(fixed) != (options.order == "fixed"):
@@ -131,17 +142,57 @@ def _options(
     return options
 
 
+_MEASURES = {
+    **dict.fromkeys(("files", "excess"), FieldRule(kind=FieldKind.COUNT, least=0)),
+    **dict.fromkeys(("bytes", "largest", "mean"), FieldRule(kind=FieldKind.SIZE)),
+    "overlap": FieldRule(kind=FieldKind.FLAG),
+}
+_OUTCOMES: Mapping[str, FieldRule | None] = {
+    ChunkState.STABLE.value: None,
+    ChunkState.NO_OPINION.value: None,
+    ChunkState.COMPACT.value: FieldRule(kind=FieldKind.NUMBER, least=0, most=1),
+}
+
+
+@lru_cache(maxsize=64)
+def _rules_of(written: str) -> tuple[Rule, ...]:
+    """Return the rules of the option `rules`."""
+    rules = read_rules(f"{_NAME}: option rules", written, _OUTCOMES, _MEASURES)
+    return tuple(partial(_score_by, rule) for rule in rules)
+
+
+def _score_by(rule: OptionRule, contents: Contents) -> Score | None:
+    """Return the score by a rule of the option; None if it does not apply."""
+    if not contents.segments or not rule.applies(_measured(contents)):
+        return None
+    default, outcome = score(contents), ChunkState(rule.outcome)
+    settled = all(segment.settled for segment in contents.segments)
+    if outcome is ChunkState.COMPACT and default.state is not outcome and settled:
+        return None  # Jobs of this planner have made the files, as few as needed.
+    return Score(outcome, default.priority if rule.number is None else rule.number, rule.text)
+
+
+def _measured(contents: Contents) -> Mapping[str, float]:
+    sizes = [segment.size for segment in contents.segments]
+    return {
+        "files": len(sizes),
+        "excess": len(sizes) - contents.ideal,
+        "bytes": sum(sizes),
+        "largest": max(sizes),
+        "mean": sum(sizes) / len(sizes),
+        "overlap": contents.overlap,
+    }
+
+
 # -------------------------------------------------------------------------------------- The planner
 
 
 CHUNKS_MAX = TIME_CUTS_MAX // 2
-"""Maximum number of chunks of a task, because a job cuts at both ends of chunks that are not
-adjacent. A file that spans more chunks is first cut into long pieces.
-"""
+"""Maximum number of chunks of a task, because a job cuts at both ends of separate chunks."""
 OUTPUTS_MAX = 5000
 """Maximum number of outputs of a job that cuts by size."""
 TAG, STEP_TAG = "chunk", "chunk-step"
-"""Tags of outputs: of a final job for its chunks, and of an intermediate step."""
+"""Tags of outputs: of a final job, and of an intermediate step."""
 EXPIRY_MARGIN_S = 2.0
 """Margin for rounded times of files; rows that are older by this margin have certainly expired."""
 
@@ -202,6 +253,10 @@ class _Work:
     def ideal(self, segments: Iterable[Segment]) -> int:
         return max(1, math.ceil(self.sizes(segments) / self.options.target_bytes))
 
+    def priority(self, dirty: int, points: int) -> int:
+        kind, limit = self.parameters.kind, self.options.file_limit
+        return job_priority(kind, files_in_tablet=dirty, files_in_job=points, file_limit=limit)
+
     def chunk_text(self, start_s: float, end_s: float) -> str:
         count = round((end_s - start_s) / self.options.granularity_s)
         length = exact_duration(self.options.granularity_s)
@@ -239,7 +294,8 @@ class TimeChunkPlanner:
         options = _options(parameters.options, parameters.settings)
         if why := _no_chunks(parameters):
             return Plan(left=dict.fromkeys((file.path for file in parameters.candidates), why))
-        work = _Work(parameters, options, (_rule_of_request(parameters), *self._rules))
+        rules = (_rule_of_request(parameters), *_rules_of(options.rules), *self._rules)
+        work = _Work(parameters, options, rules)
         work.in_use = _in_use(work)
         if parameters.kind is Kind.SYSTEM:
             work.skipped = _skipped(work)
@@ -261,11 +317,11 @@ def _no_chunks(parameters: PlanParameters) -> str:
 
 def _rule_of_request(parameters: PlanParameters) -> Rule:
     """Return the rule that a request rewrites all chunks with files that are not its results."""
+    is_user = parameters.kind is Kind.USER
 
     def rule(contents: Contents) -> Score | None:
         files = (parameters.files[segment.id] for segment in contents.segments)
-        untouched = any(not is_result(file, parameters) for file in files)
-        wanted = parameters.kind is Kind.USER and untouched
+        wanted = is_user and any(not is_result(file, parameters) for file in files)
         return Score(ChunkState.COMPACT, 1.0) if wanted else None
 
     return rule
@@ -274,15 +330,14 @@ def _rule_of_request(parameters: PlanParameters) -> Rule:
 def _segment(file: DataFile, options: TimeChunkOptions) -> Segment:
     """Return a file as a segment; a file without times is at time 0."""
     start_s, last_s = file.time_min_s or 0.0, file.time_max_s or file.time_min_s or 0.0
-    tags = dict(file.tags)
+    target = str(options.target_bytes)
     return Segment(
         id=file.path,
         start=start_s,
         end=math.nextafter(max(start_s, last_s), math.inf),
         size=file.size_bytes,
         settled=any(
-            tags.get(name, "").split(":")[0] == str(options.target_bytes)
-            for name in (TAG, STEP_TAG)
+            name in {TAG, STEP_TAG} and tag.split(":")[0] == target for name, tag in file.tags
         ),
     )
 
@@ -337,13 +392,12 @@ def _cut_wide(work: _Work, wide: Sequence[Segment], timed: Sequence[Segment]) ->
             work.leave([segment], f"spans {len(chunks)} chunks, and there is no other file")
         else:
             step = math.ceil(len(chunks) / TIME_CUTS_MAX)
-            ends = [_start_s(at, options) for at in chunks[step::step]]
             work.units.append(
                 _Unit(
                     segments=(segment,),
                     start_s=_start_s(chunks.start, options),
                     end_s=_start_s(chunks.stop, options),
-                    cuts_at_s=tuple(ends),
+                    cuts_at_s=tuple(_start_s(at, options) for at in chunks[step::step]),
                     final=False,
                     why="a file that spans very many chunks is cut into pieces",
                 )
@@ -470,6 +524,8 @@ def _why_left(work: _Work, chunk: TimeChunk) -> str:
     count = format_count(len(chunk.segments), "file")
     target = format_bytes(work.options.target_bytes)
     summary = f"its chunk from {moment(chunk.start)} has {count}"
+    if chunk.score.rule and chunk.state is not ChunkState.COMPACT:
+        return f"{summary}: rule {chunk.score.rule!r}"
     if chunk.state is ChunkState.NO_OPINION:
         return f"{summary} of at most {target}, and one that spans chunks: no neighbour needs it"
     if chunk.state is ChunkState.STABLE:
@@ -484,12 +540,14 @@ def _add_task(work: _Work, task: Task) -> None:
     """Add the job of a task, or the jobs of its first step if the task is too large for one job."""
     segments = in_order({segment for chunk in task.chunks for segment in chunk.segments})
     ends = sorted({end for chunk in task.chunks for end in (chunk.start, chunk.end)})
+    scores = (chunk.score for chunk in task.chunks if chunk.state is ChunkState.COMPACT)
+    rules = ", ".join(dict.fromkeys(f"rule {score.rule!r}" for score in scores if score.rule))
     unit = _Unit(
         segments=tuple(segments),
         start_s=task.chunks[0].start,
         end_s=task.chunks[-1].end,
         priority=task.priority,
-        why="more bytes than max_cost, in one chunk" if task.oversize else "",
+        why="more bytes than max_cost, in one chunk" if task.oversize else rules,
     )
     if work.fits(segments):
         work.units.append(replace(unit, cuts_at_s=_inside(ends, segments)))
@@ -573,16 +631,8 @@ def _plan_of(work: _Work, expired: Sequence[DataFile], files: Sequence[DataFile]
     dirty = sum(len(work.units[at].segments) for at in depends)
     drops = _drops(work, expired, dirty, len(places))
     at_place = {at: len(drops) + number for number, at in enumerate(places)}
-    jobs = [
-        _job(
-            work,
-            at,
-            tuple(sorted(at_place[n] for n in depends[at])),
-            dirty,
-            len(places) - ranks[at],
-        )
-        for at in places
-    ]
+    after = {at: tuple(sorted(at_place[n] for n in depends[at])) for at in places}
+    jobs = [_job(work, at, after[at], dirty, len(places) - ranks[at]) for at in places]
     planned = {path for job in (*drops, *jobs) for path in job.files}
     left = {path: why for path, why in work.left.items() if path not in planned}
     return Plan(
@@ -605,13 +655,13 @@ def _intervals(
         for job in work.parameters.running
         for segment in (_segment(file, work.options) for file in job.files)
     )
+    numbers = [None, *(chunk.index for chunk, _ in work.chunks), None]
     intervals: list[PlannedInterval] = []
-    for chunk, allowed in work.chunks[-INTERVALS_MAX:]:
+    for at, (chunk, allowed) in list(enumerate(work.chunks, 1))[-INTERVALS_MAX:]:
         state, reason = _state_of(work, chunk, allowed, running)
         if state is IntervalState.PENDING:
-            paths = [segment.id for segment in allowed.segments]
-            reason = next((planned[path] for path in paths if path in planned), "")
-            reason = reason or left.get(paths[0], "")
+            reasons = [planned[path] for path in allowed.ids if path in planned]
+            reason = reasons[0] if reasons else left.get(allowed.ids[0], "")
         intervals.append(
             PlannedInterval(
                 start_s=chunk.start,
@@ -620,6 +670,11 @@ def _intervals(
                 reason=reason,
                 files=len(chunk.segments),
                 size_bytes=sum(segment.size for segment in chunk.segments),
+                index=chunk.index,
+                previous=numbers[at - 1],
+                next=numbers[at + 1],
+                overlaps_previous=chunk.prior,
+                overlaps_next=chunk.later,
             )
         )
     return tuple(intervals)
@@ -628,11 +683,7 @@ def _intervals(
 def _state_of(
     work: _Work, chunk: TimeChunk, allowed: TimeChunk, running: Sequence[Interval]
 ) -> tuple[IntervalState, str]:
-    """Return the state of a chunk and the reason, in the order of Druid's checks.
-
-    Running jobs and files in use come first, then skipped intervals, then policies, then the score
-    of the chunk.
-    """
+    """Return the first state in the order of Druid's checks that a chunk has, and the reason."""
     if overlapped(chunk.start, chunk.end, running):
         return IntervalState.RUNNING, "a job on its files is running"
     note = work.notes.get(chunk.index, "")
@@ -711,12 +762,7 @@ def _job(work: _Work, at: int, depends_on: tuple[int, ...], dirty: int, points: 
         kind=parameters.kind,
         files=tuple(sorted(unit.ids)),
         group=parameters.group_for(size),
-        priority=job_priority(
-            parameters.kind,
-            files_in_tablet=dirty,
-            files_in_job=points,
-            file_limit=options.file_limit,
-        ),
+        priority=work.priority(dirty, points),
         reason=_reason(work, unit, files),
         depends_on=depends_on,
         outputs_expected=time_outputs_max(cuts, rows, rows_max) if cuts else ideal,
@@ -744,12 +790,7 @@ def _drops(work: _Work, expired: Sequence[DataFile], dirty: int, points: int) ->
             kind=parameters.kind,
             files=tuple(sorted(file.path for file in group)),
             group=parameters.group_for(total_bytes(group)),
-            priority=job_priority(
-                parameters.kind,
-                files_in_tablet=dirty,
-                files_in_job=points + 1,
-                file_limit=work.options.file_limit,
-            ),
+            priority=work.priority(dirty, points + 1),
             reason=f"all rows have expired: {format_count(len(group), 'file')}",
             outputs_expected=0,
             action=JobAction.DROP,

@@ -159,6 +159,49 @@ def test_live_bytes_are_counted_and_the_deadest_range_is_compacted(service: Serv
     client.drop(table.name, delete_files=True)
 
 
+def test_hybrid_goes_by_statistics_until_its_period_is_over(service: Service) -> None:
+    client = service.client
+
+    def options(**more: str) -> str:
+        given = {"policy": "hybrid", "segment": "60KB", "full_every": "1000d", **more}
+        return ",".join(f"{name}={value}" for name, value in given.items())
+
+    def commits() -> list[tuple[str, ...]]:
+        return [inputs for inputs in table.commits() if inputs]
+
+    settings = {"planner": "log-segment", "planner_options": options(min_reclaim_segments="100")}
+    table = LedgerTable(client, service.folder, keyed=True, stem="hybrid", settings=settings)
+    for first in range(0, 4000, 1000):
+        table.append(keyed_rows(range(first, first + 1000), 1))
+    table.append(keyed_rows([*range(1000, 1950), *range(2000, 2950)], 2))
+    table.append(keyed_rows(range(20_000, 21_000), 2))
+    client.analyze(table.name, timeout_s=90)
+    files = sorted(client.files(table.name), key=lambda file: file.added_at_s)
+    assert client.describe(table.name).settings["log_segment_bytes"] == 60 * 1024
+    assert not commits(), "no segment was there when the period of 1,000 days began"
+
+    client.set(table.name, settings={"planner_options": options()})
+    service.wait("compaction by statistics", commits, table=table)
+    service.wait_until_at_rest(table)
+    (by_statistics,) = commits()
+    assert set(by_statistics) == {files[at].path for at in (1, 2, 4)}
+
+    client.set(table.name, settings={"planner_options": options(full_every="5s")})
+    service.wait("compaction of everything", lambda: len(commits()) > 1, table=table)
+    client.set(table.name, settings={"planner_options": options()})
+    service.wait_until_at_rest(table)
+    table.check_rows()
+    everything = next(
+        entry
+        for entry in client.history(table.name)
+        if entry.reason.startswith("hybrid: every 5.0 s all closed segments")
+    )
+    assert files[5].path not in everything.inputs, "the active segment"
+    assert files[5].path in table.listed()
+    assert not table.listed() & {file.path for file in files[:5]}
+    client.drop(table.name, delete_files=True)
+
+
 def test_files_of_a_level_move_or_are_merged_and_never_overlap(service: Service) -> None:
     rows = keyed_rows(range(1000), 1)
     buffer = pa.BufferOutputStream()

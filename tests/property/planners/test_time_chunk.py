@@ -125,6 +125,27 @@ def test_it_rests_whatever_outputs_weigh_and_however_little_a_job_may_have(seed:
     assert sorted_rows(tablet) == rows
 
 
+def drawn_rules(chance: random.Random) -> str:
+    """Return rules of an option, at random."""
+    conditions = ["files >= 1", "files <= 3", "bytes > 100", "mean < 50", "overlap = yes"]
+    outcomes = ["compact", "compact 0.9", "stable", "no_opinion"]
+    rules = [
+        f"{chance.choice(outcomes)} if {' and '.join(chance.sample(conditions, 2))}"
+        for _ in range(3)
+    ]
+    return "; ".join(rules + ["compact if files >= 1"] * chance.randrange(2))
+
+
+@pytest.mark.parametrize("seed", first_fast(40, range(300), slow=100))
+def test_it_rests_whatever_rules_an_operator_sets(seed: int) -> None:
+    chance = random.Random(seed)
+    tablet = drawn(chance, chance.choice([uniform, uneven(chance)]), 12)
+    rows = sorted_rows(tablet)
+    given = asked(chance, rules=drawn_rules(chance))
+    tablet.rest(PLANNER, given, jobs_max(tablet, 12))
+    assert sorted_rows(tablet) == rows
+
+
 @pytest.mark.parametrize("seed", first_fast(20, range(200), slow=100))
 def test_a_request_rewrites_everything_and_rests(seed: int) -> None:
     chance = random.Random(seed)

@@ -30,6 +30,7 @@ from coordinator.plugins.planners.chunks import (
     eligibility,
     fixed_place,
     fragmentation_index,
+    hidden,
     join_small,
     merge_intervals,
     occupied_chunks,
@@ -132,6 +133,39 @@ def test_a_minor_version_replaces_what_it_was_made_of() -> None:
     assert [each.id for each in visible([*parts, minor])] == ["minor", "p2"]
     elsewhere = seg("other", 24, 48, minor_version=1, partitions=(0, 3))
     assert len(visible([*parts, elsewhere])) == 4
+
+
+def is_hidden(segment: Segment, others: list[Segment]) -> bool:
+    """Return what the definition of `hidden` says, moment by moment."""
+    greater = [each for each in others if each.version > segment.version]
+    moments = range(int(segment.start), int(segment.end))
+    return all(any(each.start <= at < each.end for each in greater) for at in moments) or any(
+        (each.version, each.start, each.end) == (segment.version, segment.start, segment.end)
+        and each.minor_version > segment.minor_version
+        and each.partitions[0] <= segment.partitions[0]
+        and segment.partitions[1] <= each.partitions[1]
+        for each in others
+    )
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_hidden_follows_the_definition(seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(30):
+        segments: list[Segment] = []
+        for number in range(chance.randint(1, 25)):
+            start, first = chance.randrange(4 + seed), chance.randrange(4)
+            one = seg(
+                str(number),
+                start,
+                start + chance.randint(1, 4),
+                version=chance.randrange(3),
+                minor_version=chance.randrange(3),
+                partitions=(first, first + chance.randint(1, 3)),
+            )
+            segments.append(one)
+        found = hidden(segments)
+        assert set(found) == {each.id for each in segments if is_hidden(each, segments)}
 
 
 # ------------------------------------------------------------------------------- Chunks and scores

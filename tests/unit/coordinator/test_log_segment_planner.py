@@ -26,6 +26,7 @@ from coordinator.plugins.planners.log_segment import (
 from coordinator.plugins.planners.segments import (
     SegmentRange,
     best_range,
+    divisors_near,
     live_bytes_of,
     middle_range,
     next_wait_ms,
@@ -285,6 +286,27 @@ def test_an_output_keeps_the_place_of_its_first_input() -> None:
     assert found.left["s2"] == "segment 4 is the active segment, the last of the log"
 
 
+def test_a_fixed_size_of_segments_is_kept_whatever_is_configured_later() -> None:
+    files = log(0.3, 0.3, 0.9)
+    asked = parameters({file.path: file for file in files}, log_segment_bytes=1000)
+    for options in ({"segment": 400}, {"segment": 700, "capacity": 3000, "min_used_percent": 0}):
+        found = LogSegmentPlanner().plan(replace(asked, options=options, now_s=NOW_S, keyed=False))
+        assert found.jobs[0].reason.endswith("2 segments become 1, 1 freed")
+        assert dict(found.jobs[0].output_tags)[SIZE] == "1000"
+    tagged = {file.path: replace(file, tags=((SIZE, "2000"),)) for file in files}
+    found = LogSegmentPlanner().plan(
+        replace(asked, files=tagged, candidates=tuple(tagged.values()), now_s=NOW_S, keyed=False)
+    )
+    assert dict(found.jobs[0].output_tags)[SIZE] == "2000", "a tablet that is older than the table"
+
+
+def test_a_fixed_size_without_room_is_not_used() -> None:
+    files = {file.path: replace(file, tags=((SIZE, "10"),)) for file in log(0.3, 0.3, 0.9)}
+    options = {"segment": 1000, "header": 20}
+    asked = replace(parameters(files), options=options, now_s=NOW_S, keyed=False)
+    assert dict(LogSegmentPlanner().plan(asked).jobs[0].output_tags)[SIZE] == "1000"
+
+
 def test_the_size_of_segments_is_that_of_the_first_compaction() -> None:
     files = log(0.3, 0.3, 0.9)
     kept = replace(files[2], tags=((SIZE, "1000"),))
@@ -443,7 +465,8 @@ def test_sizes_that_divide_the_capacity_are_accepted(size: int) -> None:
         (
             {"segment": "12GB", "capacity": "160GB"},
             "option segment_bytes is 12884901888 (12.0 GiB), expected a size that divides "
-            "capacity_bytes 171798691840 (160.0 GiB), such as 10737418240 (10.0 GiB)",
+            "capacity_bytes 171798691840 (160.0 GiB); near it: 4294967296 (4.0 GiB), "
+            "5368709120 (5.0 GiB), 8589934592 (8.0 GiB), 10737418240 (10.0 GiB), 17179869184 (16.0",
         ),
         ({"policy": "some"}, "option policy is 'some', expected one of compact-all, stats-based"),
         ({"min_used_percent": 101}, "option min_used_percent is 101, expected 0 to 100"),
@@ -461,6 +484,22 @@ def test_options_by_which_no_plan_can_be_made_are_refused(
     with pytest.raises(ConfigError) as refused:
         LogSegmentPlanner().check(options)
     assert expected in str(refused.value)
+
+
+def test_the_divisors_that_are_listed_are_few_and_near() -> None:
+    sizes = [divisors_near(size * GIB, 160 * GIB, 1) for size in (3, 9, 25, 100)]
+    assert sizes == [[5 * GIB // 2, 4 * GIB], [8 * GIB, 10 * GIB], [20 * GIB, 32 * GIB], [80 * GIB]]
+    assert len(divisors_near(3 * GIB, 160 * GIB)) == 8
+    assert divisors_near(3 * 1024**2, 160 * GIB, 1) == [5 * 1024**2 // 2, 4 * 1024**2]
+    assert divisors_near(7, 10) == [1, 2, 5]
+    assert divisors_near(1000, 2 * 999_983) == [1, 2, 999_983]
+    assert divisors_near(1000, 999_983) == [1], "a prime number"
+
+
+def test_all_divisors_are_found_whose_factors_are_small() -> None:
+    for capacity in range(2, 400):
+        every = [size for size in range(1, capacity) if capacity % size == 0]
+        assert divisors_near(20, capacity, 400) == every
 
 
 def test_a_capacity_is_held_against_the_size_of_the_table_when_that_is_known() -> None:

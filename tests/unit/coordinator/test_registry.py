@@ -16,7 +16,13 @@ from common.model.job import Plan
 from common.model.table import TableSettings
 from common.setting_rules import SettingError
 from common.settings import CoordinatorSettings, Settings
-from common.spi.planner import Planner, PlanParameters, check_options, settings_read_by
+from common.spi.planner import (
+    Planner,
+    PlanParameters,
+    check_options,
+    fixed_settings,
+    settings_read_by,
+)
 from coordinator import registry
 from coordinator.plugins.planners.ratio import RatioPlanner
 from tests.support.planning import TABLET, files_of
@@ -152,6 +158,28 @@ def test_options_of_every_service_are_checked_at_the_start() -> None:
     with pytest.raises(SettingError, match="service 'night': planner 'ratio': option") as refused:
         registry.planner_for(settings)
     assert refused.value.names == ("services.night.planner", "services.night.options.ratoi")
+
+
+class Greedy:
+    """Fixes a setting that is the user's."""
+
+    def plan(self, parameters: PlanParameters) -> Plan:
+        return Plan()
+
+    def fixed_settings(
+        self, options: Mapping[str, object], settings: TableSettings
+    ) -> Mapping[str, object]:
+        return {str(options["name"]): 7}
+
+
+def test_a_planner_fixes_no_setting_that_is_the_users() -> None:
+    fixed = fixed_settings("own", Greedy(), {"name": "log_segment_bytes"}, TableSettings())
+    assert fixed == {"log_segment_bytes": 7}
+    with pytest.raises(ConfigError, match="fixes setting 'weight', expected one of log_segment_by"):
+        fixed_settings("own", Greedy(), {"name": "weight"}, TableSettings())
+    with pytest.raises(ConfigError, match=r"'own' refuses its options: KeyError\('name'\)"):
+        fixed_settings("own", Greedy(), {}, TableSettings())
+    assert fixed_settings("ratio", RatioPlanner(), {}, TableSettings()) == {}
 
 
 def test_settings_that_no_planner_reads_are_told() -> None:

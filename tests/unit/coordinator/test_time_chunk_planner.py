@@ -166,6 +166,62 @@ def test_a_rule_of_ones_own_comes_first_and_does_not_run_in_circles() -> None:
     assert again.left["b"] == "is as the last job left it: another would do the same"
 
 
+PAIR_AND_ONE = (file("a", 0, 1), file("b", 0, 1), file("c", 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("rules", "jobs"),
+    [
+        ("", ["ab"]),
+        (" ; ", ["ab"]),
+        ("stable if files <= 2", []),
+        ("stable if files < 2", ["ab"]),
+        ("no_opinion if files > 1", []),
+        ("compact if files = 1; stable if bytes >= 1", ["c"]),
+        ("stable if bytes >= 1; compact if files = 1", []),
+        ("compact  0.2  if  files=1  and  overlap=no", ["ab", "c"]),
+        ("compact 0.9 if files = 1 and largest <= 100", ["c", "ab"]),
+        ("stable if mean > 100", ["ab"]),
+        ("stable if excess >= 1", []),
+        ("compact if files = 1 and overlap = yes", ["ab"]),
+    ],
+)
+def test_rules_of_the_option_come_before_those_of_the_notes(rules: str, jobs: list[str]) -> None:
+    found = plan(*PAIR_AND_ONE, options={"rules": rules, "order": "priority"})
+    assert sets(found) == jobs
+
+
+def test_a_rule_of_the_option_is_the_reason() -> None:
+    found = plan(*PAIR_AND_ONE, options={"rules": "stable if files = 2; compact 0.5 if files = 1"})
+    assert (
+        found.left["a"]
+        == "its chunk from 1970-01-01 00:00 UTC has 2 files: rule 'stable if files = 2'"
+    )
+    (job,) = found.jobs
+    assert job.reason == (
+        "1 chunk of 1h from 1970-01-01 01:00 UTC: 1 file of 100 B, priority 0.50"
+        " (rule 'compact 0.5 if files = 1')"
+    )
+    assert [interval.reason for interval in found.intervals] == [found.left["a"], job.reason]
+
+
+def test_what_a_rule_wanted_is_done_once() -> None:
+    rules = {"rules": "compact if files >= 1"}
+    one, other = PAIR_AND_ONE[0], PAIR_AND_ONE[2]
+    jobs = {job.files: job for job in plan(one, other, options=rules).jobs}
+    done = [
+        replace(each, tags=jobs[each.path,].output_tags, job=f"j{each.path}")
+        for each in (one, other)
+    ]
+    assert not plan(*done, options=rules).jobs
+    assert sets(plan(*done, file("late", 1, 2), options=rules)) == ["clate"]
+    request = plan(one, options={"rules": "stable if files >= 1"}, kind=Kind.USER)
+    assert sets(request) == ["a"], "what a user asks for is done"
+    bare = replace(one, time_min_s=None, time_max_s=None)
+    assert sets(plan(bare, options=rules)) == ["a"]
+    assert not plan(options=rules).jobs
+
+
 # ------------------------------------------------------------------------------ Which, and in order
 
 
@@ -433,6 +489,25 @@ def test_other_tables_are_left(changes: dict[str, Any], why: str) -> None:
         ({"skip_intervals": "yesterday"}, "skip_intervals has 'yesterday', expected two dates"),
         ({"minor_bytes_percent": 101}, "minor_bytes_percent is 101, expected 0 to 100"),
         ({"grain": 1}, "option 'grain' is unknown"),
+        ({"rules": "best if files > 1"}, "outcome 'best' is unknown; known: compact, no_opinion"),
+        ({"rules": "stables if files > 1"}, "outcome 'stables' is unknown; did you mean 'stable'"),
+        ({"rules": "stable 1 if files > 1"}, "has '1', expected `stable if …`"),
+        ({"rules": "compact 2 if files > 1"}, "files > 1' is 2, expected 0 to 1"),
+        ({"rules": "compact x if files > 1"}, "is 'x', expected a number of 0 to 1"),
+        ({"rules": "stable"}, "has the condition '', expected a measure, a comparison"),
+        ({"rules": "stable if files ~ 1"}, "has the condition 'files ~ 1', expected a measure"),
+        (
+            {"rules": "stable if files > 1 and"},
+            "has the condition 'files > 1 and', expected a meas",
+        ),
+        ({"rules": "stable if file > 1"}, "measure 'file' is unknown; did you mean 'files'"),
+        ({"rules": "stable if files > -1"}, "files is -1, expected at least 0"),
+        ({"rules": "stable if mean > 1XB"}, "mean '1XB' is not a size"),
+        ({"rules": "stable if overlap = 2"}, "overlap is '2', expected true or false"),
+        (
+            {"rules": "stable if files > 1;" * 200},
+            "rules is '.*, expected at most 2,000 characters",
+        ),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, object], message: str) -> None:

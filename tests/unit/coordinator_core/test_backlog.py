@@ -25,8 +25,10 @@ from coordinator.core.backlog import (
     HISTORY_COUNT_MAX,
     HISTORY_EVERY_S,
     HISTORY_TABLES_MAX,
+    RECORDED_S,
     BacklogHistory,
     Backlogs,
+    TabletHistories,
     largest_tablets,
 )
 from coordinator.core.planning import with_backlog
@@ -458,6 +460,62 @@ def test_the_history_has_a_sample_every_ten_seconds_and_an_hour_at_most() -> Non
         for start, size_bytes in ((100.0, 70), (200.0, 40))
         for number in range(3)
     ]
+
+
+def test_the_history_of_a_tablet_begins_when_a_caller_asks_for_it() -> None:
+    state, histories = CoordinatorState(CoordinatorSettings()), TabletHistories()
+    state.handle(on.TableSeen(table=Table(id="t", name="trips", location="x", schema=())), 0.0)
+
+    def plan(number: int, size_bytes: int | None, now_s: float) -> None:
+        plan = TabletPlan(backlog=None if size_bytes is None else owed(size_bytes))
+        record = Record(version=int(now_s) + 1)
+        event = on.TabletPlanned(
+            tablet=at("t", number), plan=plan, record=record, settings_version=0
+        )
+        state.handle(event, now_s)
+
+    def ask(number: int, now_s: float) -> list[list[tuple[float, int]]]:
+        histories.ask(state.backlog_sizes([at("t", number)]), now_s)
+        assert histories.of_table("other") == []
+        found = histories.of_table("t")
+        return [[(point.at_s, point.size_bytes) for point in each.history] for each in found]
+
+    def note(now_s: float) -> None:
+        histories.note(state.backlog_sizes(histories.tablets(now_s)), now_s)
+
+    plan(1, 70, 0.0)
+    plan(2, 90, 0.0)
+    note(10.0)
+    assert ask(1, 21.0) == [[(21.0, 70)]], "nothing was recorded before"
+    assert ask(1, 22.0) == [[(21.0, 70)]], "a second call adds no point"
+    plan(1, 30, 25.0)
+    note(30.0)
+    plan(1, None, 35.0)
+    note(40.0)
+    assert ask(2, 41.0) == [[(41.0, 90)], [(21.0, 70), (30.0, 30), (40.0, 0)]]
+    assert histories.tablets(22.0 + RECORDED_S) == [at("t", 2)], "the other was not asked for again"
+    assert histories.tablets(41.0 + RECORDED_S) == []
+
+
+def test_work_that_runs_is_taken_off_the_points_of_a_tablet() -> None:
+    backlogs = Backlogs()
+    backlogs.put(at("t", 1), TabletBacklog(strategy="ratio", size_bytes=100, falls={"at1": 80}))
+    progress = [(at("t", 1), "at1", 0.25)]
+    assert backlogs.sizes([at("t", 1), at("t", 2)], progress) == {at("t", 1): 80, at("t", 2): 0}
+
+
+def test_a_hundred_tablets_are_recorded_those_asked_for_last() -> None:
+    histories = TabletHistories()
+    tablets = [at("t", number) for number in range(api.RECORDED_TABLETS_MAX + 20)]
+    histories.ask(dict.fromkeys(tablets[:100], 1), 1.0)
+    histories.ask({tablets[0]: 1}, 2.0)
+    histories.ask(dict.fromkeys(tablets[100:], 1), 3.0)
+    assert histories.tablets(3.0) == [*tablets[21:100], tablets[0], *tablets[100:]]
+    for second in range(HISTORY_COUNT_MAX + 50):
+        histories.note(dict.fromkeys(tablets, 7), float(second))
+    found = histories.of_table("t")
+    assert len(found) == api.RECORDED_TABLETS_MAX
+    assert {len(each.history) for each in found} == {HISTORY_COUNT_MAX}
 
 
 def test_the_history_is_bounded_in_moments_and_tables() -> None:

@@ -199,6 +199,32 @@ def test_the_queue_is_empty_in_the_morning(queue_max: int) -> None:
     assert queue_max == 1000 or len(manager.begun) == 300
 
 
+def test_what_was_deferred_is_taken_up_when_the_queue_has_run_empty() -> None:
+    manager = TaskManager(queue_count_max=4, deferral_max_s=float("inf"))
+    for number in range(9):
+        manager.offer(f"j{number}", number)
+    deferred = [f"j{number}" for number in range(5)]
+    assert (manager.shed, len(manager.queue)) == (deferred, 4)
+    planned = manager.planned
+    for count in (0, 1):
+        manager.scan()
+        manager.ask(count)
+        manager.tick()
+    assert (manager.shed, manager.planned) == (deferred, planned), "the queue has jobs"
+
+    manager.ask(3)
+    assert (manager.queue, len(manager.running)) == ([], 4)
+    manager.tick()
+    taken_up = {*deferred} - {*manager.shed}
+    assert taken_up == {*manager.queue}
+    assert manager.planned == planned + len(taken_up) > planned
+    while manager.shed or manager.queue:
+        assert manager.ask(len(manager.queue)), "deferred work waits for ever"
+        manager.go()
+        manager.tick()
+    assert sorted(manager.begun) == sorted(f"j{number}" for number in range(9))
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_a_full_queue_keeps_the_best_of_all_that_came(seed: int) -> None:
     chance = random.Random(seed)

@@ -49,6 +49,35 @@ def neve(gateway: Gateway, tmp_path: Path) -> Iterator[Shell]:
         shell.run("table", "drop", table["name"], "--yes")
 
 
+def test_a_size_of_segments_is_fixed_when_a_table_is_created(neve: Shell, tmp_path: Path) -> None:
+    def create(segment: str, code: int = 0) -> str:
+        options = f"planner_options=segment={segment},capacity=160GB"
+        words = ["--location", str(tmp_path / "log"), "--schema", "id:int64"]
+        words += ["--set", "planner=log-segment", "--set", options]
+        return " ".join(neve.run("table", "create", "log", *words, code=code).output.split())
+
+    def change(*settings: str, code: int = 0) -> str:
+        return " ".join(neve.run("table", "set", "log", *settings, code=code).output.split())
+
+    def fixed() -> int:
+        return int(neve.json("table", "describe", "log")["settings"]["log_segment_bytes"])
+
+    assert "8589934592 (8.0 GiB), 10737418240 (10.0 GiB), 17179869184 (16" in create("12GB", 2)
+    create("1GB")
+    assert fixed() == 1024**3
+    assert "10737418240 (10.0 GiB)" in change("planner_options=segment=12GB,capacity=160GB", code=2)
+    other = change("planner_options=segment=2GB,capacity=160GB", code=2)
+    assert "is 2147483648, expected 1073741824 (1.0 GiB), which is fixed for this table" in other
+    assert "log_segment_bytes is 2048, expected 1073741824" in change(
+        "log_segment_bytes=2KB", code=2
+    )
+    assert "786432000 (750.0 MiB)" in change("planner_options=capacity=1500MB", code=2)
+    change("planner_options=policy=hybrid", "target=64MB")
+    assert fixed() == 1024**3, "the default of new tables is target_bytes"
+    change("planner=ratio", "planner_options=")
+    assert fixed() == 1024**3
+
+
 @pytest.fixture
 def folder(neve: Shell, tmp_path: Path) -> Path:
     """Return the location of `events`."""
@@ -139,7 +168,11 @@ def test_backlogs_are_shown_by_table_tablet_and_time(neve: Shell, folder: Path) 
     assert [each["size_bytes"] for each in neve.json("backlog", "events", "--history")] == [90, 0]
     neve.run("backlog", "events", "--tablets", says="90 B default ratio")
     neve.run("backlog", "--tablets", code=2, says="--tablets needs the name of a table")
-    neve.run("backlog", "events", "--tablets", "--history", code=2, says="excludes --files and")
+    neve.run("backlog", "events", "--tablets", "--history", says="45 B ████████████████████")
+    (recorded,) = neve.json("backlog", "events", "--tablets", "--history", "--count", "3")
+    assert recorded["tablet"] == "last"
+    assert [each["size_bytes"] for each in recorded["history"]] == [90, 45]
+    neve.run("backlog", "--tablets", "--history", code=2, says="--tablets needs the name of a")
     neve.run("backlog", "--watch", "--history", code=2, says="give either --watch or --history")
     neve.run("backlog", "--watch", "--files", "f.json", code=2, says="need a running service")
     nested = folder / "nested.json"

@@ -336,6 +336,30 @@ def test_a_scan_shows_expired_rows_to_those_who_ask(client: Client, tmp_path: Pa
     assert client.count("series", include_deleted=True) == 2
 
 
+def test_one_key_is_read_by_a_range_and_an_expired_one_is_answered_like_a_missing_one(
+    client: Client, tmp_path: Path
+) -> None:
+    client.create_table(
+        "sessions",
+        str(tmp_path / "sessions"),
+        schema=pa.schema([("id", pa.int64()), ("v", pa.int64()), ("at", pa.int64())]),
+        key=["id"],
+        version_column="v",
+        time_column="at",
+        settings={"ttl": "1d"},
+    )
+    now_s = int(time.time())
+    client.append("sessions", pa.table({"id": [1, 2], "v": [1, 1], "at": [0, now_s]}))
+
+    def ids(key: str, **more: bool) -> list[int]:
+        found: list[int] = client.scan("sessions", start=key, end=key, **more)["id"].to_pylist()
+        return found
+
+    assert (ids("1"), ids("2"), ids("3")) == ([], [2], [])
+    assert ids("1", include_expired=True) == [1], "the caller chooses, until a compaction drops it"
+    assert ids("3", include_expired=True) == []
+
+
 @pytest.mark.parametrize(
     ("start", "end", "ids"),
     [

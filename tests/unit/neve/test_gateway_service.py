@@ -22,7 +22,9 @@ from common.metadata.changes import (
 from common.model.job import Kind
 from common.model.outcome import RefusalCode
 from common.model.tablet import PLUS_INFINITY, TabletId
+from common.settings import Settings
 from common.telemetry import METRICS, Exporter
+from coordinator.registry import planner_for
 from neve import api
 from neve.api import ARROW_STREAM, PROBLEM
 from neve.client import Client
@@ -42,6 +44,7 @@ from tests.support.gateway import QUEUED, TOKEN, Gateway, serving
 from tests.support.patience import PATIENCE_S
 
 SCHEMA = pa.schema([("x", pa.int64())])
+TIMED = pa.schema([("at", pa.int64())])
 TRUSTED = {"Authorization": f"Bearer {TOKEN}"}
 
 
@@ -276,6 +279,21 @@ def test_the_tablets_that_owe_most_are_told_by_table(
         client.owed_tablets("owing", count=0)
 
 
+def test_the_history_of_tablets_is_bounded_and_of_one_table(
+    gateway: Gateway, client: Client, tmp_path: Path
+) -> None:
+    client.create_table("recorded", str(tmp_path), schema=SCHEMA)
+    (found,) = client.tablet_backlog_history("recorded")
+    assert [(found.tablet, point.size_bytes) for point in found.history] == [
+        ("last", 90),
+        ("last", 45),
+    ]
+    with pytest.raises(NotFoundError, match="recroded"):
+        client.tablet_backlog_history("recroded")
+    with pytest.raises(CallerError, match="count 101 is out of range, expected 1 to 100"):
+        client.tablet_backlog_history("recorded", count=101)
+
+
 def test_orders_reach_the_coordinator(gateway: Gateway, client: Client) -> None:
     client.drain("local-1")
     client.cancel_job("att-1")
@@ -396,6 +414,53 @@ def test_a_table_is_explained_planned_and_replanned(
     assert client.history("events") == []
     with pytest.raises(UnavailableError, match=r"within 0.1 s: jobs that run: 0, that wait: 1"):
         client.wait_until_at_rest("events", timeout_s=0.1)
+
+
+@pytest.fixture(scope="module")
+def planning() -> Iterator[Client]:
+    with serving(plan=planner_for(Settings())) as served, served.client() as made:
+        yield made
+
+
+def create_hours(client: Client, name: str, folder: Path) -> None:
+    """Create a table of hours; a file has rows of two of them, and one hour two files."""
+    settings = {"planner": "time-chunk", "planner_options": "granularity=1h,skip_offset=0"}
+    client.create_table(name, str(folder), schema=TIMED, time_column="at", settings=settings)
+    for hours in ([0, 1], [0], [5]):
+        client.append(name, pa.table({"at": [3600 * hour for hour in hours]}))
+
+
+def test_the_plan_of_a_table_has_each_intervals_place_and_neighbours(
+    planning: Client, tmp_path: Path
+) -> None:
+    create_hours(planning, "hours", tmp_path)
+
+    assert [
+        (each.index, each.previous, each.next, each.overlaps_previous, each.overlaps_next)
+        for each in planning.plan("hours").intervals
+    ] == [(0, None, 1, False, True), (1, 0, 5, True, False), (5, 1, None, False, False)]
+
+
+def test_rules_of_a_table_decide_its_plan(planning: Client, tmp_path: Path) -> None:
+    create_hours(planning, "ruled", tmp_path)
+    assert [len(job.files) for job in planning.plan("ruled").jobs] == [2]
+
+    def set_rules(rules: str) -> None:
+        options = f"granularity=1h,skip_offset=0,rules={rules}"
+        planning.set("ruled", settings={"planner_options": options})
+
+    set_rules("stable if files = 2; compact 0.9 if files = 1 and overlap = no")
+    plan = planning.plan("ruled")
+    assert [(len(job.files), job.reason.partition("(")[2]) for job in plan.jobs] == [
+        (1, "rule 'compact 0.9 if files = 1 and overlap = no')")
+    ]
+    assert [why.partition(": ")[2] for why in plan.left.values()] == [
+        "rule 'stable if files = 2'"
+    ] * 2
+    with pytest.raises(
+        CallerError, match="option rules: 'stable if file = 2': measure 'file' is unk"
+    ):
+        set_rules("stable if file = 2")
 
 
 def test_a_table_is_not_at_rest_while_its_only_job_runs(

@@ -78,6 +78,16 @@ def test_up_and_check_refuse_the_same_before_anything_is_started(
     assert not (tmp_path / "home").exists()
 
 
+def test_a_segment_size_that_does_not_divide_the_capacity_is_refused(tmp_path: Path) -> None:
+    shell = Shell(tmp_path / "home")
+    words = ["planner=log-segment", "options.segment=12GB", "options.capacity=160GB"]
+    flags = [part for word in words for part in ("--set", f"services.default.{word}")]
+    refused = shell.run("config", "check", *flags, code=2).output
+    assert "8589934592 (8.0 GiB), 10737418240 (10.0 GiB)" in " ".join(refused.split())
+    flags[3] = flags[3].replace("12GB", "16GB")
+    shell.run("config", "check", *flags)
+
+
 def test_a_stack_made_by_a_program_is_checked_as_well(tmp_path: Path) -> None:
     settings = load_service_settings(environ={}).services
     wrong = {name: type(each)(name=name, planner="nope") for name, each in settings.items()}

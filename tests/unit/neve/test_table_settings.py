@@ -10,7 +10,12 @@ from common.errors import RequestError
 from common.metadata.codec.table import pack_settings, unpack_settings
 from common.model.group import Service
 from common.model.table import Table, TableSettings
-from neve.gateway.table_settings import changed_settings, check_table_planner, settings_of_new_table
+from neve.gateway.table_settings import (
+    changed_settings,
+    check_table_planner,
+    settings_of_new_table,
+    settings_with_fixed,
+)
 
 WANTED = {"threshold": "1GB", "codec": "zstd", "codec_level": "19"}
 
@@ -173,6 +178,20 @@ def test_what_its_creator_chooses_wins(wanted: dict[str, Any], planner: str, sai
 def test_what_the_operator_chooses_wins(name: str, changed: dict[str, Any], said: str) -> None:
     services = {"default": Service(), name: Service(name=name, **changed)}
     assert new_table(keyed=False, services=services) == ("", f"planner of table t: {said}")
+
+
+def test_a_planner_of_the_service_fixes_the_size_of_segments_once() -> None:
+    def settings(present: TableSettings, **options: object) -> TableSettings:
+        services = {"default": Service(planner="log-segment", options=options)}
+        return settings_with_fixed(present, {"file_limit": "20"}, services=services)
+
+    new = settings(TableSettings(), segment="1GB", capacity="160GB")
+    assert new.log_segment_bytes == 1024**3
+    assert settings(new, segment="7GB", capacity="160GB") == new, "changed later"
+    with pytest.raises(RequestError, match=r"option segment_bytes is 536870912 .* expected a size"):
+        settings(TableSettings(), capacity="1300MB")
+    other = settings_with_fixed(TableSettings(), {}, services={"default": Service()})
+    assert other.log_segment_bytes == 0
 
 
 def test_other_services_do_not_matter() -> None:

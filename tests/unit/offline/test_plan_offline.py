@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from common.model.job import JobAction, Kind, Plan, PlannedJob
 from common.model.table import TableSettings
 from common.spi.planner import PlanParameters
 from neve import api
-from neve.offline import plan_offline, read_groups
+from neve.offline import backlog_offline, plan_offline, read_groups
 from neve.setting_values import read_settings
 
 CASES = json.loads((Path(__file__).parents[2] / "data" / "accumulo_plan.json").read_text("utf-8"))
@@ -298,6 +299,138 @@ def test_heat_and_statistics_of_a_document_reach_the_planner() -> None:
     options = {"columns": "name"}
     assert not plan_offline(known, "delta", options)["jobs"]
     assert plan_offline(known, "delta", {"columns": "price"})["jobs"]
+
+
+HOURS: dict[str, Any] = {"skip_offset": 0, "granularity": "1h", "origin": "1h"}
+
+
+def timed(path: str, start_h: float, end_h: float, **given: Any) -> dict[str, Any]:
+    """Return a file of 10 MB with rows from an hour to the last second before another."""
+    times = {"time_min": 3600 * start_h, "time_max": 3600 * end_h - 1}
+    return {"path": path, "size": "10MB", "rows": 10, **times, **given}
+
+
+def by_hours(*files: dict[str, Any], **given: Any) -> dict[str, Any]:
+    document = {"files": [*files], "keyed": False, "now": 10**6, **given}
+    return plan_offline(document, "time-chunk", HOURS)
+
+
+def test_each_interval_has_its_place_its_neighbours_and_what_it_shares_with_them() -> None:
+    found = by_hours(timed("c", 9, 10), timed("a", 1, 2), timed("b", 1.5, 4), timed("z", 0, 1))
+    names = ("start_s", "index", "previous", "next", "overlaps_previous", "overlaps_next")
+    assert [tuple(interval[name] for name in names) for interval in found["intervals"]] == [
+        (0, -1, None, 0, False, False),
+        (3600, 0, -1, 1, False, True),
+        (7200, 1, 0, 2, True, True),
+        (10800, 2, 1, 8, True, False),
+        (32400, 8, 2, None, False, False),
+    ]
+
+
+BY_VERSION = "is hidden: versions above {} cover its range of time"
+
+
+def test_files_of_greater_versions_hide_what_they_cover() -> None:
+    old = [timed("old-1", 0, 2), timed("old-2", 0, 2), timed("old-3", 1, 3)]
+    new = [timed("new-1", 0, 1, version=2), timed("new-2", 1, 2, version=1)]
+    found = by_hours(*old, *new)
+    assert {path: why for path, why in found["left"].items() if "hidden" in why} == {
+        "old-1": BY_VERSION.format(0),
+        "old-2": BY_VERSION.format(0),
+    }
+    assert [(at["index"], at["files"]) for at in found["intervals"]] == [(-1, 1), (0, 2), (1, 1)]
+    assert {path for job in found["jobs"] for path in job["files"]} == {"old-3", "new-2"}
+    assert found["left"]["new-1"].startswith("its chunk from 1970-01-01 00:00 UTC has 1 file")
+    whole = by_hours(*old, timed("whole", 0, 4, version=1 << 60), candidates=["old-1", "whole"])
+    assert whole["left"]["old-1"] == BY_VERSION.format(0)
+    assert {at["files"] for at in whole["intervals"]} == {1}
+
+
+def test_a_minor_version_hides_the_part_that_it_was_made_of() -> None:
+    parts = [timed(f"p{at}", 0, 1, version=3, partitions=[at, at + 1]) for at in range(3)]
+    minor = timed("minor", 0, 1, version=3, minor_version=1, partitions=[0, 2])
+    found = by_hours(*parts, minor)
+    why = "is hidden by minor, of minor version 1 over 0"
+    assert {path: reason for path, reason in found["left"].items() if "hidden" in reason} == {
+        "p0": why,
+        "p1": why,
+    }
+    assert [job["files"] for job in found["jobs"]] == [["minor", "p2"]]
+    simple = by_hours(timed("a", 0, 1), timed("b", 0, 1, minor_version=1))
+    assert simple["left"]["a"] == "is hidden by b, of minor version 1 over 0"
+
+
+def test_a_hidden_file_owes_nothing_and_a_running_job_keeps_its_files() -> None:
+    same = {"table": {"min_threshold": 2}}
+    new = [timed("new", 0, 1, version=1)]
+    document = {"files": [timed("old", 0, 1), *new], "compacted": {"old": 1}, **same}
+    assert backlog_offline(document) == backlog_offline({"files": new, **same})
+    running = [{"kind": "SYSTEM", "files": ["old"]}]
+    found = by_hours(*document["files"], running=running)
+    assert found["left"]["old"] == "is in a running job"
+    assert [interval["state"] for interval in found["intervals"]] == ["running"]
+
+
+def test_chunks_that_repeat_files_give_the_plan_of_the_list() -> None:
+    chance = random.Random(7)
+    for _ in range(50):
+        files: list[dict[str, Any]] = []
+        for number in range(chance.randrange(12)):
+            start = chance.randrange(8)
+            versions = {"version": chance.randrange(3), "minor_version": chance.randrange(2)}
+            end = start + chance.choice([0.5, 1, 2, 3])
+            files.append(timed(f"f{number}", start, end, **versions))
+        hours = [
+            [each for each in files if each["time_min"] // 3600 <= at <= each["time_max"] // 3600]
+            for at in range(11)
+        ]
+        chunks = [{"start": 3600 * at, "files": hours[at]} for at in range(11) if hours[at]]
+        chance.shuffle(chunks)
+        document = {"chunks": chunks, "keyed": False, "now": 10**6}
+        assert plan_offline(document, "time-chunk", HOURS) == by_hours(*files)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"version": "v2"}, r"files\[1\].version is 'v2', expected a whole number"),
+        ({"version": -1}, r"files\[1\].version is -1, expected at least 0"),
+        ({"version": 1.5}, r"files\[1\].version is 1.5, expected a whole number"),
+        ({"version": 16**5000}, "version is a number of too many digits, expected a whole"),
+        ({"minor_version": True}, r"files\[1\].minor_version is True, expected a whole number"),
+        ({"partitions": 2}, r"files\[1\].partitions is 2, expected a list"),
+        ({"partitions": [0]}, r"partitions is \[0\], expected two whole numbers, the first"),
+        ({"partitions": [2, 2]}, r"partitions is \[2, 2\], expected two whole numbers"),
+        ({"partitions": [0, "x"]}, "partitions is 'x', expected a whole number"),
+        (
+            {"version": 2, "time_max": None},
+            r"files\[1\] has version and lacks time_min or time_max, expected both: a file hides",
+        ),
+    ],
+)
+def test_wrong_versions_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        by_hours(timed("a", 0, 1), timed("b", 0, 1) | changes)
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"chunks": [], "files": []}, "the document has files and chunks, expected one of them"),
+        ({"chunks": 3}, "chunks is 3, expected a list"),
+        ({"chunks": [3]}, r"chunks\[0\] is 3, expected an object"),
+        ({"chunks": [{}]}, r"chunks\[0\].files is missing, expected a list"),
+        ({"chunks": [{"start": "x", "files": []}]}, r"chunks\[0\].start is 'x', expected a number"),
+        ({"chunks": [{"files": [{"path": "a"}]}]}, r"chunks\[0\].files\[0\].size is missing"),
+        (
+            {"chunks": [{"files": [FOUR[0]]}, {"files": [FOUR[0] | {"size": 11}]}]},
+            r"chunks\[1\].files\[0\].path 'a' is listed with other fields in another chunk",
+        ),
+    ],
+)
+def test_wrong_chunks_are_refused(document: Any, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        plan_offline(document)
 
 
 def test_jobs_that_do_not_fit_into_the_free_space_are_left_with_the_reason() -> None:

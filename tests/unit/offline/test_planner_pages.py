@@ -76,6 +76,39 @@ def test_the_picture_of_deltas_shows_the_example() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("policy", "at_day", "added_day", "expected"),
+    [
+        ("hybrid", 100, 1, ["s1", "s2", "s3", "s4"]),
+        ("hybrid", 100, 99.999, ["s2", "s3"]),
+        ("hybrid", 106, 99.999, ["s1", "s2", "s3", "s4"]),
+        ("stats-based", 100, 1, ["s2", "s3"]),
+        ("compact-all", 100, 99.999, []),
+    ],
+)
+def test_hybrid_takes_everything_once_in_a_period_and_goes_by_statistics_in_between(
+    policy: str, at_day: float, added_day: float, expected: list[str], tmp_path: Path
+) -> None:
+    live = ("90MB", "10MB", "20MB", "100MB", "100MB")
+    listed = [
+        {"path": f"s{at}", "size": "100MB", "live": bytes_, "segment": at, "added_at": day}
+        for at, bytes_ in enumerate(live, 1)
+        for day in [added_day * 86_400]
+    ]
+    document = {"keyed": False, "now": at_day * 86_400, "files": listed}
+    files = tmp_path / "files.json"
+    files.write_text(json.dumps(document))
+    words = ["plan", "--files", str(files), "--planner", "log-segment", "--json"]
+    options = ["--set", f"policy={policy}", "--set", "segment=100MB"]
+    plan = Shell(tmp_path / "home").json(*words, *options)
+    assert [job["files"] for job in plan["jobs"]] == ([expected] if expected else [])
+    everything = policy == "hybrid" and len(expected) == 4
+    assert all(
+        job["reason"].startswith("hybrid: every 144 h 00 m all closed segments") is everything
+        for job in plan["jobs"]
+    )
+
+
 def test_smaller_segments_free_space_sooner_and_are_more_files() -> None:
     small_files, small_first, _, _ = simulate(GB, 182)
     large_files, large_first, _, _ = simulate(8 * GB, 182)

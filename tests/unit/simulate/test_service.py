@@ -89,6 +89,16 @@ def test_settings_alone_are_set_beside_the_present_ones() -> None:
     assert len(read_specifications(made([]), lambda name: name)) == 1
 
 
+def test_a_size_of_segments_is_fixed_for_the_present_and_not_for_what_it_is_compared_with() -> None:
+    given = {**TABLE.settings, "planner": "log-segment", "log_segment_bytes": 1024**3}
+    document = made([], {"segment": "2GB"}, table=replace(TABLE, settings=given))
+    present, other = read_specifications(document, lambda name: name)
+
+    assert present.tables[0].settings.log_segment_bytes == 1024**3
+    assert other.tables[0].settings.log_segment_bytes == 0
+    assert other.tables[0].options == {"segment": "2GB"}
+
+
 def test_what_has_come_lately_comes_again() -> None:
     (specification,) = read_specifications(made([]), lambda name: name)
     recording = specification.tables[0].arrivals.recording
