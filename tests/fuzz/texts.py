@@ -319,12 +319,12 @@ VERBS: tuple[tuple[str, ...], ...] = (
     ("plan", "--files"),
     ("plan", "--planner", "size-tiered", "--files"),
     ("plan", "--planner", "leveled", "--files"),
-    ("plan", "--planner", "unified", "--files"),
     ("backlog", "--files"),
     ("backlog", "--strategy", "leveled", "--files"),
     ("backlog", "--strategy", "time-window", "--files"),
-    ("backlog", "--strategy", "unified", "--files"),
     ("plan", "--planner", "time-chunk", "--set", "skip_offset=0", "--files"),
+    ("plan", "--planner", "unified", "--files"),
+    ("backlog", "--strategy", "unified", "--files"),
 )
 
 
