@@ -398,7 +398,7 @@ def explain_tablet(cluster: ClusterState, tablet: TabletId, now_s: float) -> api
         left={} if last_plan is None else dict(last_plan.left),
         queued=tuple(job.id for job in queued),
         running=tuple(attempt.id for attempt in cluster.attempts.of_tablet(tablet)),
-        inputs={attempt.id: attempt.inputs for attempt in cluster.attempts.of_tablet(tablet)},
+        inputs=tuple(attempt.inputs for attempt in cluster.attempts.of_tablet(tablet)),
     )
 
 

@@ -77,10 +77,7 @@ class LiveBytes:
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Explanation of a tablet's state. `left`: path → why no job takes the file.
-
-    `inputs`: attempt of a running job → paths of its inputs.
-    """
+    """Explanation of a tablet's state. `left`: path → why no job takes the file."""
 
     tablet: str
     table: str
@@ -88,7 +85,8 @@ class Explanation:
     left: dict[str, str] = field(default_factory=dict)
     queued: tuple[str, ...] = ()
     running: tuple[str, ...] = ()
-    inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    inputs: tuple[tuple[str, ...], ...] = ()
+    """Paths of the inputs of each running job, in the order of `running`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

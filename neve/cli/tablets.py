@@ -49,7 +49,7 @@ def render_explanations(
         if verbose:
             parts += [
                 f"  attempt {attempt} compacts {', '.join(files)}"
-                for attempt, files in explanation.inputs.items()
+                for attempt, files in zip(explanation.running, explanation.inputs, strict=False)
             ]
         if explanation.left:
             parts.append(Padding(reasons(explanation.left, verbose=verbose), (0, 0, 0, 2)))

@@ -140,7 +140,8 @@ class FakeCoordinator:
             table="events",
             sentences=("nothing to do: 2 files, none of them small enough to merge",),
             left={"a.parquet": "larger than all others together"},
-            inputs={"att-1": ("b.parquet", "c.parquet")},
+            running=("att-1",),
+            inputs=(("b.parquet", "c.parquet"),),
         )
 
     async def story(self, table: str, tablet: str) -> TabletStory:

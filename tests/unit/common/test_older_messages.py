@@ -45,6 +45,8 @@ NEW_FIELDS = {
     },
     "QueuedJob": {"paused", *(f"job.{name}" for name in NEW_OF_JOBS)},
     "AttemptReport": {"trace"},
+    "RunningAttempt": {"files"},
+    "Explanation": {"inputs"},
     "GroupStatus": {
         *("queued_input_bytes", "running_left_bytes", "committed_bytes", "deferred", "scaling"),
         *("full_s", "overloaded"),

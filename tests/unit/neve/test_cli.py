@@ -192,9 +192,7 @@ def test_status_jobs_queue_and_plan_show_the_work(neve: Shell, folder: Path) -> 
     neve.run("explain", "events", "last", says="nothing to do")
     inputs = "attempt att-1 compacts b.parquet, c.parquet"
     neve.run("explain", "events", "last", "--verbose", says=inputs)
-    assert neve.json("explain", "events", "last")[0]["inputs"] == {
-        "att-1": ["b.parquet", "c.parquet"]
-    }
+    assert neve.json("explain", "events", "last")[0]["inputs"] == [["b.parquet", "c.parquet"]]
     neve.run("explain", "events", "last", "--history", says="job-1 failed on local-1: InputError")
     neve.run("explain", "events", "--history", code=2, says="--history needs a tablet")
     told = neve.json("explain", "events", "last", "--history")

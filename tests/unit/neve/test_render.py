@@ -108,7 +108,8 @@ EXPLAINED = api.Explanation(
     table="events",
     sentences=("nothing runs here", "its planner wanted nothing 5 s ago"),
     left={"a.parquet": "it is alone"},
-    inputs={"att-1": ("b.parquet", "c.parquet")},
+    running=("att-1",),
+    inputs=(("b.parquet", "c.parquet"),),
 )
 PLAN = api.Plan(jobs=(queued_view(QUEUED),), left={"c.parquet": "it is larger than the rest"})
 DAY_S = 86_400.0

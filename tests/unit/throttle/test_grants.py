@@ -224,7 +224,7 @@ def test_a_throttled_job_says_so() -> None:
     # `explain` takes what `jobs` prints.
     assert running.tablet == held.tablet.text
     explained = made.state.explain(held.tablet, made.now_s)
-    assert explained.inputs == {running.attempt: running.files}
+    assert (explained.running, explained.inputs) == ((running.attempt,), (running.files,))
     assert len(running.files) == running.inputs > 0
     told = explained.sentences
     assert "the job is throttled to 1003.5 KiB/s: group default may move 1.0 MiB/s" in told
