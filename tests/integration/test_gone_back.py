@@ -147,7 +147,7 @@ async def is_rebuilt(site: Site) -> None:
         store=ground.store, threads=ground.threads, ids=RandomIds(), admission=ground.door
     )
     done = await rebuild(rebuilder, site.table.location, RebuildOptions(name="events"))
-    assert done.lost == {}
+    assert done.report.lost == {}
     assert ground.rows_of(site.table, [file.path for file in done.files]) == WANTED
 
 

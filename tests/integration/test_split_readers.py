@@ -102,7 +102,7 @@ def test_a_transform_is_applied(tmp_path: Path) -> None:
     spec = TransformSpec(kind=TransformKind.SET, text="flag = true")
     request = Request(id="request-1", table="table-1", transform=spec)
     result = run(texts_table(tmp_path), interleaved(tmp_path), request=request)
-    assert result.kernel in ("memory", "sql")
+    assert result.kernel == "merge"
     check(outputs(tmp_path, result), 2 * ROWS)
 
 
