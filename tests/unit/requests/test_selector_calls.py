@@ -111,7 +111,7 @@ def test_a_positive_answer_calls_the_selector_once_and_new_files_again(calls: li
             assert request.automatic
             await it.finish(request.id)
             await until(lambda: again(2))
-            assert calls == [2, 1], "it is called for what the request has written"
+            assert calls[:2] == [2, 1], "it is called for what the request has written"
 
     async def again(times: int) -> bool:
         return len(calls) >= times
