@@ -23,7 +23,7 @@ from common.errors import (
     RewriteError,
     TransformError,
 )
-from common.expressions.native import NotNativeError
+from common.expressions.native import Evaluation, NotNativeError
 from common.plugins import load_transform
 from common.rows.conform import Flags, Int64s, conform, null_array
 from common.rows.key_encoding import filled
@@ -610,10 +610,10 @@ class _ExpressionChange:
         self, answers: ExpressionValues, at: int, start: int, rows: pa.Table, places: Int64s
     ) -> list[pa.ChunkedArray]:
         answer = answers.below(at, start + rows.num_rows)
-        found = answer.column("row").to_numpy() - start if answer is not None else places[:0]
-        if not np.array_equal(places, found):
+        answered = answer.column("row").to_numpy() - start if answer is not None else places[:0]
+        if not np.array_equal(places, answered):
             path = self._paths[at]
-            message = f"file {path}: {len(found)} values for {len(places)} rows"
+            message = f"file {path}: {len(answered)} values for {len(places)} rows"
             raise RewriteError(message)
         return [] if answer is None else fitting_values(self._transform, rows.schema, answer)
 
@@ -626,16 +626,10 @@ class _ExpressionChange:
         names = sorted(self._transform.transform.columns) or rows.column_names[:1]
         frame = pl.from_arrow(rows.select(names).take(pa.array(places)))
         assert isinstance(frame, pl.DataFrame)
-        try:
-            series = [evaluate(frame) for evaluate in self._evaluations]
-        except NotNativeError as error:
-            raise UnsupportedRowsError(str(error)) from error
+        series = computed_values(self._transform, self._evaluations, frame)
         if self._transform.deletes:
             return [pa.chunked_array([series[0].to_arrow()])]
         columns = [one.column for one in self._transform.transform.assignments]
-        for name, values in zip(columns, series, strict=True):
-            if values.null_count() and not self._may_be_null(name):
-                raise UnsupportedRowsError(f"a value of column {name} is null")
         return [
             pa.chunked_array([values.to_arrow().cast(rows.schema.field(name).type)])
             for name, values in zip(columns, series, strict=True)
@@ -652,24 +646,31 @@ class _ExpressionChange:
         self, rows: pa.Table, places: Int64s, values: Sequence[pa.ChunkedArray]
     ) -> pa.Table:
         names = [one.column for one in self._transform.transform.assignments]
-        assigned = dict(zip(names, values, strict=True))
-        for name, new in assigned.items():
-            self._require_values(name, new)
         self._counts.changed += len(places)
-        return with_values(rows, places, assigned)
+        return with_values(rows, places, dict(zip(names, values, strict=True)))
 
-    def _may_be_null(self, name: str) -> bool:
-        return next(c for c in self._transform.table.schema if c.name == name).nullable
 
-    def _require_values(self, name: str, values: pa.ChunkedArray) -> None:
-        """Refuse nulls for a column that must not be null.
+def computed_values(
+    transform: TransformPlan, evaluations: Sequence[Evaluation], rows: pl.DataFrame
+) -> list[pl.Series]:
+    """Return the value of each expression that Polars computes.
 
-        Raises:
-            TransformError: Names the transform and the column.
-        """
-        if values.null_count and not self._may_be_null(name):
-            subject = self._transform.transform.description
-            raise TransformError(f"{subject}: a value is null, but column {name} must not be null")
+    Args:
+        transform: The transform.
+        evaluations: Its expressions for Polars.
+        rows: The columns that they read.
+
+    Raises:
+        UnsupportedRowsError: Spark has to evaluate the expressions.
+    """
+    try:
+        series = [evaluate(rows) for evaluate in evaluations]
+    except NotNativeError as error:
+        raise UnsupportedRowsError(str(error)) from error
+    for one, values in zip(transform.transform.assignments, series, strict=False):
+        if values.null_count() and not _may_be_null(transform, one.column):
+            raise UnsupportedRowsError(f"a value of column {one.column} is null")
+    return series
 
 
 def fitting_values(
@@ -683,7 +684,7 @@ def fitting_values(
         answers: The values, in columns `a0`, `a1`, …
 
     Raises:
-        TransformError: A value does not fit into its column.
+        TransformError: A value does not fit into its column, or is null in one that must not be.
     """
     if transform.deletes:
         return [answers.column("a0")]
@@ -696,5 +697,15 @@ def fitting_values(
             subject = transform.transform.description
             message = f"{subject}: a value does not fit into column {one.column}: {error}"
             raise TransformError(message) from error
-        fitting.append(pa.chunked_array(chunks, arrow))
+        values = pa.chunked_array(chunks, arrow)
+        if values.null_count and not _may_be_null(transform, one.column):
+            raise TransformError(
+                f"{transform.transform.description}: a value is null, but column {one.column} must"
+                " not be null"
+            )
+        fitting.append(values)
     return fitting
+
+
+def _may_be_null(transform: TransformPlan, name: str) -> bool:
+    return next(column for column in transform.table.schema if column.name == name).nullable

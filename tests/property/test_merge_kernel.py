@@ -315,6 +315,27 @@ def test_transforms_change_each_row_once_before_it_is_merged(
     verify(plan, result, lambda: False)
 
 
+def test_a_column_that_must_not_be_null_gets_its_values_in_the_kernel(tmp_path: Path) -> None:
+    for name in ("progress", "table"):
+        (tmp_path / name).mkdir()
+    fields = [pa.field(name, pa.int64()) for name in ("k", "v")]
+    schema = pa.schema([*fields, pa.field("x", pa.float64(), nullable=False)])
+    for at in range(2):
+        rows = pa.table([list(range(at, at + 10)), [at] * 10, [0.5] * 10], schema=schema)
+        pq.write_table(rows, tmp_path / "table" / f"{at}.parquet")
+    table = keyed_table(
+        tmp_path / "table", schema, key=("k",), tombstone_column=None, time_column=None
+    )
+    spec = TransformSpec(kind=TransformKind.SET, text="x = x + 1")
+    request = Request(id="request-1", table=table.id, transform=spec)
+    files = inspected(table, ["0.parquet", "1.parquet"])
+    assignment = an_assignment(files, table=table, request=request, now_s=NOW_S)
+    result = merge_small_job(make_plan(assignment, str(tmp_path / "progress")))
+
+    assert isinstance(result, TaskResult), "the kernel leaves the job to Spark"
+    assert (result.counts.rows_out, result.counts.changed) == (11, 20)
+
+
 def simple_plan(folder: Path, *parts: pa.Table, **options: Any) -> RewritePlan:
     """Return the plan of a table with key k and version v over these files."""
     for name in ("progress", "table"):

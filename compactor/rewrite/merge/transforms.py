@@ -15,14 +15,13 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from common.errors import RewriteError, TransformError
-from common.expressions.native import NotNativeError
+from common.errors import RewriteError
 from common.rows.conform import Flags, Int64s
-from compactor.rewrite.kernel.normalized_keys import RowGroup, UnsupportedRowsError, as_column
+from compactor.rewrite.kernel.normalized_keys import RowGroup, as_column
 from compactor.rewrite.kernel.reader import RowGroupChange
 from compactor.rewrite.kernel.winners import column_of
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, Rules, TransformPlan
-from compactor.rewrite.transform import fitting_values, values_path
+from compactor.rewrite.transform import computed_values, fitting_values, values_path
 
 # ------------------------------------------------------------------------------- Values of rows
 
@@ -53,20 +52,17 @@ class _NativeValues:
     def __init__(self, rules: Rules, transform: TransformPlan) -> None:
         evaluations = transform.evaluations(rules.schema)
         assert evaluations is not None, "the kernel evaluates the expressions"
-        self._evaluations = evaluations
-        self._names = transform.transform.columns
+        self._transform, self._evaluations = transform, evaluations
 
     def of(
         self, frame: pl.DataFrame, places: Int64s, groups: Sequence[RowGroup]
     ) -> list[pa.ChunkedArray | pl.Series]:
         # At least one column, because a frame without columns has no rows.
-        rows = frame.select(sorted(self._names) or frame.columns[:1])
+        rows = frame.select(sorted(self._transform.transform.columns) or frame.columns[:1])
         # Other rows are not evaluated, so that they cannot fail.
         rows = rows if len(places) == frame.height else rows[places]
-        try:
-            return [evaluate(rows) for evaluate in self._evaluations]
-        except NotNativeError as error:
-            raise UnsupportedRowsError(str(error)) from error
+        computed = computed_values(self._transform, self._evaluations, rows)
+        return list[pa.ChunkedArray | pl.Series](computed)
 
 
 class _StoredValues:
@@ -86,13 +82,12 @@ class _StoredValues:
                 parts.append(part)
                 numbers.append(part.column("row").to_numpy() - group.start + begin)
             begin += group.rows
-        found = np.concatenate(numbers)
-        if not np.array_equal(found, places):
+        stored = np.concatenate(numbers)
+        if not np.array_equal(stored, places):
             inputs = sorted({group.input for group in groups})
-            raise RewriteError(f"inputs {inputs}: {len(found)} values for {len(places)} rows")
-        values = pa.concat_tables(parts)
-        fitting: list[pa.ChunkedArray | pl.Series] = []
-        return fitting + fitting_values(self._transform, self._schema, values)
+            raise RewriteError(f"inputs {inputs}: {len(stored)} values for {len(places)} rows")
+        fitting = fitting_values(self._transform, self._schema, pa.concat_tables(parts))
+        return list[pa.ChunkedArray | pl.Series](fitting)
 
     def _file(self, at: int) -> "_ValuesFile":
         if at not in self._files:  # Two threads may open a file, which does no harm.
@@ -170,7 +165,7 @@ class ExpressionChange:
     ) -> Flags:
         """Return the rows that the transform applies to."""
         inputs = self._transform.inputs
-        flags = np.concatenate([np.full(each.rows, each.input in inputs) for each in groups])
+        flags = np.concatenate([np.full(group.rows, group.input in inputs) for group in groups])
         if not flags.any() or not self._matched_by:
             return flags
         columns = {
@@ -222,7 +217,6 @@ class ExpressionChange:
         source[places] = rows + np.arange(len(places))
         columns = []
         for one, new in zip(self._transform.transform.assignments, values, strict=True):
-            self._require_values(one.column, new)
             if one.column in frame.columns:
                 old = frame.get_column(one.column)
                 series = _series(new).cast(old.dtype).alias(one.column)
@@ -235,21 +229,6 @@ class ExpressionChange:
                 joined = pa.chunked_array([*rest.column(at).chunks, *new.chunks], new.type)
                 rest = rest.set_column(at, rest.schema.field(at), joined.take(pa.array(source)))
         return frame.with_columns(columns), rest
-
-    def _require_values(self, name: str, values: pa.ChunkedArray | pl.Series) -> None:
-        """Refuse nulls for a column that must not be null.
-
-        Raises:
-            UnsupportedRowsError: Spark names the column in its error.
-            TransformError: Names the transform and the column.
-        """
-        columns = self._transform.table.schema
-        if not values.null_count or next(c for c in columns if c.name == name).nullable:
-            return
-        if isinstance(values, pl.Series):
-            raise UnsupportedRowsError(f"a value of column {name} is null")
-        subject = self._transform.transform.description
-        raise TransformError(f"{subject}: a value is null, but column {name} must not be null")
 
 
 def _series(values: pa.ChunkedArray | pl.Series) -> pl.Series:

@@ -162,18 +162,18 @@ class TransformPlan:
             schema: Schema of the rows.
         """
         types, transform = polars_types(schema), self.transform
-        found: list[Evaluation | None] = [None]
+        evaluations: list[Evaluation | None] = [None]
         if transform.predicate is not None:
-            found = [native_predicate(transform.predicate.node, types, self.now_us)]
+            evaluations = [native_predicate(transform.predicate.node, types, self.now_us)]
         elif transform.assignments:
-            found = [
+            evaluations = [
                 native_value(one.expression.node, types[one.column], types, self.now_us)
                 if one.column in types
                 else None
                 for one in transform.assignments
             ]
-        known = tuple(each for each in found if each is not None)
-        return known if len(known) == len(found) else None
+        native = tuple(evaluation for evaluation in evaluations if evaluation is not None)
+        return native if len(native) == len(evaluations) else None
 
     def may_affect(self, group: RowGroup, bounds: Mapping[str, ColumnBounds]) -> bool:
         """Return whether it may change a row of a row group.
