@@ -262,13 +262,13 @@ def _option_rule(
 
 
 def _condition(where: str, text: str, measures: Mapping[str, FieldRule]) -> tuple[str, str, Any]:
-    found = _CONDITION.fullmatch(text.strip())
-    if found is None:
+    match = _CONDITION.fullmatch(text.strip())
+    if match is None:
         raise RequestError(
             f"{where} has the condition {shown(text)}, expected a measure, a comparison (<, <=, =, "
             ">=, >) and a value: stable if files <= 3 and overlap = no"
         )
-    measure, comparison, value = found.groups()
+    measure, comparison, value = match.groups()
     if measure not in measures:
         raise unknown(f"{where}: measure {shown(measure)}", measure, measures)
     return (measure, comparison, measures[measure].read(value, f"{where}: {measure}"))

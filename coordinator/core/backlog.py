@@ -440,4 +440,4 @@ class TabletHistories:
             for tablet, recorded in self._recorded.items()
             if tablet.table == table
         ]
-        return sorted(histories, key=lambda found: -found.history[-1].size_bytes)
+        return sorted(histories, key=lambda recorded: -recorded.history[-1].size_bytes)

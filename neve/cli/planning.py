@@ -431,8 +431,8 @@ def render_tablet_histories(
         return "no tablet has a backlog"
     return lines(*[
         part
-        for found in recorded
-        for part in (keys(table, found.tablet), render_history(found.history), "")
+        for tablet in recorded
+        for part in (keys(table, tablet.tablet), render_history(tablet.history), "")
     ])  # fmt: skip
 
 

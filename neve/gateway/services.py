@@ -385,6 +385,15 @@ class Services:
             raise UnknownTabletError(f"table {table.name!r} has no tablet {text!r} (any more)")
         return TabletId.parse(table.id, whole_text)
 
+    async def page_of_ids(self, table: Table, after: str | None, count: int) -> Sequence[TabletId]:
+        """Return the ids of up to `count` tablets after one, given as text, ascending.
+
+        Raises:
+            UnknownTabletError: The text is not the end of a tablet.
+        """
+        begin = None if after is None else parsed_tablet(table, after).end
+        return await self.store.tablet_ids(table.id, begin, count)
+
     async def pages(self, table: Table, after: bytes | None = None) -> AsyncIterator[list[Tablet]]:
         """Yield all tablets of a table, page by page, ascending.
 

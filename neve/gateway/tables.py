@@ -66,7 +66,6 @@ from neve.gateway.services import (
     bounded_count,
     check_table_owner,
     checked_label,
-    parsed_tablet,
 )
 from neve.gateway.table_settings import (
     changed_settings,
@@ -699,9 +698,8 @@ class TableRoutes:
         """
         services = self._services
         stored_table = await services.table(table)
-        begin = None if after is None else parsed_tablet(stored_table, after).end
         count = bounded_count(count, PAGE_TABLETS, "count")
-        ids = await services.store.tablet_ids(stored_table.id, begin, count)
+        ids = await services.page_of_ids(stored_table, after, count)
         types = key_types(stored_table)
         read = await services.store.readable(ids)
         return api.TabletPage(

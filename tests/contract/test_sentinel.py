@@ -54,9 +54,9 @@ def test_sentinels_have_a_login_of_their_own_and_tls_is_for_all() -> None:
     assert (sentinel.username, sentinel.password) == ("s", "p&q")
     assert (found.login.username, found.login.password) == (None, "secret")
     assert found.login.database == 0
-    for each in (sentinel, found.login):
-        assert each.tls is not None
-        assert not each.tls.check_hostname
+    for address in (sentinel, found.login):
+        assert address.tls is not None
+        assert not address.tls.check_hostname
 
 
 @pytest.mark.parametrize(

@@ -135,8 +135,8 @@ class Ground:
     def wait_until_said(self, door: str, *sentences: str) -> None:
         """Ask a door until it says some sentences: the coordinator looks every few seconds."""
         end_s = time.monotonic() + SERVICE_S
-        while any(sentence not in (said := self.say(door)) for sentence in sentences):
-            assert time.monotonic() < end_s, said
+        while any(sentence not in (answer := self.say(door)) for sentence in sentences):
+            assert time.monotonic() < end_s, answer
             time.sleep(1.0)
 
     def set_version(self, version: str) -> str:
@@ -225,10 +225,10 @@ def test_a_redis_that_evicts(ground: Ground, door: str) -> None:
 def test_a_redis_without_aof_before_there_is_a_service(ground: Ground) -> None:
     ground.redis.say("CONFIG", "SET", "appendonly", "no")
     try:
-        said = ground.say("status")
+        status = ground.say("status")
     finally:
         ground.redis.say("CONFIG", "SET", "appendonly", "yes")
-    assert "the store (Redis) has no append-only file" in said
+    assert "the store (Redis) has no append-only file" in status
 
 
 # ----------------------------------------------------------------------------- While a service runs

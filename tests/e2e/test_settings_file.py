@@ -391,14 +391,15 @@ def check_backlog(shell: Shell, service: Service) -> None:
     service.wait("a sample", lambda: owed.size_bytes in {p.size_bytes for p in past("nightly")})
 
     def recorded() -> dict[str, list[int]]:
-        found = shell.json("backlog", "nightly", "--tablets", "--history", "--count", "2")
+        histories = shell.json("backlog", "nightly", "--tablets", "--history", "--count", "2")
         return {
-            each["tablet"]: [point["size_bytes"] for point in each["history"]] for each in found
+            tablet["tablet"]: [point["size_bytes"] for point in tablet["history"]]
+            for tablet in histories
         }
 
     largest = {tablet["tablet"]: tablet["size_bytes"] for tablet in tablets[:2]}
     assert {tablet: history[0] for tablet, history in recorded().items()} == largest
-    service.wait("a second point", lambda: all(len(each) > 1 for each in recorded().values()))
+    service.wait("a second point", lambda: all(len(sizes) > 1 for sizes in recorded().values()))
 
 
 def test_another_start_says_what_it_does_not_apply(shell: Shell) -> None:

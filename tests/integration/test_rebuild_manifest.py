@@ -151,7 +151,7 @@ async def test_files_of_users_count_if_the_manifest_says_so_or_they_came_since(
 
     assert [file.path for file in done.files] == ["in.parquet", "since.parquet"]
     assert done.report.left.keys() == {"never.parquet"}
-    assert any("since manifest 1" in each for each in done.report.not_recovered)
+    assert any("since manifest 1" in line for line in done.report.not_recovered)
     assert await ground.paths(alone.table) == ["in.parquet"]
 
 
@@ -196,7 +196,7 @@ async def test_a_manifest_that_cannot_be_used_is_said(ground: Ground, damage: st
     done = await lost_and_rebuilt(ground, table)
 
     assert done.report.manifest is None
-    assert any(said in each for each in done.report.not_recovered), done.report.not_recovered
+    assert any(said in line for line in done.report.not_recovered), done.report.not_recovered
     assert await ground.paths(done.table) == ["a.parquet"]
 
 

@@ -58,7 +58,6 @@ from neve.gateway.services import (
     PAGE_TABLETS,
     Services,
     bounded_count,
-    parsed_tablet,
 )
 
 # -------------------------------------------------------------------------------------- Stream size
@@ -433,9 +432,8 @@ class IngestRoutes:
         """
         services = self._services
         stored_table = await services.table(table)
-        begin = None if after is None else parsed_tablet(stored_table, after).end
         count = bounded_count(count, PAGE_TABLETS, "count")
-        ids = await services.store.tablet_ids(stored_table.id, begin, count)
+        ids = await services.page_of_ids(stored_table, after, count)
         types = key_types(stored_table)
         files = [
             file_view(file, tablet.text, types)

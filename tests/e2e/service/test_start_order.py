@@ -102,7 +102,7 @@ def test_an_operator_triggers_one_tablet_and_pauses_and_resumes_its_job(service:
         (job,) = queued(service, table)
         assert (job.tablet, job.paused) == (first, False), "the other tablet was not triggered"
         client.pause_job(str(job.id))
-        service.wait("a paused job", lambda: any(each.paused for each in queued(service, table)))
+        service.wait("a paused job", lambda: any(job.paused for job in queued(service, table)))
         (paused,) = queued(service, table)
         assert (paused.id, paused.place) == (job.id, None)
     finally:
