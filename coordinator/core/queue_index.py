@@ -277,12 +277,12 @@ class _ClassLanes:
         head = lane.ranks[0]
         return 0 if self.band is None else -points_of(-head), lane.clock, head, lane.table
 
-    def announce(self, lane: _Lane) -> None:
+    def announce(self, lane: _Lane, turn: Turn) -> None:
         """Update the turn of a lane whose best job or clock has changed."""
         if lane.turn is not None:
             self.turns.remove(lane.turn)
-        lane.turn = self.turn_of(lane)
-        self.turns.push(lane.turn, lane.turn)
+        lane.turn = turn
+        self.turns.push(turn, turn)
 
     def next_turn(self) -> Turn:
         """Return the turn that is next; at least one lane must have jobs."""
@@ -454,7 +454,7 @@ class FairShare:
             lane = lanes.lanes[table] = _Lane(table, clock)
         lane.enter(rank)
         if lane.ranks[0] == -rank:
-            lanes.announce(lane)
+            lanes.announce(lane, lanes.turn_of(lane))
         if self._turns is not None:
             self._turns.join(rank_class)
 
@@ -465,8 +465,8 @@ class FairShare:
         lane.leave(rank)
         if not lane.ranks:
             lanes.close(lane)
-        elif lane.turn != lanes.turn_of(lane):
-            lanes.announce(lane)
+        elif lane.turn != (turn := lanes.turn_of(lane)):
+            lanes.announce(lane, turn)
         if self._turns is not None:
             self._turns.leave(rank_class)
 
