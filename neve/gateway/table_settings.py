@@ -129,6 +129,13 @@ def settings_with_fixed(
         return settings
     with request_errors("setting planner_options: "):
         fixed = fixed_settings(name, planner, options, settings)
+    given, _ = settings_by_name(changes)
+    for each in sorted(fixed.keys() & given.keys()):
+        if fixed[each] != getattr(settings, each):
+            raise RequestError(
+                f"setting {each} is {getattr(settings, each)}, expected {fixed[each]}, which "
+                f"the options of planner {name!r} require"
+            )
     return replace(settings, **fixed)
 
 
