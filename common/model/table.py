@@ -146,6 +146,9 @@ class TableSettings(StoredValue):
     keep_deleted_rows: bool = False
     """Whether compactions keep a row after its delete, hidden from readers, until the delete is
     `tombstone_retention_s` old. For tables with a tombstone column."""
+    show_expired_rows: bool = False
+    """Whether scans through the service return expired rows until a compaction drops them. Each
+    scan may choose otherwise. Readers of the manifest never see expired rows."""
 
     def __post_init__(self) -> None:
         """Refuse fields of other types; values are validated where users set them."""

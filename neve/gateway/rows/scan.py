@@ -56,8 +56,9 @@ class ScanOptions:
     end: bytes | None = None
     partitions: KeyRange | None = None
     """Range of partitions; None: all."""
-    include_expired: bool = False
-    """Whether to include expired rows that no compaction has dropped so far."""
+    include_expired: bool | None = None
+    """Whether to include expired rows that no compaction has dropped so far; None: as the table's
+    setting `show_expired_rows` says."""
     include_deleted: bool = False
     """Whether to include tombstones that no compaction has dropped so far, each followed by the
     newest row that it hides if the table keeps deleted rows."""
@@ -183,7 +184,8 @@ def _table_to_read(table: Table, options: ScanOptions) -> Table:
     Without a TTL no row expires, and without a tombstone column a tombstone is an ordinary row. The
     scan still returns only the newest row of each key, except where a delete keeps its row.
     """
-    if options.include_expired:
+    shown = options.include_expired
+    if table.settings.show_expired_rows if shown is None else shown:
         table = replace(table, settings=replace(table.settings, ttl_s=None))
     if not options.include_deleted or keeps_deleted_rows(table):
         return table
@@ -364,7 +366,11 @@ End = Annotated[
     str | None, Query(description="Last key or partition (included), or a prefix of it.")
 ]
 IncludeExpired = Annotated[
-    bool, Query(description="Also rows that have expired, until a compaction drops them.")
+    bool | None,
+    Query(
+        description="Whether to return rows that have expired, until a compaction drops them; by "
+        "default as the table setting `show_expired_rows` says."
+    ),
 ]
 IncludeDeleted = Annotated[
     bool,
@@ -389,7 +395,7 @@ class ScanRoutes:
         start: Start = None,
         end: End = None,
         *,
-        include_expired: IncludeExpired = False,
+        include_expired: IncludeExpired = None,
         include_deleted: IncludeDeleted = False,
     ) -> StreamingResponse:
         """Return the rows as an Arrow IPC stream.
@@ -418,7 +424,7 @@ class ScanRoutes:
         start: Start = None,
         end: End = None,
         *,
-        include_expired: IncludeExpired = False,
+        include_expired: IncludeExpired = None,
         include_deleted: IncludeDeleted = False,
     ) -> dict[str, int]:
         """Return the number of rows that a scan would return.

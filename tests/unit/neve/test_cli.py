@@ -155,6 +155,13 @@ def test_rows_that_are_gone_for_others(neve: Shell, tmp_path: Path) -> None:
     assert ids("--include-expired") == [1, 3]
     assert ids("--include-deleted") == [2, 3]
     assert ids("--include-expired", "--include-deleted") == [1, 2, 3]
+    neve.run("table", "set", "gone", "show_expired_rows=true", "keep_deleted_rows=true")
+    assert ids() == [1, 3]
+    assert ids("--hide-expired") == [3]
+    older = {"id": [3], "v": [2], "at": [now_s], "dead": [True]}
+    pq.write_table(pa.table(older), tmp_path / "older.parquet")
+    neve.run("append", "gone", str(tmp_path / "older.parquet"))
+    assert ids("--hide-expired", "--include-deleted") == [2, 3, 3]
 
 
 def test_activity_is_shown_by_table(neve: Shell) -> None:

@@ -388,6 +388,11 @@ def test_one_key_is_read_by_a_range_and_an_expired_one_is_answered_like_a_missin
     assert ids("1", include_expired=True) == [1], "the caller chooses, until a compaction drops it"
     assert ids("3", include_expired=True) == []
 
+    client.set("sessions", settings={"show_expired_rows": "true"})
+    assert (ids("1"), ids("2"), ids("3")) == ([1], [2], [])
+    assert (client.count("sessions"), client.count("sessions", include_expired=False)) == (2, 1)
+    assert ids("1", include_expired=False) == [], "each read may choose otherwise"
+
 
 @pytest.mark.parametrize(
     ("start", "end", "ids"),
