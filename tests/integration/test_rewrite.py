@@ -157,7 +157,10 @@ def test_a_row_stays_with_its_delete_until_the_delete_is_settled(
     assert plain(outputs(table, result)) == plain(wanted.kept)
     assert (result.counts, result.kernel) == (wanted.counts, KERNELS[way])
     assert result.counts.rows_out > less.counts.rows_out
-    assert not any(file.clean for file in result.outputs)
+    (made,) = result.outputs
+    (found,) = inspected(table, [made.path])
+    assert replace(made, added_at_s=1000.0, job=None) == found, "as a check of storage finds it"
+    assert not made.clean
     again = run(assignment_over(table, [file.path for file in result.outputs], now_s=NOW_S))
     assert plain(outputs(table, again)) == plain(wanted.kept)
 

@@ -8,7 +8,7 @@ overlap.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -80,7 +80,7 @@ class Step:
 
     def winners(self) -> Int64s:
         """Return the winning rows, by key."""
-        result = winners(self._levels, self._versions, self._tombstones)
+        result = winners(self._levels, self._versions(), self._tombstones)
         if len(result.tied):
             self._settle(result)
         return result.row
@@ -107,7 +107,7 @@ class Step:
 
     def _newest_of(self, rows: Int64s) -> Int64s:
         """Return the winners of some rows, by key."""
-        result = winners(take_words(self._levels, rows), self._versions[rows], None)
+        result = winners(take_words(self._levels, rows), self._versions()[rows], None)
         result = Winners(rows[result.row], rows[result.tied], result.group)
         if len(result.tied):
             self._settle(result)
@@ -176,7 +176,6 @@ class Step:
         column = self._column(name).fill_null(value=False)
         return column.to_numpy() if column.any() else None
 
-    @cached_property
     def _versions(self) -> Words:
         """Return numbers that sort like the versions, null first."""
         rules = self._layout.rules

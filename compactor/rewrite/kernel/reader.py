@@ -393,10 +393,10 @@ def facts_of(reader: Reader, group: RowGroup, source: str, drop: DropRule) -> Ro
         VerificationError: Its keys are not in order, or not unique.
     """
     held = reader.read(group, by_key=False)
-    if not is_sorted(held.levels, held.rows):
-        raise VerificationError(f"{source} does not have its keys in order, each once")
-    again = np.flatnonzero(repeats(held.levels, held.rows))
-    if len(again):
+    if not is_sorted(held.levels, held.rows, strictly=True):
+        if not is_sorted(held.levels, held.rows):
+            raise VerificationError(f"{source} does not have its keys in order, each once")
+        again = np.flatnonzero(repeats(held.levels, held.rows))
         before, after = (_rows_at(held, numbers) for numbers in (again - 1, again))
         _require_kept_pairs(before, after, reader.layout, source, drop)
     return _facts(held, reader.layout)
