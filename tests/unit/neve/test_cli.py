@@ -74,6 +74,12 @@ def test_a_size_of_segments_is_fixed_when_a_table_is_created(neve: Shell, tmp_pa
     assert "786432000 (750.0 MiB)" in change("planner_options=capacity=1500MB", code=2)
     change("planner_options=policy=hybrid", "target=64MB")
     assert fixed() == 1024**3, "the default of new tables is target_bytes"
+    change("planner_options=deleted_retention_days=7")
+    settings = neve.json("table", "describe", "log")["settings"]
+    assert (settings["keep_deleted_rows"], settings["tombstone_retention_s"]) == (True, 604_800)
+    assert "tombstone_retention_s is 1h, expected 7d, which the options" in change(
+        "tombstone_retention=1h", code=2
+    )
     change("planner=ratio", "planner_options=")
     assert fixed() == 1024**3
 
