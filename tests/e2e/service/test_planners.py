@@ -192,6 +192,13 @@ def test_a_table_with_deletes_all_the_time_is_compacted_and_keeps_their_rows(
     assert pairs == [
         each for key in range(1980, 2000) for each in ((key, 2, True), (key, 1, False))
     ]
+    assert client.fsck(table.name, deep=True).sound
+
+    over = {"planner_options": "segment=60KB", "tombstone_retention": "1s"}
+    client.set(table.name, settings=over)
+    client.compact(table.name).wait(timeout_s=90)
+    table.check_rows()
+    assert client.count(table.name, include_deleted=True) == client.count(table.name)
     client.drop(table.name, delete_files=True)
 
 
