@@ -46,8 +46,8 @@ class TakeRequest:
     node: str = ""
     wait_max_s: float = 30.0
     actions: tuple[str, ...] = ()
-    """Supported values of `JobAction` in addition to rewrites and drops; earlier releases send
-    none."""
+    """Supported values of `JobAction` in addition to rewrites and drops, and `KEEPS_DELETED`;
+    earlier releases send none."""
 
 
 @readable_across_releases

@@ -30,7 +30,7 @@ from common.metadata.changes import (
 )
 from common.metadata.store import TabletStore
 from common.model.file import DataFile
-from common.model.job import JobAction
+from common.model.job import KEEPS_DELETED, JobAction
 from common.model.outcome import AttemptEnd, Refusal, RefusalCode, RowCounts
 from common.model.table import Table
 from common.parquet.location import Location, existing_files
@@ -603,7 +603,7 @@ class CompactorService:
             group=self._group,
             node=self._node,
             wait_max_s=self._settings.take_wait_max_s,
-            actions=(JobAction.ANALYZE.value,),
+            actions=(JobAction.ANALYZE.value, KEEPS_DELETED),
         )
 
     async def _start_engine(self) -> None:

@@ -20,7 +20,15 @@ from common.plugins import DEFAULT_PLANNER, TRACKERS, load_planner, load_tracker
 from common.runtime import SystemClock
 from common.settings import checked_groups
 from common.spi.controller import PartialOutput, WorkUnderWay
-from common.spi.planner import COLD, Heat, Planner, PlanParameters, RequestFacts, RunningJob
+from common.spi.planner import (
+    COLD,
+    Heat,
+    Planner,
+    PlanParameters,
+    RequestFacts,
+    RunningJob,
+    with_derived,
+)
 from common.units import shown
 from coordinator.core.planning import checked_jobs, within_space
 from coordinator.plugins.planners.chunks import Segment, hidden
@@ -511,6 +519,7 @@ def _parameters(
 ) -> PlanParameters:
     names = getattr(planner, "option_names", None)
     settings, options = read_settings(described.settings, names, overrides)
+    settings = with_derived("offline", planner, options, settings)
     user = described.kind is Kind.USER
     return PlanParameters(
         tablet=_TABLET,

@@ -40,6 +40,8 @@ class JobAction(StrEnum):
     not support the action rewrites them to outputs with these tags."""
 
 
+KEEPS_DELETED = "keeps-deleted"
+"""Among the actions of a compactor: it keeps the rows of deletes (`keep_deleted_rows`)."""
 PLANNED_ACTIONS = (JobAction.REWRITE, JobAction.DROP, JobAction.MOVE)
 """Actions that a planner may choose."""
 

@@ -12,6 +12,8 @@ PLANNER_SETTINGS = frozenset({"ratio", "lowest_ratio", "file_limit", "target_byt
 """Table settings that only planners read."""
 FIXED_SETTINGS = frozenset({"log_segment_bytes"})
 """Table settings that a planner fixes when a table gets it; users cannot change them."""
+DERIVED_SETTINGS = frozenset({"keep_deleted_rows", "tombstone_retention_s"})
+"""Table settings that the options of a planner may require; otherwise users choose them."""
 TRIGGERS = ("change", "periodic", "admin", "analysis")
 """Allowed values of the setting `triggers`."""
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -141,6 +143,12 @@ class TableSettings(StoredValue):
     """Whether the table's folders contain a file that makes readers of the directory fail instead
     of returning wrong rows. It is written with the first append or the first commit that replaces
     files; readers of the manifest do not see it."""
+    keep_deleted_rows: bool = False
+    """Whether compactions keep a row after its delete, hidden from readers, until the delete is
+    `tombstone_retention_s` old. For tables with a tombstone column."""
+    show_expired_rows: bool = False
+    """Whether scans through the service return expired rows until a compaction drops them. Each
+    scan may choose otherwise. Readers of the manifest never see expired rows."""
 
     def __post_init__(self) -> None:
         """Refuse fields of other types; values are validated where users set them."""

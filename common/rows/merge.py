@@ -26,7 +26,14 @@ from common.rows.conform import (
 )
 from common.rows.key_encoding import encode_column, encode_keys
 from common.rows.row_facts import row_hash
-from common.rows.rules import DropRule, RowRules, dead_rows, droppable_rows
+from common.rows.rules import (
+    DropRule,
+    RowRules,
+    dead_rows,
+    droppable_rows,
+    tombstone_rows,
+    unsettled_rows,
+)
 from common.rows.schema import arrow_schema
 
 if TYPE_CHECKING:
@@ -154,13 +161,14 @@ def merge_tables(
 ) -> MergeResult:
     """Merge rows of one table: the winner of each key, by key; dead rows stay unless dropped.
 
-    Without a key all rows stay in the given order, except expired rows.
+    A delete may be followed by the row that it keeps (`DropRule.keeps_deleted`). Without a key all
+    rows stay in the given order, except expired rows.
 
     Args:
         tables: Rows with any of the table's columns, in any order, of types that widen.
         rules: Rules of the table.
         now_s: The job's `now`, for expiry.
-        drop: Which dead rows may be dropped; None: none.
+        drop: Which dead rows may be dropped, and which deleted rows stay; None: none.
 
     Raises:
         RequestError: A table does not have the columns of the rules' schema.
@@ -174,10 +182,14 @@ def merge_tables(
     tombstones, expired = dead_rows(best, rules, now_s)
     gone, dropped = droppable_rows(best, tombstones | expired, rules, drop)
     kept = best if not gone.any() else best.filter(pa.array(~gone))
+    if drop is not None and drop.keeps_deleted and tombstones.any():
+        keeps = tombstones & unsettled_rows(best, rules, drop.settled)
+        stays = _with_deleted(rows, ordered, winners, keeps, rules)
+        kept = take_rows(rows, stays[~np.isin(stays, winners[gone])])
     counts = RowCounts(
         rows_in=rows.num_rows,
         rows_out=kept.num_rows,
-        superseded=rows.num_rows - best.num_rows,
+        superseded=rows.num_rows - kept.num_rows - int(gone.sum()),
         tombstones_dropped=int((gone & tombstones).sum()),
         expired_dropped=int((gone & ~tombstones).sum()),
     )
@@ -198,6 +210,29 @@ def _merge_bag(rows: pa.Table, rules: RowRules, now_s: float) -> MergeResult:
         rows_in=rows.num_rows, rows_out=kept.num_rows, expired_dropped=int(expired.sum())
     )
     return MergeResult(table=kept, counts=counts)
+
+
+def _with_deleted(
+    rows: pa.Table, ordered: SortedRows, winners: Int64s, keeps: Flags, rules: RowRules
+) -> Int64s:
+    """Return the winners, some of them followed by the newest row of their key with data.
+
+    Args:
+        rows: All rows.
+        ordered: Their order.
+        winners: Numbers of the winners, by key.
+        keeps: Which of the winners are deletes that keep such a row.
+        rules: Rules of the table.
+    """
+    others = np.flatnonzero(~tombstone_rows(rows, rules)[ordered.row])
+    if not keeps.any() or not len(others):
+        return winners
+    key, rank = (np.cumsum(flags)[others] - 1 for flags in (ordered.new_key, ordered.new_rank))
+    begins_key, begins_rank = (np.diff(each, prepend=-1) > 0 for each in (key, rank))
+    newest = _winners(rows, SortedRows(ordered.row[others], begins_key, begins_rank))
+    of_key = key[begins_key]
+    wanted = keeps[of_key]
+    return np.insert(winners, of_key[wanted] + 1, newest[wanted])
 
 
 def _winners(rows: pa.Table, ordered: SortedRows) -> Int64s:
@@ -254,6 +289,7 @@ def scan_tables(
     columns: Sequence[str] | None = None,
     start: bytes | None = None,
     end: bytes | None = None,
+    deleted: bool = False,
 ) -> pa.Table:
     """Return the visible rows, by key: not superseded, not tombstones, not expired.
 
@@ -265,6 +301,7 @@ def scan_tables(
         columns: The columns to return, in this order; None: all.
         start: Encoded key after which the range begins; None: at the first key.
         end: Encoded last key of the range, inclusive; None: the last key of the table.
+        deleted: Whether to return tombstones as well, each followed by the row that it keeps.
 
     Raises:
         RequestError: A column is unknown, or a table does not fit the rules' schema.
@@ -274,7 +311,9 @@ def scan_tables(
         message = f"columns {', '.join(unknown)} are unknown, expected some of {', '.join(names)}"
         raise RequestError(message)
     rows = concat_rows([in_range(table, rules, start, end) for table in tables], rules)
-    seen = visible_rows(merge_tables([rows], rules, now_s).table, rules, now_s)
+    drop = DropRule(None, keeps_deleted=deleted)
+    merged = merge_tables([rows], rules, now_s, drop).table
+    seen = visible_rows(merged, rules, now_s, deleted=deleted)
     return seen if columns is None else seen.select(list(columns))
 
 
@@ -312,10 +351,12 @@ def count_visible(tables: Sequence[pa.Table], rules: RowRules, now_s: float) -> 
     return int((first_ranks & ~dead).sum())
 
 
-def visible_rows(merged: pa.Table, rules: RowRules, now_s: float) -> pa.Table:
-    """Return the rows of a merged table that readers see."""
+def visible_rows(
+    merged: pa.Table, rules: RowRules, now_s: float, *, deleted: bool = False
+) -> pa.Table:
+    """Return the rows of a merged table that readers see; deleted: with tombstones."""
     tombstones, expired = dead_rows(merged, rules, now_s)
-    dead = tombstones | expired
+    dead = expired if deleted else tombstones | expired
     return merged.filter(pa.array(~dead)) if dead.any() else merged
 
 

@@ -98,8 +98,9 @@ def _rounded_up(key: bytes) -> bytes:
 # Keyed table: the highest version of each key wins (null is the lowest). Among equal versions a
 # tombstone wins, then the greater row hash. A winner that is a tombstone or has expired is *dead*:
 # readers see neither the row nor older rows of its key. A dead winner stays in a compaction's
-# output until no older row can reappear. Append-only table: every row stays, except expired
-# rows.
+# output until no older row can reappear. Where deleted rows are kept, the newest other row of a key
+# stays together with a winning tombstone, until the tombstone is settled. Append-only table: every
+# row stays, except expired rows.
 
 
 _NANOS = 1_000_000_000
@@ -225,16 +226,29 @@ class DropRule:
     Attributes:
         settled: The highest droppable version (encoded); None: no row may be dropped.
         outside: The files of the tablet that are not inputs of the job.
+        keeps_deleted: Whether a winning tombstone that is not settled keeps the newest other row of
+            its key.
     """
 
     settled: bytes | None
     outside: tuple[HoldsRows, ...] = ()
+    keeps_deleted: bool = False
+
+    @property
+    def of_a_part(self) -> "DropRule":
+        """The rule for some rows of a key, which are merged with the others later."""
+        return DropRule(None, keeps_deleted=self.keeps_deleted)
 
     def allows(self, key: bytes, version: bytes) -> bool:
         """Return whether a dead row may be dropped."""
         if self.settled is None or version > self.settled:
             return False
         return not any(may_hold_older(file, key, version) for file in self.outside)
+
+
+def keeps_deleted_rows(table: Table) -> bool:
+    """Return whether compactions keep a row whose delete is inside the retention."""
+    return table.settings.keep_deleted_rows and table.tombstone_column is not None
 
 
 def may_hold_older(file: HoldsRows, key: bytes, version: bytes) -> bool:
@@ -320,10 +334,7 @@ def may_expire(files: Sequence[DataFile], rules: RowRules, schema: pa.Schema, no
 
 def dead_rows(table: pa.Table, rules: RowRules, now_s: float) -> tuple[Flags, Flags]:
     """Return which rows are tombstones and which have expired."""
-    tombstones = expired = np.zeros(table.num_rows, np.bool_)
-    if rules.tombstone_column is not None:
-        column = pc.fill_null(table.column(rules.tombstone_column), fill_value=False)
-        tombstones = _flags(column)
+    expired = np.zeros(table.num_rows, np.bool_)
     expiry_ns = rules.expiry_ns(now_s)
     if expiry_ns is not None:
         parts = [
@@ -331,7 +342,14 @@ def dead_rows(table: pa.Table, rules: RowRules, now_s: float) -> tuple[Flags, Fl
             for array in batches(table.column(rules.time_column))
         ]
         expired = np.concatenate(parts) if parts else expired
-    return tombstones, expired
+    return tombstone_rows(table, rules), expired
+
+
+def tombstone_rows(table: pa.Table, rules: RowRules) -> Flags:
+    """Return which rows are tombstones."""
+    if rules.tombstone_column is None:
+        return np.zeros(table.num_rows, np.bool_)
+    return _flags(pc.fill_null(table.column(rules.tombstone_column), fill_value=False))
 
 
 def _expired(times: pa.Array, time_type: KeyType, expiry_ns: int) -> Flags:
@@ -383,6 +401,40 @@ def droppable_rows(
     spans = key_spans(lambda at: dropped[at].as_py(), len(dropped), filter(None, marks))
     highest = pc.max(versions.filter(free)).as_py()
     return gone, DroppedRows(spans=spans, version_max=highest)
+
+
+def unsettled_rows(table: pa.Table, rules: RowRules, settled: bytes | None) -> Flags:
+    """Return which rows have versions above the settled one.
+
+    Args:
+        table: Rows of a keyed table; only their versions are read.
+        rules: Rules of the table.
+        settled: The highest settled version; None: no version is settled.
+    """
+    if settled is None or not table.num_rows:
+        return np.ones(table.num_rows, np.bool_)
+    versions = encode_column(table.column(rules.version_column), rules.version_type)
+    return _flags(pc.greater(versions, _bytes(settled)))
+
+
+def are_kept_pairs(deletes: pa.Table, rows: pa.Table, rules: RowRules, drop: DropRule) -> bool:
+    """Return whether each pair of rows of one key is a delete and the row that it keeps.
+
+    Args:
+        deletes: The first row of each pair, with at least version and tombstone.
+        rows: The second row of each.
+        rules: Rules of the table.
+        drop: The rule by which they were merged.
+    """
+    if not drop.keeps_deleted:
+        return False
+    dead, others = (tombstone_rows(part, rules) for part in (deletes, rows))
+    newer, older = (
+        encode_column(part.column(rules.version_column), rules.version_type)
+        for part in (deletes, rows)
+    )
+    in_order = _flags(pc.greater_equal(newer, older))
+    return bool((dead & ~others & in_order & unsettled_rows(deletes, rules, drop.settled)).all())
 
 
 def _may_hold_older(file: HoldsRows, keys: pa.Array, versions: pa.Array) -> pa.Array:

@@ -8,7 +8,8 @@ start of a service instead of during planning. A planner without them is accepte
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from common.documents import unknown
@@ -18,7 +19,7 @@ from common.model.group import Group
 from common.model.job import Kind, Plan
 from common.model.key_values import KeyType
 from common.model.outcome import TabletStatistics
-from common.model.table import FIXED_SETTINGS, Table, TableSettings
+from common.model.table import DERIVED_SETTINGS, FIXED_SETTINGS, Table, TableSettings
 from common.model.tablet import Bounds, TabletId
 from common.units import shown
 
@@ -172,7 +173,9 @@ class DeclaredPlanner(Planner, Protocol):
     def fixed_settings(
         self, options: Mapping[str, object], settings: TableSettings
     ) -> Mapping[str, Any]:
-        """Return settings that a table keeps from now on. Called when its settings are written.
+        """Return settings that follow from the options. Called when settings are written.
+
+        A table keeps those of `FIXED_SETTINGS` for life.
 
         Args:
             options: Options of the service and of the table together.
@@ -210,7 +213,7 @@ def check_table(name: str, planner: Planner, *, keyed: bool, timed: bool) -> Non
 def fixed_settings(
     name: str, planner: Planner, options: Mapping[str, object], settings: TableSettings
 ) -> Mapping[str, Any]:
-    """Return the settings that a planner fixes for a table; most planners fix none.
+    """Return the settings that follow from a planner's options; for most planners none.
 
     Args:
         name: Name of the planner.
@@ -230,10 +233,29 @@ def fixed_settings(
         # Any error of a plug-in is a refusal.
         cause = str(error) if isinstance(error, CompactionError) else repr(error)
         raise ConfigError(f"planner {name!r} refuses its options: {cause}") from error
-    if others := sorted(fixed.keys() - FIXED_SETTINGS):
-        names = ", ".join(sorted(FIXED_SETTINGS))
+    allowed = FIXED_SETTINGS | DERIVED_SETTINGS
+    if others := sorted(fixed.keys() - allowed):
+        names = ", ".join(sorted(allowed))
         raise ConfigError(f"planner {name!r} fixes setting {others[0]!r}, expected one of {names}")
     return fixed
+
+
+def with_derived(
+    name: str, planner: Planner, options: Mapping[str, object], settings: TableSettings
+) -> TableSettings:
+    """Return the settings that a table with this planner would have, for plans without a service.
+
+    Args:
+        name: Name of the planner.
+        planner: Any planner. It reports wrong options when it plans.
+        options: Its options.
+        settings: Settings of the table.
+    """
+    with suppress(ConfigError):
+        fixed = fixed_settings(name, planner, options, settings)
+        derived = {each: fixed[each] for each in fixed.keys() & DERIVED_SETTINGS}
+        return replace(settings, **derived)
+    return settings
 
 
 def check_options(name: str, planner: Planner, options: Mapping[str, object]) -> None:

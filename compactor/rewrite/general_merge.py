@@ -317,8 +317,8 @@ def merge_sorted(
 ) -> Iterator[pa.Table]:
     """Yield the rows that stay, by key; the input is in key order.
 
-    Rows of one key may span any number of tables. The best row so far of the last key is held
-    back and merged again, because merging allows any order.
+    Rows of one key may span any number of tables. What may stay of the last key is held back and
+    merged again, because merging allows any order.
 
     Args:
         tables: Rows in the rules' schema, in the order of encoded keys.
@@ -335,9 +335,9 @@ def merge_sorted(
         whole = table if kept_back is None else pa.concat_tables([kept_back, table])
         last = _last_key_begins(whole, rules)
         done = merge_tables([whole.slice(0, last)], rules, now_s, drop)
-        best = merge_tables([whole.slice(last)], rules, now_s)
+        best = merge_tables([whole.slice(last)], rules, now_s, drop.of_a_part)
         tally.add(done)
-        # The best row is not settled, but the rows it supersedes are; it will be counted again.
+        # What is held back will be counted again; the rows that it supersedes will not.
         tally.counts = sum_counts(tally.counts, _only_superseded(best))
         kept_back = best.table
         yield done.table

@@ -5,8 +5,8 @@ ranges with bounded numbers of rows, one task each, so that memory does not grow
 For any other table, only the times of files that may hold expired rows are read.
 
 A row is live if a reader sees it, or if no rewrite could drop it now. The latter applies to a
-tombstone or an expired row whose version was not reached one retention ago, and to the row that
-such a tombstone hides. Of rows with equal key and version one counts, whichever a merge would
+tombstone or an expired row whose version was not reached one retention ago, and to the newest row
+that such a tombstone hides. Of rows with equal key and version one counts, whichever a merge would
 choose.
 
 For a table with a key further results cost nearly nothing: how many rows are hidden by newer ones,
@@ -27,10 +27,10 @@ from common.errors import InputError, RequestError
 from common.model.file import DataFile
 from common.model.outcome import FileStatistics, TabletStatistics
 from common.parquet.location import Location
-from common.rows.conform import Flags, Int64s, conform
-from common.rows.key_encoding import encode_column, filled
-from common.rows.merge import SortedRows, in_range, sorted_rows
-from common.rows.rules import RowRules, dead_rows, may_expire
+from common.rows.conform import Int64s, conform
+from common.rows.key_encoding import filled
+from common.rows.merge import SortedRows, in_range, sorted_rows, take_rows
+from common.rows.rules import RowRules, dead_rows, may_expire, unsettled_rows
 from common.rows.schema import arrow_schema
 from common.spi.deltas import delta_sets
 from compactor.rewrite.attempt_folder import ProgressMark
@@ -451,20 +451,12 @@ def _live_rows(
     dead = deleted | np.logical_and.reduceat(expired, ranks)
     kept = first & ~dead
     stays = np.flatnonzero(first & dead)
-    stays = stays[_unsettled(rows, ordered.row[ranks[stays]], rules, settled)]
+    versions = rows.select([rules.version_column])
+    candidates = take_rows(versions, ordered.row[ranks[stays]])
+    stays = stays[unsettled_rows(candidates, rules, settled)]
     kept[stays] = True
-    # Rows hidden by a delete stay valid while the delete is not settled.
-    hidden = stays[deleted[stays]] + 1
-    hidden = hidden[hidden < len(ranks)]
-    kept[hidden[~first[hidden] & ~dead[hidden]]] = True
+    # The newest row hidden by a delete stays valid while the delete is not settled.
+    key, others = np.cumsum(first) - 1, np.flatnonzero(~deleted)
+    newest = others[np.diff(key[others], prepend=-1) > 0]
+    kept[newest[np.isin(key[newest], key[stays[deleted[stays]]])]] = True
     return ordered.row[ranks[kept]]
-
-
-def _unsettled(rows: pa.Table, places: Int64s, rules: RowRules, settled: bytes | None) -> Flags:
-    """Return which rows have versions that were not reached one retention ago."""
-    if settled is None or not len(places):
-        return np.ones(len(places), np.bool_)
-    versions = rows.column(rules.version_column).take(pa.array(places))
-    encoded = encode_column(versions, rules.version_type)
-    young = pc.greater(encoded, pa.scalar(settled, pa.large_binary()))
-    return np.asarray(young.to_numpy(zero_copy_only=False), np.bool_)

@@ -1,7 +1,8 @@
 """Compares outputs with what the inputs require, by reading them again.
 
 Every output is read completely from its final location: pages with their checksums, keys ascending
-and unique within part and tablet, and row counts that add up. Column chunks must be where every
+and unique within part and tablet (except for a delete with the row that it keeps), and row counts
+that add up. Column chunks must be where every
 reader looks for them. For append-only tables the multiset of rows is also compared, by the sum of
 their hashes. The statistics of the outputs come from this read, so metadata always matches the
 bytes.
@@ -11,6 +12,7 @@ import math
 from collections.abc import Callable
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from common.errors import (
@@ -24,6 +26,7 @@ from common.parquet.location import Location, size_of, storage_error
 from common.parquet.row_batches import open_parquet_file
 from common.rows.key_encoding import encode_keys
 from common.rows.row_facts import RowFacts, RowTally
+from common.rows.rules import RowRules, are_kept_pairs
 from compactor.rewrite.file_io import table_location
 from compactor.rewrite.outputs import TaskResult, WrittenFile
 from compactor.rewrite.plan.rewrite_plan import Output, RewritePlan, Rules
@@ -41,7 +44,7 @@ class _ReadBack:
         self._rules, self._output = rules, output
         self._file = file
         self._tally = RowTally(rules.row_rules)
-        self._last_key: bytes | None = None
+        self._last_row: pa.Table | None = None
         self.digest = 0
 
     def see(self, table: pa.Table) -> None:
@@ -53,7 +56,7 @@ class _ReadBack:
         self._tally.see(table, f"output {self._file.path}")
         rules = self._rules.row_rules
         if rules.key and table.num_rows:
-            self._check_keys(encode_keys(table, rules.key, rules.key_types))
+            self._check_keys(table.select(rules.merge_columns), rules)
         elif not rules.key:
             self.digest = (self.digest + digest_of(table)) % DIGEST_MODULUS
 
@@ -71,12 +74,20 @@ class _ReadBack:
         _require_inside(self._rules, self._output, self._file, facts)
         return facts
 
-    def _check_keys(self, keys: pa.LargeBinaryArray) -> None:
-        follows = self._last_key is None or self._last_key < keys[0].as_py()
-        if not (follows and keys_ascend(keys, strictly=True)):
+    def _check_keys(self, rows: pa.Table, rules: RowRules) -> None:
+        """Check that keys ascend, each once except for a delete with the row that it keeps."""
+        if self._last_row is not None:
+            rows = pa.concat_tables([self._last_row, rows])
+        keys = encode_keys(rows, rules.key, rules.key_types)
+        ascend = keys_ascend(keys)
+        if ascend and not keys_ascend(keys, strictly=True):
+            again = pc.indices_nonzero(pc.equal(keys[:-1], keys[1:]))
+            deletes, others = rows.take(again), rows.slice(1).take(again)
+            ascend = are_kept_pairs(deletes, others, rules, self._rules.drop)
+        if not ascend:
             message = f"output {self._file.path} does not have its keys in order, each once"
             raise VerificationError(message)
-        self._last_key = keys[-1].as_py()
+        self._last_row = rows.slice(rows.num_rows - 1)
 
 
 def verify(

@@ -9,13 +9,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from common.model.job import PLANNED_ACTIONS, Job, JobAction, Kind, LaneClass, lane_class
+from common.model.job import (
+    KEEPS_DELETED,
+    PLANNED_ACTIONS,
+    Job,
+    JobAction,
+    Kind,
+    LaneClass,
+    lane_class,
+)
 from common.model.location_identity import SERVICE_FOLDER
 from common.model.outcome import AttemptEnd
 from common.model.request import Request, TransformKind
 from common.model.table import Table
 from common.model.tablet import Reservation, Tablet, TabletId
 from common.rows.key_encoding import partition_folder
+from common.rows.rules import keeps_deleted_rows
 from common.spi.controller import ControlDecision, ShareClass
 from common.units import format_count
 from common.wire import Assignment, OutsideFile, TakeRequest
@@ -279,7 +288,7 @@ def _hand_out_group(cluster: ClusterState, group: str, now_s: float) -> list[Act
         job = _next_job(cluster, group, free, now_s)
         if job is None:
             break
-        take = next(candidate for candidate in free if _knows(candidate, job))
+        take = next(candidate for candidate in free if _knows(cluster, candidate, job))
         free.remove(take)
         cluster.takes.reserve(take, job)
         cluster.capacity.enter(take.take, group, job.input_bytes)
@@ -287,8 +296,11 @@ def _hand_out_group(cluster: ClusterState, group: str, now_s: float) -> list[Act
     return actions
 
 
-def _knows(take: Take, job: Job) -> bool:
-    """Return whether a compactor supports a job's action; an older release may not."""
+def _knows(cluster: ClusterState, take: Take, job: Job) -> bool:
+    """Return whether a compactor supports a job's action and table; an older release may not."""
+    table = cluster.tables.get(job.tablet.table)
+    if job.action in PLANNED_ACTIONS and table is not None and keeps_deleted_rows(table):
+        return KEEPS_DELETED in take.actions
     return job.action in PLANNED_ACTIONS or job.action in take.actions
 
 
@@ -303,7 +315,7 @@ def _next_job(cluster: ClusterState, group: str, free: Sequence[Take], now_s: fl
         )
         if job is None:
             return None
-        if not any(_knows(take, job) for take in free):
+        if not any(_knows(cluster, take, job) for take in free):
             cluster.replan_timers.set(job.tablet, now_s + UNKNOWN_ACTION_PAUSE_S)
             continue
         pause = cluster.retry.pause_of(job, now_s)

@@ -243,26 +243,40 @@ def scan(
     ] = LIMIT_DEFAULT,
     count: Annotated[bool, typer.Option("--count", help="Only count the rows.")] = False,
     include_expired: Annotated[
-        bool,
+        bool | None,
         typer.Option(
-            "--include-expired", help="Include expired rows that no compaction has dropped."
+            "--include-expired/--hide-expired",
+            help="Include expired rows that no compaction has dropped, or not; by default as the "
+            "table setting `show_expired_rows` says.",
         ),
-    ] = False,
+    ] = None,
     include_deleted: Annotated[
         bool,
         typer.Option(
-            "--include-deleted", help="Include tombstones that no compaction has dropped."
+            "--include-deleted",
+            help="Include tombstones that no compaction has dropped; with the table setting "
+            "`keep_deleted_rows` each with the newest row that it hides.",
         ),
     ] = False,
 ) -> None:
     """Read a table: the newest row of each key, without deleted and expired rows."""
-    more = {"include_expired": include_expired, "include_deleted": include_deleted}
+    expired, deleted = include_expired, include_deleted
     if count:
-        rows = session.client.count(name, start, end, **more)
+        rows = session.client.count(
+            name, start, end, include_expired=expired, include_deleted=deleted
+        )
         session.show({"rows": rows}, f"{rows:,}")
         return
     names_read = names(columns) or None
-    reader = session.client.scan(name, names_read, start, end, batches=True, **more)
+    reader = session.client.scan(
+        name,
+        names_read,
+        start,
+        end,
+        batches=True,
+        include_expired=expired,
+        include_deleted=deleted,
+    )
     if output is not None:
         rows = write_rows(output, reader)
         session.show(

@@ -133,7 +133,7 @@ class RowCalls:
         end: str | None = None,
         *,
         batches: Literal[False] = False,
-        include_expired: bool = False,
+        include_expired: bool | None = None,
         include_deleted: bool = False,
     ) -> "pa.Table": ...
 
@@ -146,7 +146,7 @@ class RowCalls:
         end: str | None = None,
         *,
         batches: Literal[True],
-        include_expired: bool = False,
+        include_expired: bool | None = None,
         include_deleted: bool = False,
     ) -> "pa.RecordBatchReader": ...
 
@@ -158,7 +158,7 @@ class RowCalls:
         end: str | None = None,
         *,
         batches: bool = False,
-        include_expired: bool = False,
+        include_expired: bool | None = None,
         include_deleted: bool = False,
     ) -> "pa.Table | pa.RecordBatchReader":
         """Return the merged rows of a table: the newest row per key, without deleted rows.
@@ -170,8 +170,10 @@ class RowCalls:
                 first partition, such as `"2025,4"`.
             end: Last key or partition, inclusive; None: to the end.
             batches: Return a streaming reader, instead of the whole result in memory.
-            include_expired: Include expired rows that no compaction has dropped so far.
-            include_deleted: Include tombstones that no compaction has dropped so far.
+            include_expired: Include expired rows that no compaction has dropped so far; None: as
+                the table setting `show_expired_rows` says.
+            include_deleted: Include tombstones that no compaction has dropped so far; with the
+                table setting `keep_deleted_rows` each is followed by the newest row that it hides.
         """
         from neve.client.arrow import reader_of
 
@@ -190,7 +192,7 @@ class RowCalls:
         start: str | None = None,
         end: str | None = None,
         *,
-        include_expired: bool = False,
+        include_expired: bool | None = None,
         include_deleted: bool = False,
     ) -> int:
         """Return the number of rows that a scan would return.
@@ -223,7 +225,7 @@ class RowCalls:
             yield from reader
 
 
-def _included(*, expired: bool, deleted: bool) -> dict[str, bool]:
+def _included(*, expired: bool | None, deleted: bool) -> dict[str, bool]:
     """Return the query parameters that include invisible rows; usually none."""
-    visibility = {"include_expired": expired, "include_deleted": deleted}
-    return {name: value for name, value in visibility.items() if value}
+    visibility = {"include_expired": expired, "include_deleted": deleted or None}
+    return {name: value for name, value in visibility.items() if value is not None}

@@ -125,12 +125,15 @@ class TabletReader:
         columns: Sequence[str],
         looks: ProbedFiles,
         weights: ScanWeights,
+        *,
+        deleted: bool = False,
     ) -> None:
         self._table = table
         self._looks, self._weights = looks, weights
         self._rules = RowRules.of(table)
         self._now_s = now_s
         self._columns = list(columns)
+        self._deleted = deleted
         self._location = open_location(table.location)
 
     def read(self, tablet: Tablet, start: bytes | None, end: bytes | None) -> Iterator[pa.Table]:
@@ -160,7 +163,7 @@ class TabletReader:
                 read_rows(self._location, file.path, self._rules, low, high, columns=names)
                 for file in overlapping
             ]
-            count = count_visible(rows, self._rules, self._now_s)
+            count = None if self._deleted else count_visible(rows, self._rules, self._now_s)
             if count is not None:
                 yield count
             else:
@@ -217,7 +220,9 @@ class TabletReader:
                 read_rows(self._location, file.path, self._rules, low, high) for file in overlapping
             ]
             if rows:
-                yield scan_tables(rows, self._rules, self._now_s, start=low, end=high)
+                yield scan_tables(
+                    rows, self._rules, self._now_s, start=low, end=high, deleted=self._deleted
+                )
 
     def _streamed(
         self, file: DataFile, start: bytes | None, end: bytes | None
@@ -352,8 +357,18 @@ class TableFiles(Protocol):
         """
         ...
 
-    def reader(self, table: Table, now_s: float, columns: Sequence[str]) -> RowReader:
-        """Return a reader of the rows of a table that are visible at one time."""
+    def reader(
+        self, table: Table, now_s: float, columns: Sequence[str], *, deleted: bool = False
+    ) -> RowReader:
+        """Return a reader of the rows of a table that are visible at one time.
+
+        Args:
+            table: The table, with the rules of visibility.
+            now_s: The time.
+            columns: Columns to return.
+            deleted: Whether to return deletes as well, each followed by the newest row that it
+                hides.
+        """
         ...
 
 
@@ -420,9 +435,11 @@ class StoredFiles:
             place_guards(location, folders)
             self._guarded.put(guard, True)
 
-    def reader(self, table: Table, now_s: float, columns: Sequence[str]) -> RowReader:
+    def reader(
+        self, table: Table, now_s: float, columns: Sequence[str], *, deleted: bool = False
+    ) -> RowReader:
         """Return a reader of the rows of a table that are visible at one time."""
-        return TabletReader(table, now_s, columns, self._looks, self._weights)
+        return TabletReader(table, now_s, columns, self._looks, self._weights, deleted=deleted)
 
 
 def _name_whole_file(location: Location, scratch: str, path: str) -> None:

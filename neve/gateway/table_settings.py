@@ -27,7 +27,7 @@ from common.rows.schema import READERS
 from common.spi.planner import Selector, check_options, check_table, fixed_settings
 from common.spi.rewrite import OutputConfigurer
 from common.units import shown
-from neve.setting_values import rule_of, settings_by_name
+from neve.setting_values import rule_of, setting_text, settings_by_name
 
 _BOUNDS: dict[str, dict[str, Any]] = {
     "ratio": {"least": 1},
@@ -129,6 +129,14 @@ def settings_with_fixed(
         return settings
     with request_errors("setting planner_options: "):
         fixed = fixed_settings(name, planner, options, settings)
+    given, _ = settings_by_name(changes)
+    for each in sorted(fixed.keys() & given.keys()):
+        wanted, value = (setting_text(each, one) for one in (fixed[each], getattr(settings, each)))
+        if wanted != value:
+            raise RequestError(
+                f"setting {each} is {value}, expected {wanted}, which the options of planner "
+                f"{name!r} require"
+            )
     return replace(settings, **fixed)
 
 

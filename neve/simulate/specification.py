@@ -22,7 +22,7 @@ from common.plugins import (
 )
 from common.settings import AutoscalerSettings, CoordinatorSettings, checked_groups
 from common.spi.controller import TrackerPlugin
-from common.spi.planner import Planner, check_options, check_table
+from common.spi.planner import Planner, check_options, check_table, with_derived
 from neve.setting_values import read_settings
 from neve.simulate.recording import Recording, read_recording, start_files
 from neve.simulate.rows import KeyPopulation
@@ -376,6 +376,7 @@ def _planned(section: Section, *, keyed: bool) -> dict[str, Any]:
         settings, options = read_settings(written, names, over)
         check_options(name, planner, options)
         check_table(name, planner, keyed=keyed, timed=True)
+        settings = with_derived(name, planner, options, settings)
     except (ConfigError, RequestError) as error:
         raise RequestError(f"{section.where}: {error}") from error
     if keyed and settings.ttl_s is not None:

@@ -143,6 +143,29 @@ def test_dead_rows_go_only_where_nothing_older_can_return(
 
 
 @WAYS
+def test_a_row_stays_with_its_delete_until_the_delete_is_settled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    take(way, monkeypatch)
+    paths = fill(tmp_path, 20)
+    table = keyed_table(tmp_path, settings=settings(ttl_s=100.0, keep_deleted_rows=True))
+    settled = encode_value(2, RowRules.of(table).version_type)
+    result = run(assignment_over(table, paths, now_s=NOW_S, settled=settled))
+
+    wanted = expected(table, paths, DropRule(settled, keeps_deleted=True))
+    less = expected(table, paths, DropRule(settled))
+    assert plain(outputs(table, result)) == plain(wanted.kept)
+    assert (result.counts, result.kernel) == (wanted.counts, KERNELS[way])
+    assert result.counts.rows_out > less.counts.rows_out
+    (made,) = result.outputs
+    (found,) = inspected(table, [made.path])
+    assert replace(made, added_at_s=1000.0, job=None) == found, "as a check of storage finds it"
+    assert not made.clean
+    again = run(assignment_over(table, [file.path for file in result.outputs], now_s=NOW_S))
+    assert plain(outputs(table, again)) == plain(wanted.kept)
+
+
+@WAYS
 def test_schemas_unite_by_name_and_widen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:

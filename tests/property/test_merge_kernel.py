@@ -86,7 +86,11 @@ def draw_life(chance: random.Random, folder: Path) -> Life:
         version_column=rules.version_column,
         tombstone_column=rules.tombstone_column,
         time_column=rules.time_column,
-        settings=settings(ttl_s=rules.ttl_s, row_group_bytes=chance.choice([200, 1 << 20])),
+        settings=settings(
+            ttl_s=rules.ttl_s,
+            row_group_bytes=chance.choice([200, 1 << 20]),
+            keep_deleted_rows=chance.random() < 0.5,
+        ),
     )
     paths, known = [], []
     for at in range(chance.randint(1, 5)):
@@ -427,6 +431,41 @@ def test_many_versions_of_one_key_are_merged_in_portions(
     assert (result.counts.rows_in, result.counts.rows_out) == (270, 1)
     (file,) = result.files
     assert pq.read_table(tmp_path / "table" / file.path).to_pylist() == [{"k": 7, "v": 91}]
+
+
+@pytest.mark.parametrize("passes", [False, True])
+@pytest.mark.parametrize("settled", [100, 200])
+def test_of_many_deletes_of_one_key_the_newest_keeps_the_newest_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: int, passes: bool
+) -> None:
+    """In portions, or in runs of several passes; there, older deletes must not take the row."""
+    monkeypatch.setattr(range_merge, "ROWS_MAX", 40)
+    if passes:
+        monkeypatch.setattr(driver, "HELD_BYTES_MAX", 0)
+        monkeypatch.setattr(driver, "BUNDLE_BYTES", 400)
+    for name in ("progress", "table"):
+        (tmp_path / name).mkdir()
+    paths = [f"{at}.parquet" for at in range(4)]
+    for at, path in enumerate(paths):
+        versions = list(range(30 * at, 30 * at + 30))
+        dead = [version > 50 for version in versions]
+        rows = pa.table({"k": [7] * 30, "v": versions, "dead": dead})
+        pq.write_table(rows, tmp_path / "table" / path, row_group_size=10)
+    table = keyed_table(
+        tmp_path / "table",
+        rows.schema,
+        key=("k",),
+        time_column=None,
+        settings=settings(keep_deleted_rows=True),
+    )
+    assignment = assignment_over(table, paths, settled=encode_value(settled, KeyType.INT))
+    plan = make_plan(assignment, str(tmp_path / "progress"))
+    result = merge_large_job(plan, here, 1)
+    verify(plan, result, lambda: False)
+    found = [row for file in result.files for row in read_output(table, file.path).to_pylist()]
+    young = [{"k": 7, "v": 119, "dead": True}, {"k": 7, "v": 50, "dead": False}]
+    assert found == (young if settled < 119 else [])
+    assert result.counts.superseded == (118 if settled < 119 else 119)
 
 
 def test_more_small_files_than_a_step_can_number_are_merged_in_several(

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from zoneinfo import ZoneInfo
@@ -20,6 +20,7 @@ from tests.property.rows_reference import row as row_hash
 from tests.support.fast_and_slow import first_fast
 from tests.support.row_reference import (
     Row,
+    is_expired,
     reference_merge,
     reference_visible,
 )
@@ -105,7 +106,8 @@ def draw_drop(chance: random.Random, rules: RowRules) -> DropRule | None:
             for _ in range(2)
         )
         outside.append(Outside(maybe(low), maybe(high), maybe(version(chance.randint(1, 3)))))
-    return DropRule(maybe(version(chance.randint(1, 3))), tuple(outside))
+    settled, keeps_deleted = maybe(version(chance.randint(1, 3))), chance.random() < 0.5
+    return DropRule(settled, tuple(outside), keeps_deleted=keeps_deleted)
 
 
 def to_table(rows: Sequence[Row], rules: RowRules) -> pa.Table:
@@ -173,6 +175,28 @@ def test_any_grouping_and_order_of_merges_shows_the_same_rows(seed: int) -> None
         drop = draw_drop(chance, rules) if not files else None
         files.append(merge_tables(inputs, rules, NOW_S - 1 if files else NOW_S, drop).table)
     assert texts(scan_tables(files, rules, NOW_S)) == expected
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_grouping_of_parts_keeps_the_same_deleted_rows(seed: int) -> None:
+    """What parts of a key leave is merged again: the last merge alone decides."""
+    chance = random.Random(5000 + seed)
+    rules = draw_rules(chance)
+    rows = [draw_row(chance, rules) for _ in range(60)]
+    drop = replace(draw_drop(chance, rules) or DropRule(None), keeps_deleted=True)
+    expected = reference_merge(rows, rules, NOW_S, row_hash, drop)
+
+    parts = [to_table(part, rules) for part in split(chance, rows)]
+    while len(parts) > 1:
+        chance.shuffle(parts)
+        several = chance.randint(2, len(parts))
+        inputs, parts = parts[:several], parts[several:]
+        parts.append(merge_tables(inputs, rules, NOW_S, drop.of_a_part).table)
+    assert texts(merge_tables(parts, rules, NOW_S, drop).table) == texts(expected.kept)
+    both = texts(scan_tables(parts, rules, NOW_S, deleted=True))
+    everything = reference_merge(rows, replace(rules, ttl_s=None), NOW_S, row_hash, drop.of_a_part)
+    shown = [row for row in everything.kept if not is_expired(row, rules, NOW_S)]
+    assert both == texts(shown)
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -5,6 +5,7 @@ Every faster merge must give what this gives; tests hold them against it.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from common.model.key_values import plain_value
 from common.model.keys import encode_key, encode_value
@@ -53,7 +54,7 @@ def reference_merge(
         rules: Of the table.
         now_s: The job's `now`, for expiry.
         hash_of: The canonical row hash.
-        drop: Which dead rows may go; None: none may.
+        drop: Which dead rows may go, and whether young deletes keep a row; None: none may go.
     """
     if not rules.key:
         return _merge_bag(rows, rules, now_s)
@@ -64,10 +65,23 @@ def reference_merge(
     winners: list[Row] = []
     for key in sorted(groups):
         *older, winner = sorted(groups[key], key=lambda row: _rank(row, rules, hash_of))
-        superseded += older
         winners.append(winner)
+        if drop and drop.keeps_deleted and _is_young_delete(winner, rules, drop):
+            puts = [at for at, row in enumerate(older) if not _is_tombstone(row, rules)]
+            winners += [older.pop(at) for at in puts[-1:]]
+        superseded += older
+    kept_puts = [
+        row
+        for before, row in pairwise([{}, *winners])
+        if before and _key(before, rules) == _key(row, rules)
+    ]
     gone = [
-        row for row in winners if drop and _is_dead(row, rules, now_s) and _may_go(row, rules, drop)
+        row
+        for row in winners
+        if drop
+        and not any(row is put for put in kept_puts)
+        and _is_dead(row, rules, now_s)
+        and _may_go(row, rules, drop)
     ]
     kept = [row for row in winners if not any(row is other for other in gone)]
     return ReferenceMerge(
@@ -92,7 +106,7 @@ def _merge_bag(rows: Iterable[Row], rules: RowRules, now_s: float) -> ReferenceM
     kept: list[Row] = []
     gone: list[Row] = []
     for row in rows:
-        (gone if _is_expired(row, rules, now_s) else kept).append(row)
+        (gone if is_expired(row, rules, now_s) else kept).append(row)
     return ReferenceMerge(kept=tuple(kept), gone_expired=tuple(gone))
 
 
@@ -113,7 +127,7 @@ def _is_tombstone(row: Row, rules: RowRules) -> bool:
     return rules.tombstone_column is not None and row.get(rules.tombstone_column) is True
 
 
-def _is_expired(row: Row, rules: RowRules, now_s: float) -> bool:
+def is_expired(row: Row, rules: RowRules, now_s: float) -> bool:
     if rules.time_column is None:
         return False
     time = plain_value(row.get(rules.time_column), rules.time_type)
@@ -125,7 +139,13 @@ def _is_expired(row: Row, rules: RowRules, now_s: float) -> bool:
 
 
 def _is_dead(row: Row, rules: RowRules, now_s: float) -> bool:
-    return _is_tombstone(row, rules) or _is_expired(row, rules, now_s)
+    return _is_tombstone(row, rules) or is_expired(row, rules, now_s)
+
+
+def _is_young_delete(row: Row, rules: RowRules, drop: DropRule) -> bool:
+    if not _is_tombstone(row, rules):
+        return False
+    return drop.settled is None or _version(row, rules) > drop.settled
 
 
 def _may_go(row: Row, rules: RowRules, drop: DropRule) -> bool:

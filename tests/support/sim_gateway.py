@@ -88,7 +88,9 @@ class SimFiles:
         self._rows(path)
         return self._facts(table, path)
 
-    def reader(self, table: Table, now_s: float, columns: Sequence[str]) -> SimRowReader:
+    def reader(
+        self, table: Table, now_s: float, columns: Sequence[str], *, deleted: bool = False
+    ) -> SimRowReader:
         return SimRowReader(self._rows, self._disk.key_of)
 
     def _rows(self, path: str) -> Rows:

@@ -192,6 +192,16 @@ def is_sorted(levels: Sequence[KeyWords], rows: int, *, strictly: bool = False) 
     return rows < 2 or not strictly
 
 
+def repeats(levels: Sequence[KeyWords], rows: int) -> Flags:
+    """Return which of some ascending rows have the key of the row before."""
+    same = np.ones(rows, np.bool_)
+    same[:1] = False
+    for level in levels:
+        if not isinstance(level, int):
+            same[1:] &= level[1:] == level[:-1]
+    return same
+
+
 def take_words(levels: Sequence[KeyWords], places: Int64s) -> list[KeyWords]:
     """Return the words of some rows."""
     return [level if isinstance(level, int) else level[places] for level in levels]

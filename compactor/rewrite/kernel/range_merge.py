@@ -21,7 +21,13 @@ from common.model.outcome import DroppedRows, RowCounts
 from common.rows.conform import Flags, Int64s, Words, ordered_double_bits
 from common.rows.merge import sortable_series
 from common.rows.row_facts import row_hash
-from common.rows.rules import DropRule, dead_rows, droppable_rows, join_dropped
+from common.rows.rules import (
+    DropRule,
+    dead_rows,
+    droppable_rows,
+    join_dropped,
+    unsettled_rows,
+)
 from compactor.rewrite.attempt_folder import ProgressMark
 from compactor.rewrite.kernel.concurrency import MemoryInUse, ordered_map
 from compactor.rewrite.kernel.normalized_keys import (
@@ -29,6 +35,7 @@ from compactor.rewrite.kernel.normalized_keys import (
     MergeRange,
     RowGroup,
     bound_words,
+    repeats,
     rows_before,
     take_words,
     whole_words,
@@ -40,6 +47,7 @@ from compactor.rewrite.kernel.winners import (
     RowSlice,
     Winners,
     column_of,
+    order_of,
     portions,
     step_cuts,
     winners,
@@ -73,6 +81,34 @@ class Step:
     def winners(self) -> Int64s:
         """Return the winning rows, by key."""
         result = winners(self._levels, self._versions(), self._tombstones)
+        if len(result.tied):
+            self._settle(result)
+        return result.row
+
+    def with_deleted(self, chosen: Int64s, drop: DropRule) -> Int64s:
+        """Return winners, each unsettled delete followed by the newest other row of its key."""
+        rules = self._layout.rules
+        if self._tombstones is None or not drop.keeps_deleted:
+            return chosen
+        assert rules.version_column is not None
+        keeps = self._tombstones[chosen]
+        deletes = self.table(chosen[keeps], [rules.version_column])
+        keeps[keeps] = unsettled_rows(deletes, rules, drop.settled)
+        others = np.flatnonzero(~self._tombstones)
+        if not keeps.any() or not len(others):
+            return chosen
+        both = np.concatenate([chosen, self._newest_of(others)])
+        levels = take_words(self._levels, both)
+        order = order_of(levels, len(both))  # A winner comes before the other row of its key.
+        kept = np.concatenate([keeps, np.zeros(len(both) - len(chosen), np.bool_)])[order]
+        follows = repeats(take_words(levels, order), len(both)) & np.roll(kept, 1)
+        stays: Int64s = both[order[follows | (order < len(chosen))]]
+        return stays
+
+    def _newest_of(self, rows: Int64s) -> Int64s:
+        """Return the winners of some rows, by key."""
+        result = winners(take_words(self._levels, rows), self._versions()[rows], None)
+        result = Winners(rows[result.row], rows[result.tied], result.group)
         if len(result.tied):
             self._settle(result)
         return result.row
@@ -210,7 +246,7 @@ class MergedStep:
 
 
 def merge_step(
-    layout: RowLayout, slices: Sequence[RowSlice], now_s: float, drop: DropRule | None
+    layout: RowLayout, slices: Sequence[RowSlice], now_s: float, drop: DropRule
 ) -> MergedStep:
     """Merge a step.
 
@@ -218,31 +254,34 @@ def merge_step(
         layout: Layout of the table.
         slices: All rows of some keys.
         now_s: The job's `now`.
-        drop: Which dead rows may be dropped; None: none.
+        drop: Which dead rows may be dropped, and which deleted rows stay.
 
     Raises:
         InputError: Too many rows of a few keys do not supersede each other.
     """
     rows_in = sum(slice_.rows for slice_ in slices)
-    step = Step(layout, _fit_step(layout, slices, rows_in))
+    step = Step(layout, _fit_step(layout, slices, rows_in, drop))
     chosen, dropped = step.winners(), None
-    superseded, tombstones, expired = rows_in - len(chosen), 0, 0
-    if drop is not None and drop.settled is not None:
+    tombstones = expired = 0
+    if drop.settled is not None:
         chosen, tombstones, expired, dropped = step.without_dead(chosen, now_s, drop)
+    chosen = step.with_deleted(chosen, drop)
     counts = RowCounts(
         rows_in=rows_in,
         rows_out=len(chosen),
-        superseded=superseded,
+        superseded=rows_in - len(chosen) - tombstones - expired,
         tombstones_dropped=tombstones,
         expired_dropped=expired,
     )
     return MergedStep(counts, dropped, step.table(chosen) if len(chosen) else None)
 
 
-def _fit_step(layout: RowLayout, slices: Sequence[RowSlice], rows: int) -> Sequence[RowSlice]:
+def _fit_step(
+    layout: RowLayout, slices: Sequence[RowSlice], rows: int, drop: DropRule
+) -> Sequence[RowSlice]:
     """Return rows that a step can number; more rows are merged in portions first."""
     while rows > ROWS_MAX:  # Many rows of one key, or of a few keys.
-        slices = [_merge_portion(layout, part) for part in portions(slices, ROWS_MAX // 2)]
+        slices = [_merge_portion(layout, part, drop) for part in portions(slices, ROWS_MAX // 2)]
         fewer = sum(slice_.rows for slice_ in slices)
         if fewer > rows * 3 // 4:
             raise InputError(f"{rows} rows lie between two keys, and do not supersede each other")
@@ -250,10 +289,10 @@ def _fit_step(layout: RowLayout, slices: Sequence[RowSlice], rows: int) -> Seque
     return slices
 
 
-def _merge_portion(layout: RowLayout, slices: Sequence[RowSlice]) -> RowSlice:
-    """Return the winners of some rows in the form for further merging."""
+def _merge_portion(layout: RowLayout, slices: Sequence[RowSlice], drop: DropRule) -> RowSlice:
+    """Return the rows of a portion that may stay, in the form for further merging."""
     step = Step(layout, slices)
-    chosen = step.winners()
+    chosen = step.with_deleted(step.winners(), drop.of_a_part)
     return RowSlice(step.held(chosen), 0, len(chosen))
 
 
@@ -292,8 +331,8 @@ class MergeContext:
 
     now_s: float
     """The job's `now`."""
-    drop: DropRule | None
-    """Which dead rows may be dropped; None: none."""
+    drop: DropRule
+    """Which dead rows may be dropped, and which deleted rows stay."""
     tally: Tally
     """Counts the outcome of the rows."""
     mark: ProgressMark

@@ -1,7 +1,8 @@
 """Reads row groups for the merge, and reads back what was written.
 
 A row group is decoded into the columns of the table, with the words of its keys. Errors name the
-file. The outputs of a merge are read back: keys in order, each once, and the facts of the rows.
+file. The outputs of a merge are read back: keys in order, each once except for a delete with the
+row that it keeps, and the facts of the rows.
 """
 
 import itertools
@@ -11,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,18 +23,24 @@ from common.errors import InputError, RequestError, VerificationError
 from common.model.key_values import KeyType
 from common.parquet.file_inspection import open_table_file
 from common.parquet.location import Location, storage_error
-from common.rows.conform import Flags, conform, null_array
+from common.rows.conform import Flags, Int64s, conform, null_array
 from common.rows.key_encoding import Fill, encode_column, encode_keys, filled
 from common.rows.row_facts import (
     RowFacts,
     time_ends_s,
     unite_facts,
 )
-from common.rows.rules import RowRules
+from common.rows.rules import DropRule, RowRules, are_kept_pairs
 from common.rows.schema import normal_type
 from compactor.rewrite.file_io import leaf_columns, opened_input, stored_bytes
 from compactor.rewrite.kernel.concurrency import ordered_map
-from compactor.rewrite.kernel.normalized_keys import RowGroup, is_sorted, row_groups_of
+from compactor.rewrite.kernel.normalized_keys import (
+    RowGroup,
+    is_sorted,
+    repeats,
+    row_groups_of,
+    take_words,
+)
 from compactor.rewrite.kernel.winners import (
     DecodedRows,
     RowLayout,
@@ -309,7 +317,9 @@ def _same(stored: pa.DataType, wanted: pa.DataType) -> bool:
 # ------------------------------------------------------------------------------------- Reading back
 
 
-def read_back(location: Location, path: str, rules: RowRules, schema: pa.Schema) -> RowFacts:
+def read_back(
+    location: Location, path: str, rules: RowRules, schema: pa.Schema, drop: DropRule
+) -> RowFacts:
     """Return the facts of a file that was just written.
 
     Args:
@@ -317,6 +327,7 @@ def read_back(location: Location, path: str, rules: RowRules, schema: pa.Schema)
         path: Path relative to it.
         rules: Rules of a table with a key.
         schema: Schema of its rows.
+        drop: The rule by which they were merged.
 
     Raises:
         VerificationError: Its keys are not in order, or not unique.
@@ -326,9 +337,17 @@ def read_back(location: Location, path: str, rules: RowRules, schema: pa.Schema)
         metadata, arrow = parquet.metadata, parquet.schema_arrow
         groups = row_groups_of(0, metadata, arrow, rules.key, trusted=False)
     reader = Reader(location, path, facts_layout(rules, schema))
-    calls = (partial(facts_of, reader, group, f"output {path}") for group in groups)
+    calls = (partial(facts_of, reader, group, f"output {path}", drop) for group in groups)
     facts = list(ordered_map("read back", calls))
-    return join_facts(facts, f"output {path}") if facts else RowFacts(clean=True)
+    for (before, after), (low, high) in zip(
+        itertools.pairwise(groups), itertools.pairwise(facts), strict=True
+    ):
+        if low.key_max == high.key_min:  # A delete may be the last row of its row group.
+            ends = reader.read(_last_row(before)), reader.read(replace(after, rows=1))
+            _require_kept_pairs(*ends, reader.layout, f"output {path}", drop)
+        else:
+            join_facts([low, high], f"output {path}")
+    return unite_facts(facts) if facts else RowFacts(clean=True)
 
 
 def facts_layout(rules: RowRules, schema: pa.Schema) -> RowLayout:
@@ -351,27 +370,55 @@ def key_ends(reader: Reader, first: RowGroup, last: RowGroup) -> tuple[bytes, by
         first: The first row group.
         last: The last row group.
     """
-    at = last.rows - 1
     low = reader.read(replace(first, rows=1))
-    high = reader.read(replace(last, start=last.start + at, skip=last.skip + at, rows=1))
+    high = reader.read(_last_row(last))
     return _encoded_keys(low, reader.layout)[0], _encoded_keys(high, reader.layout)[-1]
 
 
-def facts_of(reader: Reader, group: RowGroup, source: str) -> RowFacts:
+def _last_row(group: RowGroup) -> RowGroup:
+    at = group.rows - 1
+    return replace(group, start=group.start + at, skip=group.skip + at, rows=1)
+
+
+def facts_of(reader: Reader, group: RowGroup, source: str, drop: DropRule) -> RowFacts:
     """Return the facts of one row group.
 
     Args:
         reader: Reader of its file, with a layout for facts.
         group: The row group.
         source: Name of the file, for messages.
+        drop: The rule by which its rows were merged.
 
     Raises:
         VerificationError: Its keys are not in order, or not unique.
     """
     held = reader.read(group, by_key=False)
     if not is_sorted(held.levels, held.rows, strictly=True):
-        raise VerificationError(f"{source} does not have its keys in order, each once")
+        if not is_sorted(held.levels, held.rows):
+            raise VerificationError(f"{source} does not have its keys in order, each once")
+        again = np.flatnonzero(repeats(held.levels, held.rows))
+        before, after = (_rows_at(held, numbers) for numbers in (again - 1, again))
+        _require_kept_pairs(before, after, reader.layout, source, drop)
     return _facts(held, reader.layout)
+
+
+def _rows_at(held: DecodedRows, numbers: Int64s) -> DecodedRows:
+    rest = held.rest.take(pa.array(numbers)) if held.rest is not None else None
+    frame = held.frame[numbers] if held.frame.width else held.frame
+    return DecodedRows(frame, rest, take_words(held.levels, numbers), len(numbers), 0)
+
+
+def _require_kept_pairs(
+    before: DecodedRows, after: DecodedRows, layout: RowLayout, source: str, drop: DropRule
+) -> None:
+    """Refuse rows with the key of the row before, unless that is a delete which keeps them."""
+    rules = layout.rules
+    names = [name for name in (rules.version_column, rules.tombstone_column) if name is not None]
+    deletes, rows = (
+        pa.table({name: _column(held, layout, name) for name in names}) for held in (before, after)
+    )
+    if not are_kept_pairs(deletes, rows, rules, drop):
+        raise VerificationError(f"{source} does not have its keys in order, each once")
 
 
 def join_facts(parts: Sequence[RowFacts], source: str) -> RowFacts:

@@ -137,9 +137,7 @@ def merge_range(
         return WrongStatistics(error.input)
     except UnsupportedRowsError:
         return Unsupported()
-    facts = read_back(
-        open_location(path.parent.as_uri()), name, plan.rules.row_rules, plan.rules.schema
-    )
+    facts = _read_back(plan, open_location(path.parent.as_uri()), name)
     if facts.rows != tally.counts.rows_out:
         raise RewriteError(f"{path} has {facts.rows} rows, expected {tally.counts.rows_out}")
     if not rows.rows:
@@ -229,7 +227,7 @@ def merge_context(
     """
     return MergeContext(
         now_s=plan.rules.now_s,
-        drop=None if keep_dead else plan.rules.drop,
+        drop=plan.rules.drop.of_a_part if keep_dead else plan.rules.drop,
         tally=tally,
         mark=ProgressMark(plan.folder, name),
         step_bytes=plan.memory.step_bytes,
@@ -330,7 +328,10 @@ def _write_merged(
         encoder.wait()
         files = writer.finish(tally.dropped)
     location = table_location(plan.location)
-    facts = tuple(
-        read_back(location, file.path, plan.rules.row_rules, plan.rules.schema) for file in files
-    )
+    facts = tuple(_read_back(plan, location, file.path) for file in files)
     return TaskResult(counts=tally.counts, dropped=tally.dropped, files=files, facts=facts)
+
+
+def _read_back(plan: RewritePlan, location: Location, path: str) -> RowFacts:
+    rules = plan.rules
+    return read_back(location, path, rules.row_rules, rules.schema, rules.drop)

@@ -29,7 +29,7 @@ from common.parquet.file_inspection import codec_name
 from common.rows.conform import Flags
 from common.rows.key_encoding import encode_keys
 from common.rows.row_facts import RowFacts
-from common.rows.rules import DropRule, RowRules
+from common.rows.rules import DropRule, RowRules, keeps_deleted_rows
 from common.rows.schema import arrow_schema, columns_of, normal_field, unite_schemas
 from common.wire import Assignment
 from compactor.rewrite.file_io import table_location
@@ -440,7 +440,11 @@ def _rules(assignment: Assignment, schema: pa.Schema, row_rules: RowRules) -> Ru
         schema=schema,
         row_rules=row_rules,
         now_s=assignment.reservation.now_s,
-        drop=DropRule(assignment.settled, assignment.outside),
+        drop=DropRule(
+            assignment.settled,
+            assignment.outside,
+            keeps_deleted=keeps_deleted_rows(assignment.table),
+        ),
         start=None if whole else bounds.start,
         end=None if whole else bounds.end,
         transform=make_transform(assignment, schema),

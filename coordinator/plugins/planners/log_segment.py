@@ -31,7 +31,7 @@ from common.errors import ConfigError
 from common.model.file import DataFile, total_bytes
 from common.model.job import Kind, Plan
 from common.model.keys import SPLIT_BYTES_MAX
-from common.model.table import TableSettings
+from common.model.table import DERIVED_SETTINGS, TableSettings
 from common.rows.rules import may_hold_older_between, may_share_keys
 from common.spi.options import of_table, option, option_names, read_options, settings_of
 from common.spi.planner import PlanParameters
@@ -100,7 +100,7 @@ class LogSegmentOptions:
 
     @property
     def retention_s(self) -> float | None:
-        """Time during which deletes are kept out of jobs; None: no such time."""
+        """Time for which jobs keep the row of a delete; None: no such time."""
         return retention_s(self.deleted_retention_hours, self.deleted_retention_days)
 
 
@@ -118,6 +118,14 @@ def retention_s(hours: float | None = None, days: float | None = None) -> float 
     if hours is None:
         return None if days is None else days * 86_400
     return hours * 3600
+
+
+def _kept_deletes(options: LogSegmentOptions, settings: TableSettings) -> dict[str, Any]:
+    """Return the settings by which jobs keep a row until its delete is past the retention."""
+    if not options.retention_s:
+        return {}
+    retention_s = max(settings.tombstone_retention_s, options.retention_s)
+    return {"keep_deleted_rows": True, "tombstone_retention_s": retention_s}
 
 
 def read_segment_options(
@@ -245,7 +253,7 @@ def _segments(parameters: PlanParameters, options: LogSegmentOptions) -> list[Lo
         blocked = (
             _busy(files, free)
             or _in_journal(files, options, parameters.now_s)
-            or _young_deletes(files, options, parameters.now_s)
+            or _young_deletes(files, options, parameters)
         )
         if number == len(ordered):
             blocked = blocked or _active(files, options, parameters.now_s)
@@ -281,12 +289,19 @@ def _in_journal(files: Sequence[DataFile], options: LogSegmentOptions, now_s: fl
     return ""
 
 
-def _young_deletes(files: Sequence[DataFile], options: LogSegmentOptions, now_s: float) -> str:
-    """Return why deletes keep a segment out of jobs: a job would drop rows too early."""
-    ripe_s = _ripe_at_s(files, options)
-    if ripe_s is None or ripe_s <= now_s:
+def _young_deletes(
+    files: Sequence[DataFile], options: LogSegmentOptions, parameters: PlanParameters
+) -> str:
+    """Return why deletes keep a segment out of jobs: its table does not keep deleted rows."""
+    ripe_s, settings = _ripe_at_s(files, options), parameters.settings
+    if ripe_s is None or ripe_s <= parameters.now_s:
         return ""
-    return f"holds deletes that are inside their retention until {moment(ripe_s)}"
+    if settings.keep_deleted_rows and settings.tombstone_retention_s >= (options.retention_s or 0):
+        return ""
+    return (
+        f"holds deletes that are inside their retention until {moment(ripe_s)}, and its table does "
+        "not keep deleted rows so long"
+    )
 
 
 def _ripe_at_s(files: Sequence[DataFile], options: LogSegmentOptions) -> float | None:
@@ -319,7 +334,7 @@ class LogSegmentPlanner:
     """Plans by segments of a log; see the module. Keeps no state between plans."""
 
     option_names = option_names(LogSegmentOptions)
-    setting_names = settings_of(LogSegmentOptions)
+    setting_names = settings_of(LogSegmentOptions) | DERIVED_SETTINGS
 
     def check(self, options: Mapping[str, object]) -> None:
         """Reject options with which no plan can be made.
@@ -332,14 +347,15 @@ class LogSegmentPlanner:
     def fixed_settings(
         self, options: Mapping[str, object], settings: TableSettings
     ) -> Mapping[str, Any]:
-        """Return the segment size, which a table keeps for life.
+        """Return the segment size, which a table keeps for life, and what deletes require.
 
         Raises:
             ConfigError: An option is invalid, or gives another size than the fixed one.
         """
         fixed = settings.log_segment_bytes
         if not fixed:
-            return {"log_segment_bytes": read_segment_options(options, settings).segment_bytes}
+            read = read_segment_options(options, settings)
+            return {"log_segment_bytes": read.segment_bytes, **_kept_deletes(read, settings)}
         # Options of the service do not matter here: they may change after the size was fixed.
         own = read_segment_options(settings.planner_options, replace(settings, target_bytes=fixed))
         if own.segment_bytes != fixed:
@@ -348,7 +364,7 @@ class LogSegmentPlanner:
                 f"({format_bytes(fixed)}), which is fixed for this table; for another size, "
                 "create another table and import the rows"
             )
-        return {}
+        return _kept_deletes(read_options(LogSegmentOptions, _NAME, options, settings), settings)
 
     def plan(self, parameters: PlanParameters) -> Plan:
         """Return the jobs to run now, and why each other candidate is left.

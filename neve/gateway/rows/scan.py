@@ -30,7 +30,7 @@ from common.parquet.manifest import (
     manifest_entries,
     manifest_header,
 )
-from common.rows.rules import RowRules
+from common.rows.rules import RowRules, keeps_deleted_rows
 from common.rows.schema import arrow_schema
 from neve import api
 from neve.api import failed_stream
@@ -56,10 +56,12 @@ class ScanOptions:
     end: bytes | None = None
     partitions: KeyRange | None = None
     """Range of partitions; None: all."""
-    include_expired: bool = False
-    """Whether to include expired rows that no compaction has dropped so far."""
+    include_expired: bool | None = None
+    """Whether to include expired rows that no compaction has dropped so far; None: as the table's
+    setting `show_expired_rows` says."""
     include_deleted: bool = False
-    """Whether to include tombstones that no compaction has dropped so far."""
+    """Whether to include tombstones that no compaction has dropped so far, each followed by the
+    newest row that it hides if the table keeps deleted rows."""
 
 
 def scan_options(
@@ -168,18 +170,26 @@ async def _tablets(services: Services, table: Table, options: ScanOptions) -> Se
 
 async def _reader(services: Services, table: Table, options: ScanOptions) -> RowReader:
     now_s = await services.store.now_s()
-    return services.files.reader(_table_to_read(table, options), now_s, options.columns)
+    return services.files.reader(
+        _table_to_read(table, options),
+        now_s,
+        options.columns,
+        deleted=options.include_deleted and keeps_deleted_rows(table),
+    )
 
 
 def _table_to_read(table: Table, options: ScanOptions) -> Table:
     """Return a table with the rules of visibility that the scan asks for.
 
     Without a TTL no row expires, and without a tombstone column a tombstone is an ordinary row. The
-    scan still returns only the newest row of each key.
+    scan still returns only the newest row of each key, except where a delete keeps its row.
     """
-    if options.include_expired:
+    shown = options.include_expired
+    if table.settings.show_expired_rows if shown is None else shown:
         table = replace(table, settings=replace(table.settings, ttl_s=None))
-    return replace(table, tombstone_column=None) if options.include_deleted else table
+    if not options.include_deleted or keeps_deleted_rows(table):
+        return table
+    return replace(table, tombstone_column=None)
 
 
 @asynccontextmanager
@@ -356,10 +366,18 @@ End = Annotated[
     str | None, Query(description="Last key or partition (included), or a prefix of it.")
 ]
 IncludeExpired = Annotated[
-    bool, Query(description="Also rows that have expired, until a compaction drops them.")
+    bool | None,
+    Query(
+        description="Whether to return rows that have expired, until a compaction drops them; by "
+        "default as the table setting `show_expired_rows` says."
+    ),
 ]
 IncludeDeleted = Annotated[
-    bool, Query(description="Also tombstones, until a compaction drops them.")
+    bool,
+    Query(
+        description="Also tombstones, until a compaction drops them; with the table setting "
+        "`keep_deleted_rows` each with the newest row that it hides."
+    ),
 ]
 
 
@@ -377,12 +395,12 @@ class ScanRoutes:
         start: Start = None,
         end: End = None,
         *,
-        include_expired: IncludeExpired = False,
+        include_expired: IncludeExpired = None,
         include_deleted: IncludeDeleted = False,
     ) -> StreamingResponse:
         """Return the rows as an Arrow IPC stream.
 
-        Of rows with the same key only the newest is returned. Deleted and expired rows are left
+        Of rows with the same key only the newest is returned. Tombstones and expired rows are left
         out unless they are asked for.
         """
         services = self._services
@@ -406,7 +424,7 @@ class ScanRoutes:
         start: Start = None,
         end: End = None,
         *,
-        include_expired: IncludeExpired = False,
+        include_expired: IncludeExpired = None,
         include_deleted: IncludeDeleted = False,
     ) -> dict[str, int]:
         """Return the number of rows that a scan would return.

@@ -159,6 +159,49 @@ def test_live_bytes_are_counted_and_the_deadest_range_is_compacted(service: Serv
     client.drop(table.name, delete_files=True)
 
 
+def test_a_table_with_deletes_all_the_time_is_compacted_and_keeps_their_rows(
+    service: Service,
+) -> None:
+    """Every segment has young deletes; the rows that they hide are copied with them."""
+    client, options = service.client, "segment=60KB,deleted_retention_days=7"
+    held = {"planner": "log-segment", "planner_options": f"{options},min_reclaim_segments=100"}
+    table = LedgerTable(client, service.folder, keyed=True, stem="deletes", settings=held)
+    settings = client.describe(table.name).settings
+    assert (settings["keep_deleted_rows"], settings["tombstone_retention_s"]) == (True, 7 * 86_400)
+    updated = [*range(1000, 1950), *range(2000, 2950)]
+    parts: list[tuple[Iterable[int], int]] = [
+        *((range(first, first + 1000), 1) for first in range(0, 4000, 1000)),
+        *((updated, 3), (range(20_000, 21_000), 3)),
+    ]
+    for number, (keys, version) in enumerate(parts):
+        of_the_one_before = range(1000 * number - 20, 1000 * number)
+        deletes = keyed_rows(of_the_one_before, 2, gone=True)
+        table.append(pa.concat_tables([keyed_rows(keys, version), deletes]))
+    client.analyze(table.name, timeout_s=90)
+    files = sorted(client.files(table.name), key=lambda file: file.added_at_s)
+    assert all(file.tombstones for file in files)
+
+    client.set(table.name, settings={"planner_options": options})
+    rewrites = service.wait("compaction", lambda: [commit for commit in table.commits() if commit])
+    service.wait_until_at_rest(table)
+    assert {files[1].path, files[2].path} <= set(rewrites[0])
+    assert len(client.files(table.name)) < len(files)
+    table.check_rows()
+    deleted = client.scan(table.name, start="1980", end="1999", include_deleted=True)
+    pairs = [(row["k"], row["v"], row["gone"]) for row in deleted.to_pylist()]
+    assert pairs == [
+        each for key in range(1980, 2000) for each in ((key, 2, True), (key, 1, False))
+    ]
+    assert client.fsck(table.name, deep=True).sound
+
+    over = {"planner_options": "segment=60KB", "tombstone_retention": "1s"}
+    client.set(table.name, settings=over)
+    client.compact(table.name).wait(timeout_s=90)
+    table.check_rows()
+    assert client.count(table.name, include_deleted=True) == client.count(table.name)
+    client.drop(table.name, delete_files=True)
+
+
 def test_hybrid_goes_by_statistics_until_its_period_is_over(service: Service) -> None:
     client = service.client
 

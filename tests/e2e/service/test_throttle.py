@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -83,8 +84,18 @@ def test_a_throttled_job_can_be_cancelled_and_a_limit_outlives_the_coordinator(
     assert (volume.limit_bytes_s, volume.is_default) == (64 * 1024, False)
     service.wait("adopted job", lambda: [each for each in client.jobs() if each.state])
 
-    client.cancel_job(job.attempt)
-    service.wait("end", lambda: "cancelled" in [each.end for each in client.history(table.name)])
+    client.limit_volume(VOLUME, RATE)
+    service.wait("output", lambda: table.is_being_written(job.attempt), poll_max_s=0.1)
+    client.limit_volume(VOLUME, "64KB")
+    with closing(client.scan(table.name, batches=True)):  # Its pin keeps the collector away.
+        client.cancel_job(job.attempt)
+        service.wait(
+            "end", lambda: "cancelled" in [each.end for each in client.history(table.name)]
+        )
+        service.wait(
+            "deletion by the compactor",
+            lambda: not [path for path in table.stored() if job.attempt in path],
+        )
     client.limit_volume(VOLUME, 0)
     service.wait_until_at_rest(table)
     table.check_rows()

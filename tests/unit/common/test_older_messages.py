@@ -39,6 +39,7 @@ NEW_FIELDS = {
         *("table.settings.analysis_share", "table.settings.analysis_columns"),
         *("table.settings.keep_free_bytes", "table.settings.directory_guard"),
         *("table.settings.readers", "table.settings.log_segment_bytes"),
+        *("table.settings.keep_deleted_rows", "table.settings.show_expired_rows"),
         *("table.calls_since_s", "table.filling", "table.incomplete"),
         *(f"job.{name}" for name in NEW_OF_JOBS),
         *("analyzed", "tablet_version", "inputs.measured_at_s", "inputs.measured_version"),

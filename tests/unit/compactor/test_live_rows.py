@@ -18,6 +18,7 @@ from common.model.key_values import KeyType
 from common.model.keys import encode_value
 from common.model.outcome import TabletStatistics
 from common.model.table import Table
+from common.rows.merge import merge_tables, scan_tables
 from compactor.rewrite.live_rows import LiveFiles, count_live
 from compactor.rewrite.plan.rewrite_plan import make_plan
 from tests.support.tables_on_disk import (
@@ -26,6 +27,7 @@ from tests.support.tables_on_disk import (
     bag_table,
     keyed_table,
     random_rows,
+    read_output,
     settings,
     write_file,
 )
@@ -83,9 +85,7 @@ def expected(files: Sequence[Rows], settled: int) -> int:
             live += 1
         elif best[0]["v"] > settled:
             live += 1
-            if deleted and len(ranks) > 1:
-                put = ranks[1]
-                live += not put[0]["dead"] and not all(map(expired, put))
+            live += deleted and any(not rank[0]["dead"] for rank in ranks)
     return live
 
 
@@ -98,6 +98,21 @@ def test_live_rows_of_a_keyed_table_are_those_of_the_rule(seed: int, tmp_path: P
     settled = chance.randrange(-1, 6)
     found = counted(table, paths, settled=encode_value(settled, KeyType.INT))
     assert sum(live_rows(found, table, paths)) == expected(files, settled)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_live_are_the_rows_that_a_job_with_all_files_would_keep(seed: int, tmp_path: Path) -> None:
+    chance = random.Random(seed)
+    files = [random_rows(chance, chance.randrange(1, 120)) for _ in range(4)]
+    table = keyed_table(tmp_path, settings=settings(keep_deleted_rows=True))
+    paths = write(tmp_path, files, row_group_size=17)
+    settled = encode_value(chance.randrange(-1, 6), KeyType.INT)
+    assignment = assignment_over(table, paths, settled=settled)
+    plan = make_plan(assignment)
+    rows = [read_output(table, path) for path in paths]
+    kept = merge_tables(rows, plan.rules.row_rules, NOW_S, plan.rules.drop).table
+    assert sum(live_rows(counted(table, paths, settled=settled), table, paths)) == kept.num_rows
+    assert scan_tables([kept], plan.rules.row_rules, NOW_S).num_rows < kept.num_rows
 
 
 def test_of_each_file_its_own_rows_are_counted(tmp_path: Path) -> None:

@@ -76,7 +76,8 @@ def test_a_stream_in_small_steps_merges_like_everything_at_once(
     monkeypatch.setattr(general_merge, "STEP_BYTES", chance.choice([1, 2000, 10**9]))
     rules = RowRules.of(keyed_table(tmp_path, settings=settings(ttl_s=100.0)))
     rows = pa.Table.from_pylist(random_rows(chance, 300, keys=chance.choice([1, 5, 50])), KEYED)
-    drop = DropRule(encode_value(chance.randrange(6), rules.version_type))
+    settled = encode_value(chance.randrange(6), rules.version_type)
+    drop = DropRule(settled, keeps_deleted=chance.random() < 0.5)
     ordered = by_key(rows, rules)
     # Within a key the rows may come in any order.
     pieces, start = [], 0

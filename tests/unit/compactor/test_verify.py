@@ -12,10 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.errors import AttemptCancelledError, VerificationError
-from common.model.keys import encode_key
+from common.model.key_values import KeyType
+from common.model.keys import encode_key, encode_value
+from common.model.outcome import RowCounts
+from common.rows.row_facts import RowFacts
 from common.rows.rules import RowRules
 from compactor.rewrite import general_merge
-from compactor.rewrite.outputs import TaskResult
+from compactor.rewrite.file_io import table_location
+from compactor.rewrite.kernel.reader import read_back
+from compactor.rewrite.outputs import TaskResult, WrittenFile
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
 from compactor.rewrite.verify import verify
 from tests.support.misordered import last_first, misordered
@@ -58,6 +63,64 @@ def test_correct_outputs_pass_verification(tmp_path: Path, keyed: bool) -> None:
     plan, result, output = rewritten(tmp_path, keyed=keyed)
     ((size_bytes, facts),) = verify(plan, result, never)
     assert (size_bytes, facts.rows) == (output.stat().st_size, result.counts.rows_out)
+
+
+PAIR = ({"k": 1, "v": 7, "dead": True}, {"k": 1, "v": 6, "dead": False})
+
+
+@pytest.mark.parametrize(
+    ("rows", "keeps", "settled", "passes"),
+    [
+        (PAIR, True, 6, True),
+        (PAIR, True, None, True),
+        (PAIR, False, 6, False),
+        (PAIR, True, 7, False),
+        (PAIR[::-1], True, 6, False),
+        ((PAIR[0], PAIR[0]), True, 6, False),
+        ((PAIR[1], PAIR[1]), True, 6, False),
+        ((*PAIR, PAIR[1]), True, 6, False),
+        ((PAIR[0], {**PAIR[1], "v": 8}), True, 6, False),
+    ],
+    ids=[
+        *("a young delete and its row", "no delete is settled", "a table that keeps no row"),
+        *("a settled delete", "the row first", "two deletes", "two rows", "a second row"),
+        "a row newer than its delete",
+    ],
+)
+@pytest.mark.parametrize("row_group_size", [1, 10])
+def test_a_key_is_there_twice_only_as_a_young_delete_and_the_row_that_it_keeps(
+    tmp_path: Path,
+    rows: tuple[dict[str, object], ...],
+    keeps: bool,
+    settled: int | None,
+    passes: bool,
+    row_group_size: int,
+) -> None:
+    given = pa.Table.from_pylist([{"k": 0, "v": 1}, *rows, {"k": 2, "v": 1}], KEYED)
+    write_file(tmp_path, "a.parquet", given, row_group_size=row_group_size)
+    table = keyed_table(tmp_path, key=("k",), settings=settings(keep_deleted_rows=keeps))
+    version = None if settled is None else encode_value(settled, KeyType.INT)
+    plan = make_plan(assignment_over(table, ["a.parquet"], settled=version))
+    footer = dict(plan.output.footer)
+    output = tmp_path / plan.output.paths[0]
+    output.parent.mkdir(parents=True)
+    pq.write_table(given.replace_schema_metadata(footer), output, row_group_size=row_group_size)
+    file = WrittenFile(0, plan.output.paths[0], given.num_rows)
+    counts = RowCounts(rows_in=given.num_rows, rows_out=given.num_rows)
+    result = TaskResult(counts=counts, dropped=None, files=(file,))
+    rules, location = plan.rules, table_location(plan.location)
+    ways: list[Callable[[], RowFacts]] = [
+        lambda: read_back(location, file.path, rules.row_rules, rules.schema, rules.drop),
+        lambda: verify(plan, result, never)[0][1],
+    ]
+    if passes:
+        one, other = (way() for way in ways)
+        assert one == other
+        assert not one.clean, "its row groups are never copied"
+        return
+    for way in ways:
+        with pytest.raises(VerificationError, match="in order, each once"):
+            way()
 
 
 @pytest.mark.parametrize("keyed", [True, False])

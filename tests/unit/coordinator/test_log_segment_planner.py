@@ -385,11 +385,27 @@ def test_a_row_stays_while_its_delete_is_inside_the_retention() -> None:
         found = plan(files, keyed=True, **young)
         assert not any("deletes" in job.files for job in found.jobs)
         assert found.left["deletes"] == (
-            "segment 2 holds deletes that are inside their retention until 1970-04-15 00:00 UTC"
+            "segment 2 holds deletes that are inside their retention until 1970-04-15 00:00 UTC, "
+            "and its table does not keep deleted rows so long"
         )
         assert found.due_at_s == NOW_S + 4 * DAY_S
     assert jobs(plan(files, keyed=True, deleted_retention_days=2)) == [["deletes", "old"]]
     assert jobs(plan(files, keyed=True)) == [["deletes", "old"]]
+
+
+@pytest.mark.parametrize(("days", "planned"), [(7, True), (6, False)])
+def test_young_deletes_are_in_jobs_of_a_table_that_keeps_deleted_rows(
+    days: int, planned: bool
+) -> None:
+    """With deletes all the time, each segment has young ones."""
+    files = {
+        file.path: replace(file, tombstones=1, tombstones_since_s=NOW_S - DAY_S)
+        for file in log(0.3, 0.3, 0.2, 0.9)
+    }
+    asked = parameters(files, keep_deleted_rows=True, tombstone_retention_s=days * DAY_S)
+    options = {"segment_bytes": SEGMENT, "deleted_retention_days": 7}
+    found = LogSegmentPlanner().plan(replace(asked, options=options, now_s=NOW_S, keyed=True))
+    assert bool(found.jobs) == planned
 
 
 # -------------------------------------------------------------------------- Policies with periods

@@ -175,7 +175,7 @@ class Greedy:
 def test_a_planner_fixes_no_setting_that_is_the_users() -> None:
     fixed = fixed_settings("own", Greedy(), {"name": "log_segment_bytes"}, TableSettings())
     assert fixed == {"log_segment_bytes": 7}
-    with pytest.raises(ConfigError, match="fixes setting 'weight', expected one of log_segment_by"):
+    with pytest.raises(ConfigError, match="fixes setting 'weight', expected one of keep_deleted_r"):
         fixed_settings("own", Greedy(), {"name": "weight"}, TableSettings())
     with pytest.raises(ConfigError, match=r"'own' refuses its options: KeyError\('name'\)"):
         fixed_settings("own", Greedy(), {}, TableSettings())

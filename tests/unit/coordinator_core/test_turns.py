@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from common.model.job import Job, Kind, TabletPlan
+from dataclasses import replace
+
+from common.model.job import KEEPS_DELETED, Job, Kind, TabletPlan
 from common.model.outcome import AttemptEnd
 from common.model.table import Table
 from common.model.tablet import Record, TabletId
@@ -129,3 +131,19 @@ def test_one_attempt_is_released_once_however_often_its_end_is_told() -> None:
     ]
 
     assert len(releases) == 1
+
+
+def test_a_job_of_a_table_that_keeps_deleted_rows_waits_for_a_compactor_that_can() -> None:
+    state = CoordinatorState(CoordinatorSettings())
+    keeping = replace(TABLE.settings, keep_deleted_rows=True)
+    table = replace(TABLE, settings=keeping, tombstone_column="gone")
+    state.handle(on.TableSeen(table=table), 0.0)
+    state.handle(take(0), 0.0)
+    assert state.handle(planned(1), 0.0) == [], "a compactor of an earlier release drops the rows"
+
+    asked = take(1)
+    able = replace(asked, request=replace(asked.request, actions=(KEEPS_DELETED,)))
+    state.handle(able, 0.0)
+    (reserve,) = state.handle(planned(1), 0.0)
+    assert isinstance(reserve, do.Reserve)
+    assert reserve.compactor == "c1"

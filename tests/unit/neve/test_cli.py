@@ -74,6 +74,12 @@ def test_a_size_of_segments_is_fixed_when_a_table_is_created(neve: Shell, tmp_pa
     assert "786432000 (750.0 MiB)" in change("planner_options=capacity=1500MB", code=2)
     change("planner_options=policy=hybrid", "target=64MB")
     assert fixed() == 1024**3, "the default of new tables is target_bytes"
+    change("planner_options=deleted_retention_days=7")
+    settings = neve.json("table", "describe", "log")["settings"]
+    assert (settings["keep_deleted_rows"], settings["tombstone_retention_s"]) == (True, 604_800)
+    assert "tombstone_retention_s is 1h, expected 7d, which the options" in change(
+        "tombstone_retention=1h", code=2
+    )
     change("planner=ratio", "planner_options=")
     assert fixed() == 1024**3
 
@@ -155,6 +161,13 @@ def test_rows_that_are_gone_for_others(neve: Shell, tmp_path: Path) -> None:
     assert ids("--include-expired") == [1, 3]
     assert ids("--include-deleted") == [2, 3]
     assert ids("--include-expired", "--include-deleted") == [1, 2, 3]
+    neve.run("table", "set", "gone", "show_expired_rows=true", "keep_deleted_rows=true")
+    assert ids() == [1, 3]
+    assert ids("--hide-expired") == [3]
+    older = {"id": [3], "v": [2], "at": [now_s], "dead": [True]}
+    pq.write_table(pa.table(older), tmp_path / "older.parquet")
+    neve.run("append", "gone", str(tmp_path / "older.parquet"))
+    assert ids("--hide-expired", "--include-deleted") == [2, 3, 3]
 
 
 def test_activity_is_shown_by_table(neve: Shell) -> None:

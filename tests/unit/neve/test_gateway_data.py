@@ -319,6 +319,35 @@ def test_a_scan_shows_tombstones_to_those_who_ask(client: Client, folder: Path) 
     assert client.count("events") == client.count("events", include_expired=True) == 2
 
 
+def test_a_table_that_keeps_deleted_rows_shows_them_to_those_who_ask(
+    client: Client, tmp_path: Path
+) -> None:
+    client.create_table(
+        "kept",
+        str(tmp_path / "kept"),
+        schema=SCHEMA,
+        key=["id"],
+        version_column="v",
+        tombstone_column="gone",
+        settings={"keep_deleted_rows": "true"},
+    )
+    client.append("kept", rows(1, 2, 150, v=1))
+    client.append("kept", rows(1, 2, 150, v=2))
+    client.append("kept", rows(2, 150, v=3, gone=[True, True]))
+    client.append("kept", rows(150, v=4))
+
+    found = client.scan("kept", ["id", "v", "gone"], include_deleted=True)
+    assert found.to_pydict() == {
+        "id": [1, 2, 2, 150],
+        "v": [2, 3, 2, 4],
+        "gone": [None, True, None, None],
+    }
+    assert client.count("kept", include_deleted=True) == 4
+    assert client.count("kept", "2", "2", include_deleted=True) == 2
+    assert client.scan("kept", ["id", "v"]).to_pydict() == {"id": [1, 150], "v": [2, 4]}
+    assert client.count("kept") == 2
+
+
 def test_a_scan_shows_expired_rows_to_those_who_ask(client: Client, tmp_path: Path) -> None:
     client.create_table(
         "series",
@@ -358,6 +387,11 @@ def test_one_key_is_read_by_a_range_and_an_expired_one_is_answered_like_a_missin
     assert (ids("1"), ids("2"), ids("3")) == ([], [2], [])
     assert ids("1", include_expired=True) == [1], "the caller chooses, until a compaction drops it"
     assert ids("3", include_expired=True) == []
+
+    client.set("sessions", settings={"show_expired_rows": "true"})
+    assert (ids("1"), ids("2"), ids("3")) == ([1], [2], [])
+    assert (client.count("sessions"), client.count("sessions", include_expired=False)) == (2, 1)
+    assert ids("1", include_expired=False) == [], "each read may choose otherwise"
 
 
 @pytest.mark.parametrize(

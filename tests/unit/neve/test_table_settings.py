@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -192,6 +193,26 @@ def test_a_planner_of_the_service_fixes_the_size_of_segments_once() -> None:
         settings(TableSettings(), capacity="1300MB")
     other = settings_with_fixed(TableSettings(), {}, services={"default": Service()})
     assert other.log_segment_bytes == 0
+
+
+def test_the_deleted_retention_of_a_planner_decides_the_settings_of_its_table() -> None:
+    week_s = 7 * 86_400.0
+    services = {"default": Service()}
+
+    def changed(present: TableSettings, **changes: object) -> TableSettings:
+        return settings_with_fixed(present, changes, services=services)
+
+    options = "segment=1GB,deleted_retention_days=7"
+    new = changed(TableSettings(), planner="log-segment", planner_options=options)
+    assert (new.keep_deleted_rows, new.tombstone_retention_s) == (True, week_s)
+    longer = changed(new, tombstone_retention="30d")
+    assert longer.tombstone_retention_s == 30 * 86_400.0, "the longer one"
+    for setting in ({"tombstone_retention": "1d"}, {"keep_deleted_rows": "false"}):
+        with pytest.raises(RequestError, match=r"which the options of planner 'log-segment' req"):
+            changed(new, **setting)
+    without = changed(new, planner_options="segment=1GB")
+    assert without == replace(new, planner_options={"segment": "1GB"})
+    assert not changed(without, keep_deleted_rows="false").keep_deleted_rows
 
 
 def test_other_services_do_not_matter() -> None:
