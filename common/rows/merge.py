@@ -228,7 +228,7 @@ def _with_deleted(
     if not keeps.any() or not len(others):
         return winners
     key, rank = (np.cumsum(flags)[others] - 1 for flags in (ordered.new_key, ordered.new_rank))
-    begins_key, begins_rank = (np.diff(each, prepend=-1) > 0 for each in (key, rank))
+    begins_key, begins_rank = (np.diff(numbers, prepend=-1) > 0 for numbers in (key, rank))
     newest = _winners(rows, SortedRows(ordered.row[others], begins_key, begins_rank))
     of_key = key[begins_key]
     wanted = keeps[of_key]

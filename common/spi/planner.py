@@ -253,7 +253,7 @@ def with_derived(
     """
     with suppress(ConfigError):
         fixed = fixed_settings(name, planner, options, settings)
-        derived = {each: fixed[each] for each in fixed.keys() & DERIVED_SETTINGS}
+        derived = {setting: fixed[setting] for setting in fixed.keys() & DERIVED_SETTINGS}
         return replace(settings, **derived)
     return settings
 

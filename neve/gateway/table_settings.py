@@ -130,11 +130,12 @@ def settings_with_fixed(
     with request_errors("setting planner_options: "):
         fixed = fixed_settings(name, planner, options, settings)
     given, _ = settings_by_name(changes)
-    for each in sorted(fixed.keys() & given.keys()):
-        wanted, value = (setting_text(each, one) for one in (fixed[each], getattr(settings, each)))
+    for setting in sorted(fixed.keys() & given.keys()):
+        wanted = setting_text(setting, fixed[setting])
+        value = setting_text(setting, getattr(settings, setting))
         if wanted != value:
             raise RequestError(
-                f"setting {each} is {value}, expected {wanted}, which the options of planner "
+                f"setting {setting} is {value}, expected {wanted}, which the options of planner "
                 f"{name!r} require"
             )
     return replace(settings, **fixed)

@@ -189,9 +189,7 @@ def test_a_table_with_deletes_all_the_time_is_compacted_and_keeps_their_rows(
     table.check_rows()
     deleted = client.scan(table.name, start="1980", end="1999", include_deleted=True)
     pairs = [(row["k"], row["v"], row["gone"]) for row in deleted.to_pylist()]
-    assert pairs == [
-        each for key in range(1980, 2000) for each in ((key, 2, True), (key, 1, False))
-    ]
+    assert pairs == [row for key in range(1980, 2000) for row in ((key, 2, True), (key, 1, False))]
     assert client.fsck(table.name, deep=True).sound
 
     over = {"planner_options": "segment=60KB", "tombstone_retention": "1s"}

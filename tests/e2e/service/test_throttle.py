@@ -90,7 +90,7 @@ def test_a_throttled_job_can_be_cancelled_and_a_limit_outlives_the_coordinator(
     with closing(client.scan(table.name, batches=True)):  # Its pin keeps the collector away.
         client.cancel_job(job.attempt)
         service.wait(
-            "end", lambda: "cancelled" in [each.end for each in client.history(table.name)]
+            "end", lambda: "cancelled" in [entry.end for entry in client.history(table.name)]
         )
         service.wait(
             "deletion by the compactor",
