@@ -80,10 +80,7 @@ class Step:
 
     def winners(self) -> Int64s:
         """Return the winning rows, by key."""
-        result = winners(self._levels, self._versions(), self._tombstones)
-        if len(result.tied):
-            self._settle(result)
-        return result.row
+        return self._settled(winners(self._levels, self._versions(), self._tombstones))
 
     def with_deleted(self, chosen: Int64s, drop: DropRule) -> Int64s:
         """Return winners, each unsettled delete followed by the newest other row of its key."""
@@ -108,10 +105,7 @@ class Step:
     def _newest_of(self, rows: Int64s) -> Int64s:
         """Return the winners of some rows, by key."""
         result = winners(take_words(self._levels, rows), self._versions()[rows], None)
-        result = Winners(rows[result.row], rows[result.tied], result.group)
-        if len(result.tied):
-            self._settle(result)
-        return result.row
+        return self._settled(Winners(rows[result.row], rows[result.tied], result.group))
 
     def without_dead(
         self, chosen: Int64s, now_s: float, drop: DropRule
@@ -187,6 +181,12 @@ class Step:
             return ordered_double_bits(column.to_arrow())
         series = sortable_series(pa.chunked_array([column.to_arrow()]), kind)
         return series.rank("dense").fill_null(0).cast(pl.UInt64).to_numpy()
+
+    def _settled(self, result: Winners) -> Int64s:
+        """Return the winners, with the row of the greatest hash in place of tied rows."""
+        if len(result.tied):
+            self._settle(result)
+        return result.row
 
     def _settle(self, result: Winners) -> None:
         """Replace tied rows by the row with the greatest hash."""
