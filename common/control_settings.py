@@ -24,9 +24,10 @@ class ControlSettings:
     """How much compaction runs, and how classes of work share it (control.md)."""
 
     controller: str = setting(
-        "static",
-        "Controller plug-in that decides shares, slots and bytes per second: `static` (nothing"
-        " changes), `control-points`, `drain-time`, `debt`, or a plug-in of a package.",
+        "shares",
+        "Controller plug-in that decides shares, slots and bytes per second: `shares` (only"
+        " shares, by the backlog), `static` (nothing changes), `control-points`, `drain-time`,"
+        " `debt`, or a plug-in of a package.",
     )
     options: tuple[str, ...] = setting(
         (), "Options of the controller, such as `goal=10m`; control.md lists them."
@@ -36,7 +37,8 @@ class ControlSettings:
     )
     system_shares: float = _shares_setting(
         100.0,
-        "Shares of system jobs, which the service starts by itself, if the controller sets none.",
+        "Shares of system jobs, which the service starts by itself: fixed with controller"
+        " `static`; `shares` raises them up to ten times with the backlog.",
     )
     user_shares: float = _shares_setting(
         1_000.0,

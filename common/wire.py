@@ -98,7 +98,9 @@ class AttemptProgress:
     state: str
     """`preparing`, `rewriting`, `verifying` or `committing`."""
     fraction: float = 0.0
+    """Part of the attempt that is over, with verification."""
     bytes_done: int = 0
+    """Bytes of the inputs that were read so far, by row groups."""
     bytes_total: int = 0
     rows_done: int = 0
     since_s: float = 0.0
@@ -114,6 +116,8 @@ class AttemptProgress:
     sync_s: float = 0.0
     quiet_s: float = 0.0
     """Time since its last progress."""
+    written_bytes: int = 0
+    """Bytes of `moved_bytes` that were written to outputs; earlier releases send none."""
 
 
 @readable_across_releases

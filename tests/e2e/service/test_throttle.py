@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import log
 
 import pytest
 
 from neve.api import Job
-from tests.support.ledger import LedgerTable, bag_rows
+from tests.support.ledger import LedgerTable, bag_rows, keyed_rows
 from tests.support.stack import COMPACTORS, Service
 
 pytestmark = [pytest.mark.slow]
@@ -87,4 +88,36 @@ def test_a_throttled_job_can_be_cancelled_and_a_limit_outlives_the_coordinator(
     service.wait("end", lambda: "cancelled" in [each.end for each in client.history(table.name)])
     client.limit_volume(VOLUME, 0)
     service.wait_until_at_rest(table)
+    table.check_rows()
+
+
+def test_the_backlog_follows_the_formula_and_the_bytes_that_a_job_has_read(
+    service: Service,
+) -> None:
+    client = service.client
+    table = LedgerTable(
+        client,
+        service.folder,
+        keyed=True,
+        stem="owing",
+        paused=True,
+        settings={"volume": VOLUME, "backlog_mode": "seed"},
+    )
+    table.add(*(keyed_rows(range(5_000), version) for version in range(4)))
+    client.limit_volume(VOLUME, "128KB")
+    sizes = [file.size_bytes for file in client.files(table.name)]
+    client.resume(table.name)
+    owed = service.wait("backlog", lambda: client.backlog(table.name), table=table)
+    formula = sum(size * log(sum(sizes) / size, 4) for size in sizes)
+    assert owed[0].size_bytes == pytest.approx(formula, rel=0.1)
+
+    seen = dict.fromkeys([owed[0].size_bytes])
+
+    def at_rest() -> bool:
+        lines = client.backlog(table.name)
+        seen.update(dict.fromkeys(line.size_bytes for line in lines))
+        return not lines
+
+    service.wait("rest", at_rest, table=table)
+    assert len(seen) >= 4, f"the job's heartbeats show few steps: {list(seen)}"
     table.check_rows()
