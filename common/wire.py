@@ -122,6 +122,18 @@ class AttemptProgress:
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeUse:
+    """What reads and appends of a gateway move on a volume; totals only grow."""
+
+    volume: str
+    moved_bytes: int = 0
+    waited_s: float = 0.0
+    granted_bytes_s: float | None = None
+    """The limit that the gateway applies now; None: no limit."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """A sign of life of a compactor, with the attempts that it holds."""
 

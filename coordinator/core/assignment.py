@@ -96,6 +96,7 @@ def enforce(cluster: ClusterState, decision: ControlDecision, before: ControlDec
         before: The previous decision.
     """
     cluster.grants.scopes.set_control(decision.bytes_s)
+    cluster.grants.foreground_part = cluster.control.rules.foreground_part(decision)
     for share in cluster.shares.values():
         share.set_shares(decision.shares)
     if decision.table_weights or before.table_weights:

@@ -423,6 +423,13 @@ class ControlRules:
     memory_bytes: int = 1
     group_slots: Mapping[str, int] = field(default_factory=dict)
     """Group → slots of the maximum number of compactors that the settings allow."""
+    foreground_shares: float = 0.0
+    """Shares of reads and appends on a volume with a limit, next to those of compaction."""
+
+    def foreground_part(self, decision: ControlDecision) -> float:
+        """Return the part of a volume that reads and appends get next to compaction, 0 to 1."""
+        compaction = decision.shares[ShareClass.SYSTEM]
+        return self.foreground_shares / (self.foreground_shares + compaction)
 
 
 # ------------------------------------------------------------------------------------- The loop

@@ -193,6 +193,10 @@ class CoordinatorState:
         """Return the tablets of a table with a backlog, and the bytes done so far of each."""
         return self._cluster.backlogs.of_table(table, work_done(self._cluster.attempts))
 
+    def foreground_rates(self, gateway: str) -> Mapping[str, float | None]:
+        """Return the rate of a gateway's reads and appends on each volume that it uses."""
+        return self._cluster.grants.foreground_rates(gateway)
+
     def was_planned(self, tablet: TabletId) -> bool:
         """Return whether the last plan of a tablet is known."""
         return self._cluster.last_plans.get(tablet) is not None
@@ -309,6 +313,8 @@ def _decide_for_operator(
             _note_scans(cluster, scans, now_s)
         case events.LatencyReported(table=table, latency_s=latency_s, reads=reads):
             cluster.control.latencies.note(table, latency_s, reads, now_s)
+        case events.ForegroundReported(gateway=gateway, uses=uses):
+            cluster.grants.note_foreground(gateway, uses, now_s)
         case events.QuarantineLifted(table=table, tablet=tablet):
             return _lift_quarantine(cluster, table, tablet)
         case _:
