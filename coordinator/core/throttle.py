@@ -511,7 +511,9 @@ class Grants:
         for attempt in self._holders.of_compactor(gateway):
             if attempt not in kept:
                 self.end(attempt)
-        self._foreground[gateway] = rates
+        self._foreground.pop(gateway, None)
+        if rates:  # A gateway takes another name when it reads again.
+            self._foreground[gateway] = rates
 
     def foreground_rates(self, gateway: str) -> Mapping[str, float | None]:
         """Return the rate of a gateway's reads and appends by volume; None: no limit."""

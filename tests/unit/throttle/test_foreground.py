@@ -96,6 +96,7 @@ def test_the_part_of_readers_is_free_once_they_are_gone(ends: str) -> None:
     made.pass_time(FOREGROUND_SILENCE_S + 10)
     _, compaction = moved(made, 30)
     assert compaction >= 0.95 * LIMIT
+    assert made.state._cluster.grants._foreground == {}, "nothing is kept of it"
 
 
 def test_reads_are_listed_apart_from_jobs() -> None:
