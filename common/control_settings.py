@@ -24,9 +24,10 @@ class ControlSettings:
     """How much compaction runs, and how classes of work share it (control.md)."""
 
     controller: str = setting(
-        "static",
-        "Controller plug-in that decides shares, slots and bytes per second: `static` (nothing"
-        " changes), `control-points`, `drain-time`, `debt`, or a plug-in of a package.",
+        "shares",
+        "Controller plug-in that decides shares, slots and bytes per second: `shares` (only"
+        " shares, by the backlog), `static` (nothing changes), `control-points`, `drain-time`,"
+        " `debt`, or a plug-in of a package.",
     )
     options: tuple[str, ...] = setting(
         (), "Options of the controller, such as `goal=10m`; control.md lists them."
@@ -36,7 +37,8 @@ class ControlSettings:
     )
     system_shares: float = _shares_setting(
         100.0,
-        "Shares of system jobs, which the service starts by itself, if the controller sets none.",
+        "Shares of system jobs, which the service starts by itself: fixed with controller"
+        " `static`; `shares` raises them up to ten times with the backlog.",
     )
     user_shares: float = _shares_setting(
         1_000.0,
@@ -49,6 +51,14 @@ class ControlSettings:
         " requests with the largest boost.",
     )
     statistics_shares: float = _shares_setting(10.0, "Shares of analyses, which count live bytes.")
+    foreground_shares: float = setting(
+        0.0,
+        "Shares of the class `foreground`: reads and appends through gateways. While both want more"
+        " than the limit of a volume, they and the compactions on it get bytes in proportion to"
+        " these shares and those of system jobs. 0: the limit applies to compactions alone.",
+        kind=FieldKind.NUMBER,
+        most=1_000_000,
+    )
     slew_shares_s: float = setting(
         100.0,
         "Shares per second that the controller may add to or take from a class; 0: no limit.",

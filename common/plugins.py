@@ -148,6 +148,7 @@ CONTROLLERS = ExtensionPoint(
         "control-points": "coordinator.plugins.controllers:ControlPointsControllers",
         "debt": "coordinator.plugins.controllers:DebtControllers",
         "drain-time": "coordinator.plugins.controllers:DrainTimeControllers",
+        "shares": "coordinator.plugins.controllers:SharesControllers",
         "static": "coordinator.plugins.controllers:StaticControllers",
     },
 )

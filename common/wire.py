@@ -98,7 +98,9 @@ class AttemptProgress:
     state: str
     """`preparing`, `rewriting`, `verifying` or `committing`."""
     fraction: float = 0.0
+    """Part of the attempt that is over, with verification."""
     bytes_done: int = 0
+    """Bytes of the inputs that were read so far, by row groups."""
     bytes_total: int = 0
     rows_done: int = 0
     since_s: float = 0.0
@@ -114,6 +116,20 @@ class AttemptProgress:
     sync_s: float = 0.0
     quiet_s: float = 0.0
     """Time since its last progress."""
+    written_bytes: int = 0
+    """Bytes of `moved_bytes` that were written to outputs; earlier releases send none."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeUse:
+    """What reads and appends of a gateway move on a volume; totals only grow."""
+
+    volume: str
+    moved_bytes: int = 0
+    waited_s: float = 0.0
+    granted_bytes_s: float | None = None
+    """The limit that the gateway applies now; None: no limit."""
 
 
 @readable_across_releases

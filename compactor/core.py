@@ -99,6 +99,8 @@ class RewriteProgress:
     sync_s: float = 0.0
     steps: int = 0
     """Work that the other numbers do not show; only its growth matters."""
+    written_bytes: int = 0
+    """Bytes of `moved_bytes` that were written to outputs."""
 
     def advanced(self, news: Self, bytes_max: int) -> Self:
         """Return the progress after a later or an older report; no number falls.
@@ -117,6 +119,7 @@ class RewriteProgress:
             synced_bytes=max(self.synced_bytes, news.synced_bytes),
             sync_s=max(self.sync_s, news.sync_s),
             steps=max(self.steps, news.steps),
+            written_bytes=max(self.written_bytes, news.written_bytes),
         )
 
 
@@ -311,6 +314,7 @@ class Progress:
             synced_bytes=engine.synced_bytes,
             sync_s=engine.sync_s,
             quiet_s=quiet_s,
+            written_bytes=engine.written_bytes,
         )
 
 

@@ -43,6 +43,7 @@ from common.wire import (
     RunningAttempt,
     TabletStory,
     TakeRequest,
+    VolumeUse,
     compactor_actor_name,
 )
 from coordinator.context import Generations, ShellContext
@@ -360,6 +361,13 @@ class CoordinatorActor:
         """Record how long readers of tables have waited."""
         for table, (latency_s, reads) in latencies.items():
             self._service.submit(on.LatencyReported(table=table, latency_s=latency_s, reads=reads))
+
+    async def foreground(
+        self, gateway: str, uses: tuple[VolumeUse, ...]
+    ) -> Mapping[str, float | None]:
+        """Record what reads and appends move; return their rates as of the last report."""
+        self._service.submit(on.ForegroundReported(gateway=gateway, uses=uses))
+        return self._state.foreground_rates(gateway)
 
     async def control(self) -> api.Control:
         """Return the readings and the decision of the controller."""

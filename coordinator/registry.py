@@ -175,6 +175,7 @@ def control_loop(settings: Settings) -> ControlLoop:
             name: group.compactors.max * settings.compactor_of(name).slots
             for name, group in settings.groups.items()
         },
+        foreground_shares=control.foreground_shares,
     )
     return ControlLoop(load_controller(control), rules)
 

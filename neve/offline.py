@@ -606,9 +606,9 @@ def backlog_offline(
     option_names = plugin.option_names
     given = dict(overrides or {})
     if mode is not None:
-        if "mode" not in option_names:
+        if "backlog_mode" not in plugin.setting_names:
             raise RequestError(f"strategy {name!r} has no modes; leave --mode out")
-        given["mode"] = mode
+        given["backlog_mode"] = mode
     now_s = _now_s(described, given)
     if now_s is not None and "now_s" in option_names:
         given["now_s"] = now_s

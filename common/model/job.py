@@ -7,7 +7,7 @@ planner's decision for one tablet: its jobs, and a reason for each file that was
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from common.primitives import digest
 from neve import api
@@ -352,6 +352,34 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptWork:
+    """What a running attempt has done so far."""
+
+    read_share: float = 0.0
+    """Fraction of the bytes of its inputs that it has read, 0 to 1."""
+    written_bytes: int = 0
+    """Bytes that it has written to its outputs, which are no files of the tablet before it commits.
+    """
+    output_tags: tuple[tuple[str, str], ...] = ()
+    """Tags of its outputs, if its job is known."""
+
+
+class TrackedWork(Protocol):
+    """The tracker of a tablet with running attempts, which is asked at each read."""
+
+    def left_bytes(self, done: Mapping[str, AttemptWork]) -> int:
+        """Return the backlog after attempts have done some work.
+
+        Args:
+            done: Attempt → its work; attempts that are missing have done nothing.
+
+        Raises:
+            Exception: The tracker fails.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TabletBacklog:
     """Bytes that the planner of a tablet has still to rewrite, as of one read of the tablet."""
 
@@ -365,6 +393,8 @@ class TabletBacklog:
     """Why the planner's own tracker did not measure it; empty: it did, or there is none."""
     group: str = ""
     """Group whose compactors do the work: of the first wanted job, or else of a running one."""
+    tracked: TrackedWork | None = field(default=None, compare=False, repr=False)
+    """Measures the effect of running attempts; None: it is their share of `falls`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

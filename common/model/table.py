@@ -8,8 +8,12 @@ from enum import StrEnum
 from common.model.fields import StoredValue, check_field_types
 from neve.api.messages import readable_across_releases
 
-PLANNER_SETTINGS = frozenset({"ratio", "lowest_ratio", "file_limit", "target_bytes"})
-"""Table settings that only planners read."""
+PLANNER_SETTINGS = frozenset(
+    {"ratio", "lowest_ratio", "file_limit", "target_bytes", "backlog_mode"}
+)
+"""Table settings that only planners and their trackers read."""
+BACKLOG_MODES = ("seed", "interesting")
+"""Allowed values of the setting `backlog_mode`."""
 FIXED_SETTINGS = frozenset({"log_segment_bytes"})
 """Table settings that a planner fixes when a table gets it; users cannot change them."""
 DERIVED_SETTINGS = frozenset({"keep_deleted_rows", "tombstone_retention_s"})
@@ -149,6 +153,9 @@ class TableSettings(StoredValue):
     show_expired_rows: bool = False
     """Whether scans through the service return expired rows until a compaction drops them. Each
     scan may choose otherwise. Readers of the manifest never see expired rows."""
+    backlog_mode: str = "interesting"
+    """How a tracker with tiers measures the backlog: `interesting` counts the tiers that are due
+    for a merge, `seed` counts all files, and outputs that are being written as whole files."""
 
     def __post_init__(self) -> None:
         """Refuse fields of other types; values are validated where users set them."""

@@ -5,7 +5,7 @@ does.
 """
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -389,6 +389,10 @@ def _null_count(file: pq.ParquetFile, field: pa.Field) -> int | None:
     return total
 
 
+OnRead = Callable[[int], None]
+"""Called with bytes that were read from storage."""
+
+
 def read_rows(
     location: Location,
     path: str,
@@ -397,6 +401,7 @@ def read_rows(
     end: bytes | None = None,
     *,
     columns: Sequence[str] | None = None,
+    on_read: OnRead | None = None,
 ) -> pa.Table:
     """Return a file's rows with a key in `(start, end]`, in the columns of the rules' schema.
 
@@ -407,6 +412,7 @@ def read_rows(
         start: Encoded key after which the range begins; None: at the first key.
         end: Encoded last key of the range, inclusive; None: the last key.
         columns: Columns of the schema, including those of the key; None: all.
+        on_read: See `stream_rows`.
 
     Raises:
         RequestError: As for `inspect_file`.
@@ -414,13 +420,18 @@ def read_rows(
     """
     full = arrow_schema(rules.schema)
     schema = full if columns is None else pa.schema([full.field(name) for name in columns])
-    batches = stream_rows(location, path, rules, columns)
+    batches = stream_rows(location, path, rules, columns, on_read=on_read)
     parts = [in_range(rows, rules, start, end) for rows in batches]
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
 def stream_rows(
-    location: Location, path: str, rules: RowRules, columns: Sequence[str] | None = None
+    location: Location,
+    path: str,
+    rules: RowRules,
+    columns: Sequence[str] | None = None,
+    *,
+    on_read: OnRead | None = None,
 ) -> Iterator[pa.Table]:
     """Yield a file's rows in stored order, in the columns of the rules' schema.
 
@@ -431,6 +442,7 @@ def stream_rows(
         path: Relative to it, or an absolute path below it.
         rules: Rules of the table.
         columns: Columns of the schema; None: all.
+        on_read: Called with the stored bytes of each batch: its rows' part of the columns.
 
     Raises:
         RequestError: As for `inspect_file`.
@@ -444,9 +456,24 @@ def stream_rows(
     filled_columns = {name: value for name, value in fill.items() if name in schema.names}
     with open_table_file(location, path) as file:
         names = [name for name in schema.names if name in file.schema_arrow.names]
+        row_bytes = _row_bytes(file.metadata, names) if on_read else 0.0
         for rows in _batches(OpenFile(location, path, file), names):
+            if on_read is not None:
+                on_read(round(row_bytes * rows.num_rows))
             table = conform(filled(rows.select(names), filled_columns), free, f"file {path}")
             yield pa.Table.from_arrays(table.columns, schema=schema)
+
+
+def _row_bytes(metadata: pq.FileMetaData, columns: Collection[str]) -> float:
+    """Return the average stored size of a row's values in some columns."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    leaves = [
+        leaf
+        for leaf in range(metadata.num_columns)
+        if metadata.schema.column(leaf).path.split(".", 1)[0] in columns
+    ]
+    stored = sum(group.column(leaf).total_compressed_size for group in groups for leaf in leaves)
+    return float(stored / max(1, metadata.num_rows))
 
 
 def _batches(file: OpenFile, columns: list[str]) -> Iterator[pa.Table]:

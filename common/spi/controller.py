@@ -25,6 +25,9 @@ from common.model.table import TableSettings
 SHARES_FULL = 1000.0
 """Shares of the system class at which compaction may use the whole machine, as in ScyllaDB."""
 
+SHARES_MIN, SHARES_MAX = 1.0, 1_000_000.0
+"""Bounds of the shares of any class."""
+
 
 class ShareClass(StrEnum):
     """The classes of work that get shares. Every job belongs to one."""
@@ -73,7 +76,8 @@ class ControlDecision:
     table_weights: Mapping[str, float] = field(default_factory=dict)
     """Table → factor for its weight among tables of its class; default 1."""
     bytes_s: float | None = None
-    """Bytes that all rewrites together may read and write per second; None: no limit."""
+    """Bytes that all rewrites together may read and write per second; None: only the operator's
+    limit, `ControlReadings.bytes_s_max`, holds."""
     slots: int | None = None
     """Slots for compaction: the limit on jobs of the classes `system` and `statistics`, and the
     target of the autoscaler. None: all slots, and the autoscaler uses its own rules."""
@@ -157,6 +161,10 @@ class ControllerPlugin(Protocol):
 # The backlog is the number of bytes that a planner will have rewritten before it is done. Each
 # family of planners has its own estimate, taken from ScyllaDB's controller. A tracker holds one
 # tablet. Its caller reports files that are added and removed, and may read the backlog at any time.
+
+
+LEVEL_TAG = "level"
+"""Tag of files with their level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,15 +58,22 @@ def option(
     return field(default=default, metadata={_RULE: rule})
 
 
-def of_table(setting: str, *, at_least: float = -INFINITY, above: float | None = None) -> Any:
+def of_table(
+    setting: str,
+    *,
+    at_least: float = -INFINITY,
+    above: float | None = None,
+    one_of: tuple[str, ...] = (),
+) -> Any:
     """Return the dataclass field of an option whose default is a setting of the table.
 
     Args:
         setting: Its name in `TableSettings`.
         at_least: Inclusive lower bound.
         above: Exclusive lower bound.
+        one_of: All allowed texts.
     """
-    rule = FieldRule(least=at_least, above=above)
+    rule = FieldRule(least=at_least, above=above, choices=one_of)
     return field(
         default=getattr(TableSettings(), setting), metadata={_RULE: rule, _SETTING: setting}
     )

@@ -16,7 +16,7 @@ from common.documents import unknown
 from common.errors import CompactionError, ConfigError
 from common.model.file import DataFile
 from common.model.group import Group
-from common.model.job import Kind, Plan
+from common.model.job import AttemptWork, Kind, Plan
 from common.model.key_values import KeyType
 from common.model.outcome import TabletStatistics
 from common.model.table import DERIVED_SETTINGS, FIXED_SETTINGS, Table, TableSettings
@@ -68,8 +68,8 @@ class Surroundings:
     """Facts about a tablet that are not in its metadata. Each may be unknown."""
 
     heat: Heat = COLD
-    progress: Mapping[str, tuple[float, int]] = field(default_factory=dict)
-    """Attempt → share of its inputs that was read (0 to 1), bytes of outputs that were written."""
+    progress: Mapping[str, AttemptWork] = field(default_factory=dict)
+    """Attempt → what it has read and written so far."""
     free_bytes: int | None = None
     """Free space in the table's location; None: not measured."""
 

@@ -396,6 +396,8 @@ class _Stage:
     rows: int = 0
     rows_expected: int = 0
     """Number of rows that tasks will report in total; 0: no task runs."""
+    read_expected: int = 0
+    """Bytes of row groups that tasks will read; 0: no task runs."""
 
 
 class _ProgressReporter:
@@ -436,8 +438,9 @@ class _ProgressReporter:
 
     def rewriting(self, plan: RewritePlan) -> None:
         """Report the progress of tasks from now on."""
-        expected = max(1, plan.inputs.rows * count_passes(plan))
-        self._enter(_Stage("rewriting", 0.0, plan.inputs.rows, expected))
+        rows = max(1, plan.inputs.rows * count_passes(plan))
+        row_groups_bytes = max(1, self._size_bytes - plan.inputs.footer_bytes)
+        self._enter(_Stage("rewriting", 0.0, plan.inputs.rows, rows, row_groups_bytes))
 
     def verifying(self, rows: int) -> None:
         """Report that everything is written."""
@@ -455,6 +458,12 @@ class _ProgressReporter:
         while not self._over.wait(REPORT_INTERVAL_S):
             self._report_progress()
 
+    def _done_bytes(self, stage: _Stage, read_bytes: int) -> int:
+        """Return the bytes of the inputs that were read, by row groups."""
+        if stage.read_expected:
+            return min(self._size_bytes, self._size_bytes * read_bytes // stage.read_expected)
+        return self._size_bytes if stage.fraction else 0
+
     def _report_progress(self) -> None:
         """Report the progress, and the bytes moved."""
         stage, usage = self._stage, self._allowance.usage()
@@ -466,7 +475,7 @@ class _ProgressReporter:
         self._progress(
             RewriteProgress(
                 fraction=fraction,
-                bytes_done=int(fraction * self._size_bytes),
+                bytes_done=self._done_bytes(stage, usage.read_bytes),
                 rows_done=rows,
                 state=stage.state,
                 moved_bytes=usage.moved_bytes,
@@ -474,6 +483,7 @@ class _ProgressReporter:
                 synced_bytes=usage.synced_bytes,
                 sync_s=usage.sync_s,
                 steps=self._steps + done_bytes,
+                written_bytes=usage.written_bytes,
             )
         )
 

@@ -460,7 +460,7 @@ class OpenOutput:
         """Pay for the bytes written since the last call, because sizes are unknown in advance."""
         written_bytes = self._file.sink.tell()
         if written_bytes > self._paid_bytes:
-            self._allowance.pay(written_bytes - self._paid_bytes)
+            self._allowance.pay(written_bytes=written_bytes - self._paid_bytes)
             self._paid_bytes = written_bytes
             self._file.reached(written_bytes)
 

@@ -83,7 +83,7 @@ def stitch_whole(stitching: StitchPlan, plan: RewritePlan) -> TaskResult:
     allowance = allowance_of(plan.folder)
 
     def copied(size_bytes: int) -> None:
-        allowance.pay(2 * size_bytes)  # Once read, once written.
+        allowance.pay(size_bytes, written_bytes=size_bytes)
         mark.add(size_bytes, plan.inputs.rows * size_bytes // total_bytes)
 
     purge = plan.output.purge.hex() if plan.output.purge else ""

@@ -34,7 +34,7 @@ SYNC_BYTES_MIN = 4 * 1024**2
 """Smaller syncs are not recorded, because recording takes as long."""
 OPEN_MAX = 16
 _UNLIMITED = math.inf
-_FORM = struct.Struct("<dddddQdB")
+_FORM = struct.Struct("<dddddQdBQ")
 
 
 @dataclass(slots=True)
@@ -49,6 +49,8 @@ class _State:
     synced_bytes: int
     sync_s: float
     stopped: int
+    read_bytes: int = 0
+    """Part of `asked`."""
 
     def pass_time(self, now_s: float) -> None:
         """Let the grant pay for the time that has passed."""
@@ -68,6 +70,13 @@ class Usage:
     waited_s: float = 0.0
     synced_bytes: int = 0
     sync_s: float = 0.0
+    read_bytes: int = 0
+    """Part of `moved_bytes` that came from inputs; the grant pays for it first."""
+
+    @property
+    def written_bytes(self) -> int:
+        """Part of `moved_bytes` that went to outputs."""
+        return self.moved_bytes - self.read_bytes
 
 
 class Allowance:
@@ -122,14 +131,15 @@ class Allowance:
         with self._locked() as state:
             state.stopped = 1
 
-    def pay(self, size_bytes: int) -> None:
+    def pay(self, read_bytes: int = 0, *, written_bytes: int = 0) -> None:
         """Count bytes that are about to be moved, or just were; return when they are covered.
 
         Raises:
             AttemptCancelledError: The attempt was cancelled.
         """
         with self._locked() as state:
-            state.asked += size_bytes
+            state.asked += read_bytes + written_bytes
+            state.read_bytes += read_bytes
             state.pass_time(state.at_s)
             asked, covered, stopped = state.asked, state.covered, state.stopped
         if stopped:
@@ -139,7 +149,7 @@ class Allowance:
 
     def settle(self) -> None:
         """Wait until all moved bytes are covered; errors as of `pay`."""
-        self.pay(0)
+        self.pay()
 
     def synced(self, size_bytes: int, took_s: float) -> None:
         """Record how long the storage took to make bytes durable."""
@@ -152,7 +162,8 @@ class Allowance:
         """Return the use so far."""
         with self._locked() as state:
             moved = int(min(state.asked, state.covered))
-            return Usage(moved, state.waited_s, state.synced_bytes, state.sync_s)
+            read = min(moved, state.read_bytes)
+            return Usage(moved, state.waited_s, state.synced_bytes, state.sync_s, read)
 
     def _wait(self, asked: float) -> None:
         last_s = self._clock.now_s()
@@ -205,4 +216,5 @@ def _packed(state: _State) -> bytes:
         state.synced_bytes,
         state.sync_s,
         state.stopped,
+        state.read_bytes,
     )

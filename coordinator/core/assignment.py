@@ -40,7 +40,8 @@ from coordinator.core.attempts import (
     ReservingTake,
     Take,
     attempt_of_job,
-    done_shares,
+    attempt_work,
+    work_done,
 )
 from coordinator.core.cluster_state import ClusterState
 from coordinator.core.control import ClusterFacts
@@ -77,16 +78,12 @@ def steer(cluster: ClusterState, now_s: float) -> None:
 
 def cluster_facts(cluster: ClusterState) -> ClusterFacts:
     """Return the facts about the cluster that the controller gets."""
-    lines = cluster.backlogs.top(cluster.table_name, done_shares(cluster.attempts), BACKLOGS_MAX)
+    lines = cluster.backlogs.top(cluster.table_name, work_done(cluster.attempts), BACKLOGS_MAX)
     groups: Counter[str] = Counter()
     for compactor in cluster.compactors.every():
         groups[compactor.group] += 0 if compactor.draining else compactor.slots
     under_way = [attempt for attempt in cluster.attempts if attempt.state in _UNDER_WAY]
-    rewritten = sum(
-        attempt.input_bytes * attempt.progress.fraction
-        for attempt in under_way
-        if attempt.progress is not None
-    )
+    rewritten = sum(attempt.input_bytes * attempt_work(attempt).read_share for attempt in under_way)
     return ClusterFacts(
         backlog_bytes=float(sum(line.size_bytes for line in lines)),
         table_backlogs={line.table: float(line.size_bytes) for line in lines if line.table},
@@ -108,6 +105,7 @@ def enforce(cluster: ClusterState, decision: ControlDecision, before: ControlDec
         before: The previous decision.
     """
     cluster.grants.scopes.set_control(decision.bytes_s)
+    cluster.grants.foreground_part = cluster.control.rules.foreground_part(decision)
     for share in cluster.shares.values():
         share.set_shares(decision.shares)
     if decision.table_weights or before.table_weights:

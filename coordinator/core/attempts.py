@@ -15,11 +15,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 
-from common.model.job import Job, Kind
+from common.model.job import AttemptWork, Job, Kind
 from common.model.outcome import AttemptEnd
 from common.model.tablet import Reservation, TabletId
 from common.primitives import BoundedMap, remove_from_index
 from common.wire import Assignment, AttemptProgress
+from coordinator.core.backlog import Progress
 
 
 class AttemptState(StrEnum):
@@ -84,14 +85,17 @@ class Attempt:
     """Its assignment, while it is RUNNING and this coordinator has assigned it."""
 
 
-def read_and_written(progress: AttemptProgress) -> tuple[float, int]:
-    """Return the fraction of the inputs that is read, 0 to 1, and the bytes that are written.
-
-    Compactors count reads and writes together; bytes beyond the inputs were written.
-    """
+def attempt_work(attempt: Attempt) -> AttemptWork:
+    """Return what an attempt has done, from its last heartbeat."""
+    progress, assignment = attempt.progress, attempt.assignment
+    if progress is None:
+        return AttemptWork()
     share = progress.bytes_done / progress.bytes_total if progress.bytes_total else 0.0
-    written = max(0, progress.moved_bytes - progress.bytes_done)
-    return min(max(share, 0.0), 1.0), written
+    return AttemptWork(
+        read_share=min(max(share, 0.0), 1.0),
+        written_bytes=max(0, progress.written_bytes),
+        output_tags=() if assignment is None else assignment.job.output_tags,
+    )
 
 
 def attempt_of_job(
@@ -251,13 +255,13 @@ def listed_attempt(
     )
 
 
-def done_shares(attempts: Iterable[Attempt]) -> list[tuple[TabletId, str, float]]:
-    """Return tablet, id and done fraction (0 to 1) of each attempt, from its last heartbeat.
+def work_done(attempts: Iterable[Attempt]) -> list[Progress]:
+    """Return the work of each attempt, from its last heartbeat.
 
-    An attempt that is being taken back counts as not done, unless the store reports a commit.
+    An attempt that is being taken back has done nothing, unless the store reports a commit.
     """
     return [
-        (attempt.tablet, attempt.id, attempt.progress.fraction)
+        (attempt.tablet, attempt.id, attempt_work(attempt))
         for attempt in attempts
         if attempt.progress is not None and attempt.state is not AttemptState.RELEASING
     ]

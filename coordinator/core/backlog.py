@@ -1,11 +1,12 @@
 """The backlog: bytes that are still to be rewritten, less what running attempts have done.
 
     a tablet is planned → its tracker measures the backlog without running attempts, and once per
-    running attempt as if that attempt were done → the core stores these numbers → a reader gets
-    them reduced by the progress of each attempt
+    running attempt as if that attempt were done → the core stores these numbers → a reader of a
+    tablet with running attempts asks the tracker again, with the progress of each attempt
 
 The cost of a read therefore grows with the number of running attempts, and files are examined only
-when they change. A tablet without a backlog is not stored. Bytes are integers, so sums are exact.
+when they change. Only tablets with running attempts keep their tracker. A tablet without a backlog
+is not stored. Bytes are integers, so sums are exact.
 """
 
 from collections import Counter, deque
@@ -15,10 +16,17 @@ from heapq import nlargest
 from typing import Final
 
 from common.model.file import DataFile
-from common.model.job import Job, TabletBacklog
+from common.model.job import AttemptWork, Job, TabletBacklog
 from common.model.table import TableSettings
 from common.model.tablet import Tablet, TabletId
-from common.spi.controller import TrackerPlugin, WorkUnderWay
+from common.spi.controller import (
+    LEVEL_TAG,
+    BacklogTracker,
+    PartialOutput,
+    TrackerPlugin,
+    WorkUnderWay,
+)
+from common.units import whole_number
 from common.wire import BacklogSample
 from neve import api
 
@@ -68,20 +76,62 @@ def measured(
         for file in tablet.files.values():
             if not file.open:
                 made.add(file)
-        whole = made.backlog_bytes(WorkUnderWay(now_s=now_s))
-        left = {
-            attempt: made.backlog_bytes(
-                WorkUnderWay(read_bytes=_sizes(tablet, entry.inputs), now_s=now_s)
-            )
+        inputs = {
+            attempt: [tablet.files[path] for path in entry.inputs if path in tablet.files]
             for attempt, entry in tablet.running.items()
             if entry.inputs
         }
-        falls = {attempt: max(0, round(whole - rest)) for attempt, rest in left.items()}
-        size_bytes = _checked(round(whole))
-        return TabletBacklog(strategy=name, size_bytes=size_bytes, falls=falls, group=group)
+        tracked = Tracked(made, inputs, now_s)
+        size_bytes = tracked.left_bytes({})
+        return TabletBacklog(
+            strategy=name,
+            size_bytes=size_bytes,
+            falls={at: max(0, size_bytes - tracked.left_after(at)) for at in inputs},
+            group=group,
+            tracked=tracked if inputs else None,
+        )
     except Exception as error:  # A faulty plug-in must not stop planning or corrupt a sum.
         problem = f"tracker {name}: {type(error).__name__}: {error}"[:PROBLEM_MAX]
         return _untracked(tablet, jobs, group, untracked_bytes, problem)
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """A tracker with the files of a tablet, and the inputs of its running attempts."""
+
+    tracker: BacklogTracker
+    inputs: Mapping[str, Sequence[DataFile]]
+    """Attempt → its inputs."""
+    now_s: float
+    """The store's time of the measurement."""
+
+    def left_bytes(self, done: Mapping[str, AttemptWork]) -> int:
+        """Return the backlog after attempts have done some work; see `TrackedWork`."""
+        read: dict[str, int] = {}
+        outputs: list[PartialOutput] = []
+        for attempt, work in done.items():
+            files = self.inputs.get(attempt, ())
+            read.update({file.path: int(file.size_bytes * work.read_share) for file in files})
+            if work.written_bytes and files:
+                outputs.append(_partial_output(files, work))
+        under_way = WorkUnderWay(read_bytes=read, outputs=tuple(outputs), now_s=self.now_s)
+        return _checked(round(self.tracker.backlog_bytes(under_way)))
+
+    def left_after(self, attempt: str) -> int:
+        """Return the backlog after an attempt whose output is as large as its inputs."""
+        written_bytes = sum(file.size_bytes for file in self.inputs[attempt])
+        return self.left_bytes({attempt: AttemptWork(read_share=1.0, written_bytes=written_bytes)})
+
+
+def _partial_output(files: Sequence[DataFile], work: AttemptWork) -> PartialOutput:
+    """Return what an attempt has written, as one file; without its job, its level is estimated."""
+    levels = [whole_number(dict(file.tags).get(LEVEL_TAG, "")) or 0 for file in files]
+    of_job = whole_number(dict(work.output_tags).get(LEVEL_TAG, ""))
+    return PartialOutput(
+        size_bytes=work.written_bytes,
+        time_max_s=max((file.time_max_s or 0.0 for file in files), default=0.0),
+        level=max(levels) if of_job is None else of_job,
+    )
 
 
 def _checked(size_bytes: int) -> int:
@@ -129,6 +179,10 @@ def _sizes(tablet: Tablet, paths: Iterable[str]) -> dict[str, int]:
 
 
 # ------------------------------------------------------------------------------ Storing and reading
+
+
+Progress = tuple[TabletId, str, AttemptWork]
+"""Tablet and id of a running attempt, and its work so far."""
 
 
 @dataclass(slots=True)
@@ -185,9 +239,11 @@ class Backlogs:
         backlog = None if of_table is None else of_table.tablets.get(tablet)
         if backlog is not None and attempt in backlog.falls:
             falls = {other: fall for other, fall in backlog.falls.items() if other != attempt}
-            done_bytes = backlog.falls[attempt] if committed else 0
-            left_bytes = max(0, backlog.size_bytes - done_bytes)
-            self.put(tablet, replace(backlog, size_bytes=left_bytes, falls=falls))
+            settled = replace(backlog, falls=falls)
+            if committed:  # The tracker still has the inputs.
+                left_bytes = max(0, backlog.size_bytes - backlog.falls[attempt])
+                settled = replace(settled, size_bytes=left_bytes, tracked=None)
+            self.put(tablet, settled)
 
     def discard(self, tablet: TabletId) -> None:
         """Forget a tablet."""
@@ -204,14 +260,14 @@ class Backlogs:
     def top(
         self,
         name_of: Callable[[str], str],
-        progress: Iterable[tuple[TabletId, str, float]],
+        progress: Iterable[Progress],
         count: int,
     ) -> tuple[api.Backlog, ...]:
         """Return the backlogs of tables, the largest first.
 
         Args:
             name_of: Maps the id of a table to its name.
-            progress: Progress of the running attempts, from `done_shares`.
+            progress: Progress of the running attempts, from `work_done`.
             count: Maximum number of entries; the last one sums up all further tables.
         """
         fallen: dict[str, Counter[str]] = {}
@@ -239,7 +295,7 @@ class Backlogs:
         return (*lines[: count - 1], others)
 
     def of_table(
-        self, table: str, progress: Iterable[tuple[TabletId, str, float]]
+        self, table: str, progress: Iterable[Progress]
     ) -> tuple[Mapping[TabletId, TabletBacklog], Mapping[TabletId, float]]:
         """Return the tablets of a table that have a backlog, and the bytes done so far of each.
 
@@ -248,20 +304,20 @@ class Backlogs:
 
         Args:
             table: The id of the table.
-            progress: Progress of the running attempts, from `done_shares`.
+            progress: Progress of the running attempts, from `work_done`.
         """
         own = self._tables.get(table)
         falls = self._falls(key for key in progress if key[0].table == table)
         return ({} if own is None else own.tablets.copy()), falls
 
     def sizes(
-        self, tablets: Iterable[TabletId], progress: Iterable[tuple[TabletId, str, float]]
+        self, tablets: Iterable[TabletId], progress: Iterable[Progress]
     ) -> dict[TabletId, int]:
         """Return the bytes left of each given tablet; 0 if it has no backlog.
 
         Args:
             tablets: Any tablets.
-            progress: Progress of the running attempts, from `done_shares`.
+            progress: Progress of the running attempts, from `work_done`.
         """
         falls, sizes = self._falls(progress), dict[TabletId, int]()
         for tablet in tablets:
@@ -271,15 +327,21 @@ class Backlogs:
             sizes[tablet] = max(0, size_bytes - round(falls.get(tablet, 0.0)))
         return sizes
 
-    def _falls(self, progress: Iterable[tuple[TabletId, str, float]]) -> dict[TabletId, float]:
-        """Return how many bytes of each backlog running attempts have done so far."""
+    def _falls(self, progress: Iterable[Progress]) -> dict[TabletId, float]:
+        """Return by how much running attempts have lowered each backlog so far.
+
+        Mode `seed` counts outputs that are being written, so attempts can also raise a backlog.
+        """
+        done: dict[TabletId, dict[str, AttemptWork]] = {}
+        for tablet, attempt, work in progress:
+            done.setdefault(tablet, {})[attempt] = work
         falls: dict[TabletId, float] = {}
-        for tablet, attempt, share in progress:
+        for tablet, works in done.items():
             of_table = self._tables.get(tablet.table)
             backlog = None if of_table is None else of_table.tablets.get(tablet)
             if backlog is not None:
-                fall = backlog.falls.get(attempt, 0) * min(max(share, 0.0), 1.0)
-                falls[tablet] = falls.get(tablet, 0.0) + fall
+                counted = {name: work for name, work in works.items() if name in backlog.falls}
+                falls[tablet] = _fall(backlog, counted)
         return falls
 
     def check(self) -> None:
@@ -293,6 +355,15 @@ class Backlogs:
             assert of_table.failed == {
                 id_: backlog.problem for id_, backlog in of_table.tablets.items() if backlog.problem
             }
+
+
+def _fall(backlog: TabletBacklog, done: Mapping[str, AttemptWork]) -> float:
+    if backlog.tracked is not None:
+        try:
+            return backlog.size_bytes - backlog.tracked.left_bytes(done)
+        except Exception:  # A faulty plug-in must not stop a turn; its plan has measured before.
+            return 0.0
+    return sum(backlog.falls[attempt] * work.read_share for attempt, work in done.items())
 
 
 def _line(name: str, of_table: _OfTable, fallen: Mapping[str, int]) -> api.Backlog:

@@ -134,6 +134,8 @@ class ClusterState:
         self.capacity = Capacity(limits)
         self.backfill = Backfill(self.queues, self.capacity)
         self.grants = Grants(limits)
+        part = self.control.rules.foreground_part(self.control.decision)
+        self.grants.foreground_part = part
         self.backlogs, self.backlog_history = Backlogs(), BacklogHistory()
         self.pressures = Pressures(limits.last_plans_max)
         self.wanted_analyses: BoundedMap[TabletId, str] = BoundedMap(limits.deferrals_max)

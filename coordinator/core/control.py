@@ -20,6 +20,8 @@ from common.primitives import BoundedMap
 from common.spi.controller import (
     DEFAULT_SHARES,
     SHARES_FULL,
+    SHARES_MAX,
+    SHARES_MIN,
     ControlDecision,
     Controller,
     ControlReadings,
@@ -56,7 +58,6 @@ REACTION_S = 5.0
 """Time in which the rate reaches the target of the curve at constant latency."""
 RISE = 0.03
 """Fraction by which the rate rises per second once read latency is within its limit."""
-SHARES_MIN, SHARES_MAX = 1.0, 1_000_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +133,12 @@ def _moved(
 def _scaled_rate(
     bytes_s: float | None, part: float, readings: ControlReadings, rules: GuardRules
 ) -> float | None:
-    """Return a rate scaled like the shares that the guard has changed, within its bounds."""
+    """Return a rate scaled like the shares that the guard has changed, within its bounds.
+
+    The operator's limit also holds for a controller that sets no rate, whatever the shares are.
+    """
     if bytes_s is None:
-        return None
+        return readings.bytes_s_max
     scaled = max(bytes_s * part, rules.bytes_s_min)
     return scaled if readings.bytes_s_max is None else min(scaled, readings.bytes_s_max)
 
@@ -419,6 +423,13 @@ class ControlRules:
     memory_bytes: int = 1
     group_slots: Mapping[str, int] = field(default_factory=dict)
     """Group → slots of the maximum number of compactors that the settings allow."""
+    foreground_shares: float = 0.0
+    """Shares of reads and appends on a volume with a limit, next to those of compaction."""
+
+    def foreground_part(self, decision: ControlDecision) -> float:
+        """Return the part of a volume that reads and appends get next to compaction, 0 to 1."""
+        compaction = decision.shares[ShareClass.SYSTEM]
+        return self.foreground_shares / (self.foreground_shares + compaction)
 
 
 # ------------------------------------------------------------------------------------- The loop

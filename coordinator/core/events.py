@@ -13,7 +13,7 @@ from common.model.job import Job, TabletPlan
 from common.model.outcome import AttemptEnd, RefusalCode
 from common.model.table import Table
 from common.model.tablet import Record, Reservation, TabletId
-from common.wire import Assignment, AttemptReport, Heartbeat, TakeRequest
+from common.wire import Assignment, AttemptReport, Heartbeat, TakeRequest, VolumeUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +244,14 @@ class LatencyReported:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ForegroundReported:
+    """Bytes that reads and appends of a gateway move, by volume; the list is complete."""
+
+    gateway: str
+    uses: tuple[VolumeUse, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepAnswered:
     """The store has answered a step of a request, split or merge. It affects no decision."""
 
@@ -269,7 +277,13 @@ CompactorEvent = CompactorHeard | CompactorGone | DrainAsked
 AttemptEvent = AttemptReported | AttemptSettled | ReservationsFound | AttemptCancelAsked
 QueuedJobEvent = QueuedJobCancelled | QueuedJobPaused | QueuedJobResumed
 OperatorEvent = (
-    GroupPaused | GroupResumed | QuarantineLifted | LimitsSeen | ReadsReported | LatencyReported
+    GroupPaused
+    | GroupResumed
+    | QuarantineLifted
+    | LimitsSeen
+    | ReadsReported
+    | LatencyReported
+    | ForegroundReported
 )
 
 DecidingEvent = (

@@ -17,6 +17,7 @@ from common.model.job import (
     INTERVALS_MAX,
     PLANNED_ACTIONS,
     TIME_CUTS_MAX,
+    AttemptWork,
     Job,
     JobAction,
     Kind,
@@ -733,18 +734,15 @@ def _running(tablet: Tablet, around: Surroundings) -> tuple[RunningJob, ...]:
     )
 
 
-def _running_job(
-    tablet: Tablet, entry: Reservation, progress: tuple[float, int] | None
-) -> RunningJob:
+def _running_job(tablet: Tablet, entry: Reservation, work: AttemptWork | None) -> RunningJob:
     files = tuple(tablet.files[path] for path in entry.inputs if path in tablet.files)
-    if progress is None:
+    if work is None:
         return RunningJob(kind=entry.kind, files=files)
-    share, written_bytes = progress
     return RunningJob(
         kind=entry.kind,
         files=files,
-        read_bytes={file.path: int(file.size_bytes * share) for file in files},
-        written_bytes=written_bytes,
+        read_bytes={file.path: int(file.size_bytes * work.read_share) for file in files},
+        written_bytes=work.written_bytes,
     )
 
 

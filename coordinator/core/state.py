@@ -8,7 +8,7 @@ compactors.
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Concatenate, ParamSpec, TypeVar, assert_never
 
-from common.model.job import Job, TabletBacklog
+from common.model.job import AttemptWork, Job, TabletBacklog
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings
@@ -19,7 +19,7 @@ from coordinator.core import assignment, attempt_events, events, plan_events, vi
 from coordinator.core.actions import Action
 from coordinator.core.assignment import answer_nothing, steer
 from coordinator.core.attempt_events import expire_attempts, lose_silent_compactors
-from coordinator.core.attempts import done_shares, read_and_written
+from coordinator.core.attempts import attempt_work, work_done
 from coordinator.core.cluster_state import ClusterState
 from coordinator.core.control import ControlLoop
 from coordinator.core.limits import Limits
@@ -185,13 +185,17 @@ class CoordinatorState:
 
     def backlog_sizes(self, tablets: Iterable[TabletId]) -> Mapping[TabletId, int]:
         """Return the bytes left of each given tablet; 0 if it has no backlog."""
-        return self._cluster.backlogs.sizes(tablets, done_shares(self._cluster.attempts))
+        return self._cluster.backlogs.sizes(tablets, work_done(self._cluster.attempts))
 
     def owed_tablets(
         self, table: str
     ) -> tuple[Mapping[TabletId, TabletBacklog], Mapping[TabletId, float]]:
         """Return the tablets of a table with a backlog, and the bytes done so far of each."""
-        return self._cluster.backlogs.of_table(table, done_shares(self._cluster.attempts))
+        return self._cluster.backlogs.of_table(table, work_done(self._cluster.attempts))
+
+    def foreground_rates(self, gateway: str) -> Mapping[str, float | None]:
+        """Return the rate of a gateway's reads and appends on each volume that it uses."""
+        return self._cluster.grants.foreground_rates(gateway)
 
     def was_planned(self, tablet: TabletId) -> bool:
         """Return whether the last plan of a tablet is known."""
@@ -222,14 +226,10 @@ class CoordinatorState:
         """Return the read and write rates of a tablet."""
         return self._cluster.heat.of(tablet, now_s)
 
-    def progress(self, tablet: TabletId) -> dict[str, tuple[float, int]]:
-        """Return the progress of a tablet's attempts that their compactors have reported.
-
-        Returns:
-            Attempt → fraction of the inputs that was read (0 to 1), and bytes of written outputs.
-        """
+    def progress(self, tablet: TabletId) -> dict[str, AttemptWork]:
+        """Return the work of a tablet's attempts that their compactors have reported."""
         return {
-            attempt.id: read_and_written(attempt.progress)
+            attempt.id: attempt_work(attempt)
             for attempt in self._cluster.attempts.of_tablet(tablet)
             if attempt.progress is not None
         }
@@ -313,6 +313,8 @@ def _decide_for_operator(
             _note_scans(cluster, scans, now_s)
         case events.LatencyReported(table=table, latency_s=latency_s, reads=reads):
             cluster.control.latencies.note(table, latency_s, reads, now_s)
+        case events.ForegroundReported(gateway=gateway, uses=uses):
+            cluster.grants.note_foreground(gateway, uses, now_s)
         case events.QuarantineLifted(table=table, tablet=tablet):
             return _lift_quarantine(cluster, table, tablet)
         case _:

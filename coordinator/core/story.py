@@ -593,6 +593,7 @@ SILENT = frozenset(
         on.LimitsSeen,
         on.ReadsReported,
         on.LatencyReported,
+        on.ForegroundReported,
         on.Ticked,
     }
 )

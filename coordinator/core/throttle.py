@@ -13,7 +13,7 @@ from typing import Generic, Self, TypeVar
 
 from common.model.group import CONTROL_SCOPE, LimitScope, LimitScopeKind, RateGrant, limit_scopes
 from common.primitives import BoundedMap, remove_from_index
-from common.wire import AttemptProgress
+from common.wire import AttemptProgress, VolumeUse
 from coordinator.core.limits import Limits
 from neve import api
 
@@ -240,6 +240,9 @@ WAITED_SHARE = 0.05
 """Fraction of waiting time above which an attempt claims an unlimited rate."""
 INTERVAL_S_MIN = 0.2
 """Minimum interval between heartbeats for a rate to be computed."""
+QUIET_S = 3.0
+"""Time without news after which an attempt wants nothing; a driver reports less often than a
+compactor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +264,8 @@ class ThrottledAttempt:
     sync_s: float = 0.0
     throttled: bool = False
     """Whether it had to wait recently."""
+    foreground: bool = False
+    """Whether it stands for the reads and appends of a gateway on a volume."""
 
     def after_heartbeat(self, progress: AttemptProgress, now_s: float) -> "ThrottledAttempt":
         """Return the attempt after a heartbeat that lists it; its totals never decrease."""
@@ -275,7 +280,8 @@ class ThrottledAttempt:
             sync_s=max(self.sync_s, progress.sync_s),
         )
         passed_s = now_s - self.heard_s
-        if passed_s < INTERVAL_S_MIN:
+        is_news = (after.moved_bytes, after.waited_s) != (self.moved_bytes, self.waited_s)
+        if passed_s < (INTERVAL_S_MIN if is_news else QUIET_S):
             return after
         throttled = after.waited_s - self.waited_s > WAITED_SHARE * passed_s
         moved_bytes_s = (after.moved_bytes - self.moved_bytes) / passed_s
@@ -386,6 +392,8 @@ WANTED_MIN = 0.1
 CHANGE_MIN = 0.01
 """Relative change below which a grant stays unchanged."""
 SCOPES_MAX = 1000
+FOREGROUND_SILENCE_S = 10.0
+"""A gateway that has not reported for so long does not read or append any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,6 +402,8 @@ class MovedTotals:
 
     moved_bytes: int = 0
     waited_s: float = 0.0
+    foreground_bytes: int = 0
+    """Part of `moved_bytes` that reads and appends have moved."""
 
 
 class Grants:
@@ -408,6 +418,10 @@ class Grants:
         self._holders = ThrottledAttempts()
         self._targets: dict[str, float] = {}
         self._moved: BoundedMap[LimitScope, MovedTotals] = BoundedMap(SCOPES_MAX)
+        self.foreground_part = 0.0
+        """Part of a volume that reads and appends get while compaction wants the rest."""
+        self._foreground: dict[str, dict[str, float | None]] = {}
+        """Gateway → volume → its rate."""
 
     def begin(
         self,
@@ -460,10 +474,50 @@ class Grants:
         """
         seen = {progress.attempt: progress for progress in listed}
         for progress in seen.values():
-            self._note_progress(compactor, group, progress, now_s)
+            scopes = limit_scopes(group, progress.volume)
+            self._note_progress(compactor, scopes, progress, now_s)
         for attempt in self._holders.of_compactor(compactor):
             if attempt not in seen and not begins(attempt):
                 self.end(attempt)
+
+    def note_foreground(self, gateway: str, uses: Iterable[VolumeUse], now_s: float) -> None:
+        """Record what the reads and appends of a gateway have moved, and set their rates.
+
+        Args:
+            gateway: The sender.
+            uses: All volumes that it uses now.
+            now_s: The current time.
+        """
+        rates: dict[str, float | None] = {}
+        for use in uses:
+            attempt = _foreground_name(gateway, use.volume)
+            progress = AttemptProgress(
+                attempt=attempt,
+                state="foreground",
+                volume=use.volume,
+                granted_bytes_s=use.granted_bytes_s,
+                moved_bytes=use.moved_bytes,
+                waited_s=use.waited_s,
+            )
+            scopes = (LimitScope(LimitScopeKind.VOLUME, use.volume),)
+            self._note_progress(gateway, scopes, progress, now_s, foreground=True)
+            holder = self._holders.get(attempt)
+            assert holder is not None, attempt
+            grant = self._next(holder)
+            rate = holder.applied_bytes_s if grant is None else grant
+            self._holders.put(replace(holder, may_bytes_s=max(holder.applied_bytes_s, rate)))
+            rates[use.volume] = _wire_rate(rate)
+        kept = {_foreground_name(gateway, volume) for volume in rates}
+        for attempt in self._holders.of_compactor(gateway):
+            if attempt not in kept:
+                self.end(attempt)
+        self._foreground.pop(gateway, None)
+        if rates:  # A gateway takes another name when it reads again.
+            self._foreground[gateway] = rates
+
+    def foreground_rates(self, gateway: str) -> Mapping[str, float | None]:
+        """Return the rate of a gateway's reads and appends by volume; None: no limit."""
+        return self._foreground.get(gateway, {})
 
     def answer(self, listed: Iterable[AttemptProgress]) -> tuple[RateGrant, ...]:
         """Return the grants of the attempts whose rate shall change."""
@@ -496,6 +550,7 @@ class Grants:
     def divide(self, now_s: float) -> None:
         """Compute the target rate of each attempt; called regularly."""
         self.scopes.look(now_s)
+        self._lose_silent_gateways(now_s)
         limits = {
             scope: rate * (1 - HEADROOM)
             for scope in self._holders.scopes()
@@ -505,20 +560,57 @@ class Grants:
             self._targets = {}
             return
         even = {scope: rate / len(self._holders.of_scope(scope)) for scope, rate in limits.items()}
+        foreground = self._take_foreground(limits, even)
+        self._targets = self._take_attempts(limits, even)
+        for scope, taken in foreground.items():
+            readers = [holder for holder in self._holders.of_scope(scope) if holder.foreground]
+            whole = taken + max(0.0, limits[scope])
+            self._targets |= {holder.attempt: whole / len(readers) for holder in readers}
+
+    def _take_attempts(
+        self, limits: dict[LimitScope, float], even: Mapping[LimitScope, float]
+    ) -> dict[str, float]:
+        """Take the rates of attempts from the limits, and return them by attempt."""
         claims: dict[str, RateClaim[LimitScope]] = {}
         for holder in self._holders:
-            if under := tuple(scope for scope in holder.scopes if scope in limits):
+            under = tuple(scope for scope in holder.scopes if scope in limits)
+            if under and not holder.foreground:
                 least = WANTED_MIN * min(even[scope] for scope in under)
                 claims[holder.attempt] = RateClaim(under, max(holder.wanted_bytes_s, least))
-        parts = max_min_shares(limits, claims)
         # The unclaimed rest is granted, too, so that an attempt can speed up without a delay.
-        for name, part in parts.items():
-            for scope in claims[name].scopes:
-                limits[scope] -= part
-        rest = max_min_shares(
-            limits, {name: RateClaim(claim.scopes) for name, claim in claims.items()}
-        )
-        self._targets = {name: part + rest[name] for name, part in parts.items()}
+        unlimited = {name: RateClaim(claim.scopes) for name, claim in claims.items()}
+        rates = dict.fromkeys(claims, 0.0)
+        for wanted in (claims, unlimited):
+            for name, part in max_min_shares(limits, wanted).items():
+                rates[name] += part
+                for scope in claims[name].scopes:
+                    limits[scope] -= part
+        return rates
+
+    def _take_foreground(
+        self, limits: dict[LimitScope, float], even: Mapping[LimitScope, float]
+    ) -> dict[LimitScope, float]:
+        """Take the rates of reads and appends from the limits of volumes, and return them.
+
+        They get their part, or less if they want less, or more if compaction wants less.
+        """
+        rates: dict[LimitScope, float] = {}
+        for scope, limit in limits.items():
+            wanted = {True: 0.0, False: 0.0}
+            for holder in self._holders.of_scope(scope):
+                least = WANTED_MIN * even[scope]
+                wanted[holder.foreground] += max(holder.wanted_bytes_s, least)
+            if wanted[True]:
+                part = min(wanted[True], limit * self.foreground_part)
+                rates[scope] = min(limit, max(part, limit - wanted[False]))
+                limits[scope] = limit - rates[scope]
+        return rates
+
+    def _lose_silent_gateways(self, now_s: float) -> None:
+        for holder in list(self._holders):
+            if holder.foreground and now_s - holder.heard_s > FOREGROUND_SILENCE_S:
+                self.end(holder.attempt)
+                self._foreground.pop(holder.compactor, None)
 
     def holder(self, attempt: str) -> ThrottledAttempt | None:
         """Return the state of an attempt, or None."""
@@ -545,9 +637,10 @@ class Grants:
             is_default=self.scopes.is_default(scope),
             rate_bytes_s=self.scopes.rate(scope),
             granted_bytes_s=_wire_rate(self._holders.may_bytes_s(scope)),
-            attempts=len(holders),
-            throttled=sum(holder.throttled for holder in holders),
+            attempts=sum(not holder.foreground for holder in holders),
+            throttled=sum(holder.throttled for holder in holders if not holder.foreground),
             moved_bytes=moved.moved_bytes,
+            foreground_bytes=moved.foreground_bytes,
             waited_s=moved.waited_s,
         )
 
@@ -567,9 +660,11 @@ class Grants:
         limited = any(self.scopes.rate(scope) is not None for scope in holder.scopes)
         target = self._targets.get(holder.attempt) if limited else UNLIMITED
         applied = holder.applied_bytes_s
+        if target is None and holder.foreground:
+            return None  # The next division decides, within a tick.
         if target is None:  # The attempt or the limits are newer than the last division.
             target = applied if applied < UNLIMITED else self._first(holder.scopes, blind=False)
-        if target > applied:
+        if target > applied and not holder.foreground:  # Readers do not wait for room.
             room = self._room(holder.scopes, 1 - HEADROOM)
             target = min(target, applied + max(0.0, room))
         if target == applied or abs(target - applied) < CHANGE_MIN * min(target, applied):
@@ -583,7 +678,13 @@ class Grants:
         return min(rooms, default=UNLIMITED)
 
     def _note_progress(
-        self, compactor: str, group: str, progress: AttemptProgress, now_s: float
+        self,
+        compactor: str,
+        scopes: tuple[LimitScope, ...],
+        progress: AttemptProgress,
+        now_s: float,
+        *,
+        foreground: bool = False,
     ) -> None:
         before = self._holders.get(progress.attempt)
         if before is not None and before.compactor == compactor:
@@ -596,7 +697,7 @@ class Grants:
             before = ThrottledAttempt(
                 attempt=progress.attempt,
                 compactor=compactor,
-                scopes=limit_scopes(group, progress.volume),
+                scopes=scopes,
                 applied_bytes_s=UNLIMITED,
                 may_bytes_s=UNLIMITED,
                 heard_s=now_s,
@@ -604,17 +705,24 @@ class Grants:
                 waited_s=progress.waited_s,
                 synced_bytes=progress.synced_bytes,
                 sync_s=progress.sync_s,
+                foreground=foreground,
             )
         self._holders.put(before.after_heartbeat(progress, now_s))
 
     def _count(self, holder: ThrottledAttempt, moved_bytes: int, waited_s: float) -> None:
         for scope in holder.scopes:
             totals = self._moved.get(scope) or MovedTotals()
+            more_bytes = max(0, moved_bytes - holder.moved_bytes)
             more = MovedTotals(
-                totals.moved_bytes + max(0, moved_bytes - holder.moved_bytes),
+                totals.moved_bytes + more_bytes,
                 totals.waited_s + max(0.0, waited_s - holder.waited_s),
+                totals.foreground_bytes + (more_bytes if holder.foreground else 0),
             )
             self._moved.put(scope, more)
+
+
+def _foreground_name(gateway: str, volume: str) -> str:
+    return f"{gateway}:{volume}"
 
 
 def _wire_rate(bytes_s: float) -> float | None:

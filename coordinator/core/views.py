@@ -16,7 +16,7 @@ from common.spi.controller import ShareClass
 from common.units import format_bytes, format_count
 from common.wire import CoordinatorStatus, QueuedJob, RunningAttempt
 from coordinator.core.assignment import saturated_tables, why_barred
-from coordinator.core.attempts import Attempt, AttemptState, Compactor, done_shares
+from coordinator.core.attempts import Attempt, AttemptState, Compactor, work_done
 from coordinator.core.cluster_state import ClusterState, LastPlan
 from coordinator.core.control import ControlLoop, fractions
 from coordinator.core.plan_events import why_not_queued
@@ -105,7 +105,7 @@ def table_backlogs(cluster: ClusterState) -> tuple[api.Backlog, ...]:
         for job in queue.unordered():
             if job.request is not None:
                 requested[job.table_name] += job.input_bytes
-    wanted = cluster.backlogs.top(cluster.table_name, done_shares(cluster.attempts), BACKLOGS_MAX)
+    wanted = cluster.backlogs.top(cluster.table_name, work_done(cluster.attempts), BACKLOGS_MAX)
     lines = [replace(line, requested_bytes=requested.pop(line.table, 0)) for line in wanted]
     lines += [
         api.Backlog(table=name, strategy="", size_bytes=0, tablets=0, requested_bytes=size_bytes)

@@ -9,6 +9,8 @@
 
   With this rate, backlog' = arrivals - needed = -backlog / goal: the backlog decays exponentially
   with the goal as its time constant. The loop neither overshoots nor leaves a remainder.
+* `shares`, the default, follows `drain-time`, but sets shares only: slots and bytes per second stay
+  free, so nothing waits unless classes compete.
 * `debt` starts slots as the backlog grows; `static` has fixed shares.
 """
 
@@ -21,6 +23,7 @@ from math import ceil, isfinite
 from common.errors import ConfigError
 from common.spi.controller import (
     SHARES_FULL,
+    SHARES_MAX,
     ControlDecision,
     Controller,
     ControlReadings,
@@ -223,13 +226,18 @@ class DrainTimeController:
 
     def decide(self, readings: ControlReadings) -> ControlDecision:
         """Return the needed fraction of all slots; use the number of jobs until a rate is known."""
+        shares, reason = self.needed_shares(readings)
+        return with_system_shares(readings, shares, reason)
+
+    def needed_shares(self, readings: ControlReadings) -> tuple[float, str]:
+        """Return the shares that drain the backlog within the goal, and the reason."""
         goal = f"the goal is {format_duration(self._goal_s)}"
         backlog = f"the backlog is {_backlog_text(readings)}"
         slot_bytes_s = readings.slot_bytes_s
         if not readings.backlog_bytes > 0:
-            return with_system_shares(readings, self._shares_min, f"{backlog}, {goal}")
+            return self._shares_min, f"{backlog}, {goal}"
         if not isfinite(readings.backlog_bytes) or not readings.slots_max:
-            return with_system_shares(readings, SHARES_FULL, f"{backlog}: all slots, {goal}")
+            return SHARES_FULL, f"{backlog}: all slots, {goal}"
         if not slot_bytes_s:
             return self._by_jobs(readings, f"{backlog}, and no rate has been measured, {goal}")
         whole_bytes_s = slot_bytes_s * readings.slots_max
@@ -241,17 +249,15 @@ class DrainTimeController:
             f"{backlog}, {format_duration(drained_s)} of work for all slots;"
             f" {format_bytes(arriving)}/s arrive; {goal}: {shares:.0f} shares"
         )
-        return with_system_shares(readings, shares, reason)
+        return shares, reason
 
-    def _by_jobs(self, readings: ControlReadings, reason: str) -> ControlDecision:
+    def _by_jobs(self, readings: ControlReadings, reason: str) -> tuple[float, str]:
         """Return one slot per `JOBS_PER_SLOT` jobs; a busy slot soon provides a rate."""
         jobs = readings.queued_jobs + readings.busy_slots
         slots = ceil(jobs / JOBS_PER_SLOT)
         shares = max(self._shares_min, SHARES_FULL * min(1.0, slots / readings.slots_max))
         jobs_text = format_count(jobs, "job")
-        return with_system_shares(
-            readings, shares, f"{reason}: {JOBS_PER_SLOT} of {jobs_text} for each slot"
-        )
+        return shares, f"{reason}: {JOBS_PER_SLOT} of {jobs_text} for each slot"
 
 
 class DrainTimeControllers:
@@ -267,6 +273,57 @@ class DrainTimeControllers:
         """
         parsed = read_options(DrainTimeOptions, "controller drain-time", options)
         return DrainTimeController(parsed.goal_s, parsed.min_shares)
+
+
+# -------------------------------------------------------------------------------------- Shares only
+
+
+SHARES_FACTOR_MAX = 10.0
+"""Shares with a backlog that needs all slots, relative to those of the settings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharesOptions:
+    """Options of the controller `shares`."""
+
+    goal_s: float = option(600.0, at_least=1)
+    """Time within which to rewrite the current backlog."""
+
+
+class SharesController:
+    """Raises the shares of system jobs with the backlog, and holds nothing back.
+
+    Without a backlog the decision is that of the settings.
+    """
+
+    name = "shares"
+
+    def __init__(self, goal_s: float) -> None:
+        self._drain_time = DrainTimeController(goal_s, 0.0)
+
+    def decide(self, readings: ControlReadings) -> ControlDecision:
+        """Return the shares of the settings, up to ten times as many for system jobs."""
+        needed, reason = self._drain_time.needed_shares(readings)
+        base = readings.base_shares[ShareClass.SYSTEM]
+        factor = max(1.0, SHARES_FACTOR_MAX * min(1.0, needed / SHARES_FULL))
+        return ControlDecision(
+            shares={**readings.base_shares, ShareClass.SYSTEM: min(SHARES_MAX, base * factor)},
+            reasons=(f"{reason}; system jobs have {factor:.1f} times their configured shares",),
+        )
+
+
+class SharesControllers:
+    """Factory of `shares` controllers."""
+
+    option_names = option_names(SharesOptions)
+
+    def controller(self, options: Mapping[str, object]) -> Controller:
+        """Return a controller.
+
+        Raises:
+            ConfigError: An option is unknown or invalid.
+        """
+        return SharesController(read_options(SharesOptions, "controller shares", options).goal_s)
 
 
 def _backlog_text(readings: ControlReadings) -> str:

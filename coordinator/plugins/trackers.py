@@ -17,7 +17,7 @@ from math import ceil, e, floor, fsum, inf, log1p, log2
 from typing import Generic, TypeVar
 
 from common.model.file import DataFile
-from common.model.table import TableSettings
+from common.model.table import BACKLOG_MODES, TableSettings
 from common.spi.controller import BacklogTracker, PartialOutput, WorkUnderWay
 from common.spi.options import of_table, option, option_names, read_options, settings_of
 from coordinator.plugins.planners.leveled import LEVEL_MAX, level_of
@@ -46,8 +46,9 @@ from coordinator.plugins.planners.time_window import TimeWindowOptions, window_s
 # Sums are kept relative to a reference near T, because the difference of two large numbers loses
 # precision. They are recomputed after many changes.
 
-SEED, INTERESTING = "seed", "interesting"
-MODES = (SEED, INTERESTING)
+SEED, INTERESTING = BACKLOG_MODES
+LOG_BASE = 4.0
+"""Number of files that are merged into one of the next tier."""
 SUMMED_ANEW_AFTER = 1024
 """Number of changes after which sums are recomputed; the number of files if that is larger."""
 EXACT_UP_TO = 64
@@ -58,9 +59,7 @@ EXACT_UP_TO = 64
 class SizeTieredBacklogOptions(TierOptions):
     """Options of the tracker; the tier options are those of the planner."""
 
-    mode: str = option(INTERESTING, one_of=MODES)
-    log_base: float = option(4.0, above=1)
-    """Number of files that are merged into one of the next tier."""
+    log_base: float = option(LOG_BASE, above=1)
     file_tax_bytes: int = option(0, at_least=0)
     """Added to the size of each counted file in mode `interesting`, because tiny files are work
     too.
@@ -158,8 +157,8 @@ class TierSums:
 class SeedTracker:
     """Backlog by the `seed` formula."""
 
-    def __init__(self, options: SizeTieredBacklogOptions) -> None:
-        self._sums = TierSums(options.log_base)
+    def __init__(self, log_base: float = LOG_BASE) -> None:
+        self._sums = TierSums(log_base)
 
     def add(self, file: DataFile) -> None:
         """Add a file."""
@@ -248,7 +247,8 @@ class InterestingTracker:
 
 def tier_tracker(options: SizeTieredBacklogOptions) -> BacklogTracker:
     """Return a tracker for the mode in the options."""
-    return SeedTracker(options) if options.mode == SEED else InterestingTracker(options)
+    is_seed = options.backlog_mode == SEED
+    return SeedTracker(options.log_base) if is_seed else InterestingTracker(options)
 
 
 class TierTrackers(Generic[OptionsType]):
@@ -459,11 +459,10 @@ class LeveledTrackers(TierTrackers[LeveledBacklogOptions]):
 
 
 # -------------------------------------------------------------------------------------------- Ratio
-# The backlog of the ratio planner: the bytes that it reads until no job is left.
-#
-# There is no closed formula. The tracker runs the planner's rule on the file sizes until no set
-# qualifies, and assumes that an output is as large as the sum of its inputs. Bytes that running
-# jobs have read are subtracted.
+# The backlog of the ratio planner: the bytes that it reads until no job is left. The tracker runs
+# the planner's rule on the file sizes until no set qualifies, and assumes that outputs are as large
+# as the sums of their inputs. Bytes that running jobs have read are subtracted. In mode `seed` the
+# backlog is that of size-tiered compaction with merges of four.
 
 
 def bytes_until_rest(sizes: Iterable[tuple[int, str]], ratio: float, max_files: int) -> int:
@@ -529,7 +528,8 @@ class RatioTrackers:
         Raises:
             ConfigError: An option is unknown or invalid.
         """
-        return RatioTracker(rule_of(settings, options))
+        rule = rule_of(settings, options)
+        return SeedTracker() if rule.backlog_mode == SEED else RatioTracker(rule)
 
 
 # ------------------------------------------------------------------------------------------ Windows

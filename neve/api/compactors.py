@@ -164,3 +164,6 @@ class Limit:
     """Bytes read and written since the coordinator was started."""
     waited_s: float = 0.0
     """Total seconds that tasks have waited since the coordinator was started."""
+    foreground_bytes: int = 0
+    """Part of `moved_bytes` that reads and appends through gateways have moved; 0 unless
+    `control.foreground_shares` is set."""

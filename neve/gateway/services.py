@@ -14,6 +14,7 @@ from collections.abc import (
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ from common.runtime import Clock, IdSource
 from common.settings import Settings
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
+from common.wire import VolumeUse
 from neve.gateway.access.audit import Audit, AuditFile
 from neve.gateway.access.callers import open_table, sees_table
 from neve.gateway.access.quotas import Quotas, ScanSlots, Shares
@@ -211,6 +213,113 @@ class ReadWaits:
             )
 
 
+FOREGROUND_BEAT_S = 0.5
+"""Interval between reports of the bytes that reads and appends move."""
+FOREGROUND_IDLE_S = 5.0
+"""A volume without reads and appends for so long is not reported any more."""
+FOREGROUND_WAIT_MAX_S = 30.0
+"""Longest wait of one payment, since callers time out; later payments wait for the rest."""
+FOREGROUND_CHECK_S = 0.1
+"""Longest interval at which a wait checks for another rate."""
+FOREGROUND_BURST_S = 1.0
+"""Seconds of its rate that a volume may save up, so that time spent on reading counts."""
+
+
+@dataclass(slots=True)
+class _VolumeBudget:
+    """The bytes that a volume has granted to this gateway, and those that it has moved."""
+
+    at_s: float
+    used_s: float
+    bytes_s: float = inf
+    moved: float = 0.0
+    covered: float = 0.0
+    """Moved bytes that the rate has paid for."""
+    waited_s: float = 0.0
+
+    def pass_time(self, now_s: float) -> None:
+        """Let the rate pay for the time that has passed."""
+        passed_s, self.at_s = max(0.0, now_s - self.at_s), now_s
+        if self.bytes_s == inf:
+            self.covered = max(self.covered, self.moved)
+        else:
+            ahead = self.moved + self.bytes_s * FOREGROUND_BURST_S
+            self.covered = min(self.covered + self.bytes_s * passed_s, ahead)
+
+    def wait_s(self, goal: float) -> float:
+        """Return how long to wait before looking whether so many bytes are covered."""
+        lacks = goal - self.covered
+        return min(FOREGROUND_CHECK_S, lacks / self.bytes_s if self.bytes_s else inf)
+
+    def use(self, volume: str) -> VolumeUse:
+        """Return the use of the volume for a report."""
+        rate = None if self.bytes_s == inf else self.bytes_s
+        return VolumeUse(
+            volume=volume,
+            moved_bytes=int(min(self.moved, self.covered)),
+            waited_s=self.waited_s,
+            granted_bytes_s=rate,
+        )
+
+
+class ForegroundBytes:
+    """Paces reads and appends, the class `foreground`, on volumes with a limit.
+
+    Each piece is paid for after it was moved: the caller then waits until the rate of its volume
+    has covered all bytes before. The coordinator divides a volume's limit between this class and
+    compaction by shares, and sends the rate as the answer to a report. While the coordinator does
+    not answer, the last rate stays. Without `control.foreground_shares` nothing is counted.
+    """
+
+    def __init__(self) -> None:
+        """Start without volumes."""
+        self._volumes: dict[str, _VolumeBudget] = {}
+        self._reports = False
+
+    async def pay(self, services: "Services", volume: str, size_bytes: int) -> None:
+        """Count bytes that were moved on a volume, and wait until its rate has covered them."""
+        if not size_bytes or not services.settings.control.foreground_shares:
+            return
+        now_s = services.clock.now_s()
+        budget = self._volumes.setdefault(volume, _VolumeBudget(at_s=now_s, used_s=now_s))
+        budget.pass_time(now_s)
+        budget.moved += size_bytes
+        budget.used_s, goal, end_s = now_s, budget.moved, now_s + FOREGROUND_WAIT_MAX_S
+        if not self._reports:
+            self._reports = True
+            services.later(self._report(services))
+        budget.pass_time(now_s)
+        while budget.covered < goal and now_s < end_s:
+            await asyncio.sleep(budget.wait_s(goal))
+            last_s, now_s = now_s, services.clock.now_s()
+            budget.pass_time(now_s)
+            budget.waited_s += now_s - last_s
+            budget.used_s = now_s
+
+    async def _report(self, services: "Services") -> None:
+        """Report all volumes in use regularly, and apply the rates of the answers."""
+        name = services.ids.next("gateway")
+        try:
+            while self._volumes:
+                uses = tuple(budget.use(volume) for volume, budget in self._volumes.items())
+                with suppress(UnavailableError):
+                    self._apply(await services.coordinator.foreground(name, uses))
+                await asyncio.sleep(FOREGROUND_BEAT_S)
+                oldest_s = services.clock.now_s() - FOREGROUND_IDLE_S
+                for volume, budget in list(self._volumes.items()):
+                    if budget.used_s < oldest_s:
+                        del self._volumes[volume]
+            with suppress(UnavailableError):
+                await services.coordinator.foreground(name, ())
+        finally:
+            self._reports = False
+
+    def _apply(self, rates: Mapping[str, float | None]) -> None:
+        for volume, rate in rates.items():
+            if (budget := self._volumes.get(volume)) is not None:
+                budget.bytes_s = inf if rate is None else rate
+
+
 PlanTablet = Callable[[Tablet, Table, float], TabletPlan]
 """Plans a tablet of a table at a time with the planners of the settings; pure."""
 
@@ -253,6 +362,7 @@ class Services:
     scans: ScanSlots = field(init=False)
     reads: ReadCounts = field(default_factory=ReadCounts)
     waits: ReadWaits = field(default_factory=ReadWaits)
+    foreground: ForegroundBytes = field(default_factory=ForegroundBytes)
     audit: Audit = field(init=False)
     quotas: Quotas = field(init=False)
     pending: set[asyncio.Task[object]] = field(default_factory=set)

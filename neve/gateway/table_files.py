@@ -135,6 +135,8 @@ class TabletReader:
         self._columns = list(columns)
         self._deleted = deleted
         self._location = open_location(table.location)
+        self.read_bytes = 0
+        """Stored bytes of row groups read so far; footers and samples of texts are left out."""
 
     def read(self, tablet: Tablet, start: bytes | None, end: bytes | None) -> Iterator[pa.Table]:
         """Yield the visible rows of a tablet with keys in `(start, end]`, by key."""
@@ -160,7 +162,15 @@ class TabletReader:
         for low, high in self._ranges(rest, start, end, weights):
             overlapping = [file for file in rest if _overlaps(file, low, high)]
             rows = [
-                read_rows(self._location, file.path, self._rules, low, high, columns=names)
+                read_rows(
+                    self._location,
+                    file.path,
+                    self._rules,
+                    low,
+                    high,
+                    columns=names,
+                    on_read=self._count,
+                )
                 for file in overlapping
             ]
             count = None if self._deleted else count_visible(rows, self._rules, self._now_s)
@@ -176,7 +186,7 @@ class TabletReader:
             return
         self._looks.take(self._location, [file])
         names = list(self._rules.merge_columns)
-        for rows in stream_rows(self._location, file.path, self._rules, names):
+        for rows in stream_rows(self._location, file.path, self._rules, names, on_read=self._count):
             yield visible_rows(rows, self._rules, self._now_s).num_rows
 
     def _certain_files(
@@ -196,6 +206,9 @@ class TabletReader:
             and _lies_in(file, start, end)
             and not self._may_expire(file)
         ]
+
+    def _count(self, size_bytes: int) -> None:
+        self.read_bytes += size_bytes
 
     def _may_expire(self, file: DataFile) -> bool:
         return may_expire([file], self._rules, arrow_schema(self._rules.schema), self._now_s)
@@ -217,7 +230,8 @@ class TabletReader:
         for low, high in self._ranges(files, start, end, weights):
             overlapping = [file for file in files if _overlaps(file, low, high)]
             rows = [
-                read_rows(self._location, file.path, self._rules, low, high) for file in overlapping
+                read_rows(self._location, file.path, self._rules, low, high, on_read=self._count)
+                for file in overlapping
             ]
             if rows:
                 yield scan_tables(
@@ -228,7 +242,7 @@ class TabletReader:
         self, file: DataFile, start: bytes | None, end: bytes | None
     ) -> Iterator[pa.Table]:
         """Yield a file's visible rows in file order; no row of the file hides another."""
-        for rows in stream_rows(self._location, file.path, self._rules):
+        for rows in stream_rows(self._location, file.path, self._rules, on_read=self._count):
             inside = in_range(rows, self._rules, start, end)
             yield visible_rows(inside, self._rules, self._now_s)
 
@@ -262,7 +276,7 @@ class TabletReader:
         """Yield the key of every `step`-th row, reading the key columns only."""
         rows_read = 0
         names = list(self._rules.key)
-        for rows in stream_rows(self._location, file.path, self._rules, names):
+        for rows in stream_rows(self._location, file.path, self._rules, names, on_read=self._count):
             numbers = range(-rows_read % step, rows.num_rows, step)
             rows_read += rows.num_rows
             chosen = rows.take(pa.array(numbers, pa.int64()))
@@ -290,6 +304,11 @@ def _lies_in(file: DataFile, start: bytes | None, end: bytes | None) -> bool:
 
 class RowReader(Protocol):
     """Reads tablets of one table as of one time, for a fixed set of columns."""
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes read from storage so far."""
+        ...
 
     def read(self, tablet: Tablet, start: bytes | None, end: bytes | None) -> Iterator[pa.Table]:
         """Yield the visible rows of a tablet with keys in `(start, end]`, by key.

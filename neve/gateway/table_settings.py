@@ -9,7 +9,14 @@ from typing import Any
 
 from common.errors import ConfigError, RequestError
 from common.model.group import Service
-from common.model.table import DNS_LABEL, FIXED_SETTINGS, TRIGGERS, Table, TableSettings
+from common.model.table import (
+    BACKLOG_MODES,
+    DNS_LABEL,
+    FIXED_SETTINGS,
+    TRIGGERS,
+    Table,
+    TableSettings,
+)
 from common.parquet.file_inspection import (
     CODECS,
     LEVELS,
@@ -49,6 +56,7 @@ _BOUNDS: dict[str, dict[str, Any]] = {
     "analysis_columns": {"most": 32},
     "readers": {"choices": tuple(READERS)},
     "trigger_interval_s": {"least": 1},
+    "backlog_mode": {"choices": BACKLOG_MODES},
 }
 """Bounds of a setting besides its kind."""
 

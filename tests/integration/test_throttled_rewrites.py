@@ -76,10 +76,10 @@ def stored(table: Table, path: str) -> int:
     )
 
 
-def run(assignment: Assignment) -> tuple[RewriteResult, RewriteProgress]:
-    told: list[RewriteProgress] = []
-    result = rewrite(local_session(), assignment, told.append, lambda: False)
-    return result, told[-1]
+def run(assignment: Assignment) -> tuple[RewriteResult, list[RewriteProgress]]:
+    reports: list[RewriteProgress] = []
+    result = rewrite(local_session(), assignment, reports.append, lambda: False)
+    return result, reports
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -88,7 +88,7 @@ def test_inputs_and_outputs_are_counted(
 ) -> None:
     take(way, monkeypatch)
     assignment = job(tmp_path, way)
-    result, told = run(assignment)
+    result, (*_, told) = run(assignment)
 
     assert result.kernel == WAYS[way]
     read = sum(stored(assignment.table, file.path) for file in assignment.inputs)
@@ -98,16 +98,16 @@ def test_inputs_and_outputs_are_counted(
         assert read + written <= told.moved_bytes <= 2 * read + written
     else:
         assert told.moved_bytes == read + written
+    assert written <= told.written_bytes <= sum(file.size_bytes for file in result.outputs)
     assert told.waited_s == 0.0
 
 
 def test_copied_bytes_count_as_read_and_written(tmp_path: Path) -> None:
     assignment = stitchable(tmp_path)
-    result, told = run(assignment)
+    result, (*_, told) = run(assignment)
     assert result.kernel == "stitch"
-    assert told.moved_bytes == 2 * sum(
-        stored(assignment.table, file.path) for file in result.outputs
-    )
+    written = sum(stored(assignment.table, file.path) for file in result.outputs)
+    assert (told.moved_bytes, told.written_bytes) == (2 * written, written)
 
 
 @pytest.mark.parametrize("way", [*WAYS, "stitch"])
@@ -119,11 +119,16 @@ def test_no_attempt_is_faster_than_its_grant(
     rate = sum(file.size_bytes for file in assignment.inputs) / 2
     clock = SystemClock()
     begun_s = clock.now_s()
-    _, told = run(replace(assignment, grant_bytes_s=rate))
+    _, reports = run(replace(assignment, grant_bytes_s=rate))
 
+    told, size_bytes = reports[-1], sum(file.size_bytes for file in assignment.inputs)
     # Nothing is saved up at the beginning, and nothing owed at the end.
     assert clock.now_s() - begun_s >= told.moved_bytes / rate >= 1.0
     assert told.waited_s > 0
+    # What is read shows while it is read, not when rows are merged.
+    steps = {report.bytes_done for report in reports if report.state == "rewriting"}
+    assert len(steps - {0, size_bytes}) >= 2, sorted(steps)
+    assert told.bytes_done == size_bytes
 
 
 @pytest.mark.parametrize("way", [*WAYS, "stitch"])

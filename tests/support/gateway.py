@@ -28,6 +28,7 @@ from common.wire import (
     StoryEntry,
     StoryKind,
     TabletStory,
+    VolumeUse,
 )
 from coordinator.actor import CoordinatorActor
 from neve import api
@@ -73,6 +74,10 @@ class FakeCoordinator:
     warnings: tuple[str, ...] = ()
     store_warnings: tuple[str, ...] = ()
     quarantines: tuple[api.Quarantine, ...] = ()
+    uses: list[tuple[VolumeUse, ...]] = field(default_factory=list)
+    """Reports of the bytes that reads and appends have moved."""
+    rate: float | None = None
+    """What they may move per second on each volume."""
 
     async def status(self) -> CoordinatorStatus:
         self._answers()
@@ -225,6 +230,13 @@ class FakeCoordinator:
     async def note_latencies(self, latencies: Mapping[str, tuple[float, int]]) -> None:
         told = (f"{table}={wait_s:g}x{reads}" for table, (wait_s, reads) in latencies.items())
         self._hear("note_latencies", *told)
+
+    async def foreground(
+        self, gateway: str, uses: tuple[VolumeUse, ...]
+    ) -> Mapping[str, float | None]:
+        self._answers()
+        self.uses.append(uses)
+        return {use.volume: self.rate for use in uses}
 
     async def control(self) -> api.Control:
         self._answers()
@@ -440,6 +452,7 @@ def _settings(
     coordinator_s: Mapping[str, float],
     gateway: Mapping[str, object],
     access: Mapping[str, object],
+    control: Mapping[str, object],
 ) -> Settings:
     """Return settings with tables anywhere, unless they say otherwise."""
     given = {"token": TOKEN, "port": 0, "locations": ("/", "s3://"), **gateway}
@@ -447,7 +460,10 @@ def _settings(
     times = replace(Settings().coordinator, **coordinator_s)
     sources = {"gateway.token": "environment variable NEVE_GATEWAY_TOKEN"}
     callers = replace(Settings().access, **access)  # type: ignore[arg-type]  # by name
-    return Settings(gateway=section, coordinator=times, access=callers, sources=sources)
+    shares = replace(Settings().control, **control)  # type: ignore[arg-type]  # by name
+    return Settings(
+        gateway=section, coordinator=times, access=callers, control=shares, sources=sources
+    )
 
 
 @contextmanager
@@ -458,6 +474,7 @@ def serving(
     storage: Storage | None = None,
     access: Mapping[str, object] = {},
     plan: Callable[[Tablet, Table, float], TabletPlan] | None = None,
+    control: Mapping[str, object] = {},
     **gateway: object,
 ) -> Iterator[Gateway]:
     """Serve the application until the block ends.
@@ -469,6 +486,7 @@ def serving(
         storage: That of this machine if left out.
         access: Settings of the section of that name.
         plan: Plans a tablet; `plan_all` if left out.
+        control: Settings of the section of that name.
         gateway: Settings of the section of that name.
     """
     store = store or MemoryStore(SystemClock())
@@ -477,7 +495,7 @@ def serving(
     services = _services(
         store,
         coordinator,
-        _settings(coordinator_s, gateway, access),
+        _settings(coordinator_s, gateway, access, control),
         lambda event, **fields: log.append((event, fields)),
         watch_s,
         storage or Storage(),

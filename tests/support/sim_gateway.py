@@ -120,6 +120,8 @@ class SimFiles:
 class SimRowReader:
     """Reads the files of tablets one after the other, each when it is asked for."""
 
+    read_bytes = 0
+
     def __init__(self, rows_of: Callable[[str], Rows], key_of: Mapping[int, int]) -> None:
         self._rows_of = rows_of
         self._key_of = key_of

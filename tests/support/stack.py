@@ -20,6 +20,7 @@ from typing import TypeVar
 
 import psutil
 
+from common.control_settings import ControlSettings
 from common.settings import (
     CompactorSettings,
     CoordinatorSettings,
@@ -46,7 +47,10 @@ COMPACTORS = ("default-1", "default-2")
 SILENCE_MAX_S = 6.0
 GRACE_S = 1.0
 QUARANTINE_FAILURES = 3
+FOREGROUND = 300.0
+"""Shares of reads and appends on volumes with a limit."""
 SETTINGS = Settings(
+    control=ControlSettings(foreground_shares=FOREGROUND),
     coordinator=CoordinatorSettings(
         tick_s=0.2,
         full_scan_interval_s=5.0,

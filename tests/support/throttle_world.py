@@ -7,7 +7,7 @@ its own moment, and may be lost on the way back. What is truly applied is known 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from common.model.group import LimitScope
 from common.model.job import Job, Kind, TabletPlan
@@ -15,13 +15,14 @@ from common.model.outcome import AttemptEnd
 from common.model.table import Table, TableSettings
 from common.model.tablet import Record, TabletId
 from common.settings import CoordinatorSettings
-from common.wire import AttemptProgress, AttemptReport, Heartbeat, TakeRequest
+from common.wire import AttemptProgress, AttemptReport, Heartbeat, TakeRequest, VolumeUse
 from coordinator.core import actions as do
 from coordinator.core import events as on
+from coordinator.core.control import ControlLoop, ControlRules
 from coordinator.core.state import CoordinatorState
 from tests.support.reservations import assignment_of, reservation_of
 
-STEP_S, BEAT_S, TICK_S = 0.1, 2.0, 0.5
+STEP_S, BEAT_S, TICK_S, FOREGROUND_BEAT_S = 0.1, 2.0, 0.5, 0.5
 UNLIMITED = float("inf")
 
 
@@ -39,6 +40,9 @@ class Running:
     waited_s: float = 0.0
     synced: float = 0.0
     sync_s: float = 0.0
+    told: AttemptProgress | None = None
+    """What its driver has reported last."""
+    told_s: float = -1e9
 
     def move(self, passed_s: float) -> float:
         size = min(self.able * passed_s, self.applied * passed_s, self.left)
@@ -75,14 +79,50 @@ class Compactor:
     cut_off: bool = False
 
 
+@dataclass
+class Gateway:
+    """A gateway whose callers read as fast as they may."""
+
+    name: str
+    volume: str
+    able: float
+    applied: float = UNLIMITED
+    moved: float = 0.0
+    waited_s: float = 0.0
+    next_beat_s: float = 0.0
+    alive: bool = True
+
+    def move(self, passed_s: float) -> float:
+        size = min(self.able, self.applied) * passed_s
+        if self.applied < self.able:
+            self.waited_s += passed_s * (1 - self.applied / self.able)
+        self.moved += size
+        return size
+
+    def use(self) -> VolumeUse:
+        return VolumeUse(
+            volume=self.volume,
+            moved_bytes=int(self.moved),
+            waited_s=self.waited_s,
+            granted_bytes_s=None if self.applied == UNLIMITED else self.applied,
+        )
+
+
 class World:
     """A coordinator's core, its compactors and endless work."""
 
-    def __init__(self, seed: int = 0, settings: CoordinatorSettings | None = None) -> None:
+    def __init__(
+        self,
+        seed: int = 0,
+        settings: CoordinatorSettings | None = None,
+        rules: ControlRules | None = None,
+    ) -> None:
         self.chance = random.Random(seed)
         self.now_s = 0.0
         self.settings = settings or CoordinatorSettings()
-        self.state = CoordinatorState(self.settings, "me")
+        self.rules = rules or ControlRules()
+        self.state = self._coordinator("me")
+        self.gateways: list[Gateway] = []
         self.compactors: dict[str, Compactor] = {}
         self.limits: dict[LimitScope, int] = {}
         self.lowered_s = -1e9
@@ -90,6 +130,9 @@ class World:
         self.moved: dict[LimitScope, float] = {}
         self.lost_replies = 0.0
         self.latency_s = 0.0
+        self.beat_s = BEAT_S
+        self.news_s = 0.0
+        """How often a driver reports its progress to its compactor."""
         """How long every volume takes to make a MiB durable."""
         self.able = 1e9
         self.job_bytes = 1e15
@@ -98,6 +141,9 @@ class World:
         self._next_tick_s = 0.0
         self.tell(on.Ticked())
         self.now_s = 10.0  # Whoever holds something would have said so by now.
+
+    def _coordinator(self, name: str) -> CoordinatorState:
+        return CoordinatorState(self.settings, name, control=ControlLoop(None, self.rules))
 
     def tell(self, event: on.Event) -> list[do.Action]:
         actions = self.state.handle(event, self.now_s)
@@ -171,6 +217,8 @@ class World:
             self.now_s += STEP_S
             for compactor in self.compactors.values():
                 self._step(compactor)
+            for gateway in self.gateways:
+                self._serve(gateway)
             if self.now_s >= self._next_tick_s:
                 self._next_tick_s = self.now_s + TICK_S
                 self.settle(self.tell(on.Ticked()))
@@ -186,8 +234,23 @@ class World:
             if running.left <= 0 and not compactor.cut_off:
                 self.finish(compactor, running)
         if compactor.alive and not compactor.cut_off and self.now_s >= compactor.next_beat_s:
-            compactor.next_beat_s = self.now_s + BEAT_S
+            compactor.next_beat_s = self.now_s + self.beat_s
             self.beat(compactor)
+
+    def _serve(self, gateway: Gateway) -> None:
+        if not gateway.alive:
+            return
+        scope = LimitScope.parse(f"volume:{gateway.volume}")
+        self.moved[scope] = self.moved.get(scope, 0.0) + gateway.move(STEP_S)
+        if self.now_s >= gateway.next_beat_s:
+            gateway.next_beat_s = self.now_s + FOREGROUND_BEAT_S
+            self.tell_foreground(gateway, (gateway.use(),))
+            rate = self.state.foreground_rates(gateway.name).get(gateway.volume)
+            gateway.applied = UNLIMITED if rate is None else rate
+
+    def tell_foreground(self, gateway: Gateway, uses: tuple[VolumeUse, ...]) -> None:
+        """Let a gateway report."""
+        self.tell(on.ForegroundReported(gateway=gateway.name, uses=uses))
 
     def finish(self, compactor: Compactor, running: Running) -> None:
         del compactor.held[running.attempt]
@@ -212,7 +275,7 @@ class World:
                 group=compactor.group,
                 node="n1",
                 slots=compactor.slots,
-                attempts=tuple(each.progress() for each in compactor.held.values()),
+                attempts=tuple(self._news(each) for each in compactor.held.values()),
                 draining=False,
             )
         )
@@ -226,6 +289,12 @@ class World:
             compactor.held[grant.attempt].applied = applied
         for attempt in answer.cancel:
             compactor.held.pop(attempt, None)
+
+    def _news(self, running: Running) -> AttemptProgress:
+        now = running.progress()
+        if running.told is None or self.now_s - running.told_s >= self.news_s:
+            running.told, running.told_s = now, self.now_s
+        return replace(running.told, granted_bytes_s=now.granted_bytes_s)
 
     def settle(self, actions: list[do.Action]) -> None:
         """Let the store release what the core wants released."""
@@ -246,7 +315,7 @@ class World:
 
     def begin_anew(self) -> None:
         """Let another coordinator take over that has read the limits, and no tablet yet."""
-        self.state = CoordinatorState(self.settings, "another")
+        self.state = self._coordinator("another")
         self.lowered_s = self.now_s  # By a little it may exceed them until it knows.
         self.tell(on.LimitsSeen(limits=dict(self.limits)))
 

@@ -411,6 +411,10 @@ def join_outputs(
     written = [plan.output.paths[part] for part in by_part]
     files, facts, location = [], [], table_location(plan.location)
     allowance = allowance_of(plan.folder)
+
+    def pay(size_bytes: int) -> None:
+        allowance.pay(written_bytes=size_bytes)
+
     for part, sections in by_part.items():
         path = plan.output.paths[part]
         outputs = written if path == written[-1] else None
@@ -418,7 +422,7 @@ def join_outputs(
         pieces = [piece for section, _ in sections for piece in section.pieces]
         footing = StitchedFooter(metadata=metadata, schema=plan.rules.schema)
         # Copied row groups were paid for when they were checked; parts are local.
-        made = stitch(location, pieces, path, footing=footing, on_copied=allowance.pay)
+        made = stitch(location, pieces, path, footing=footing, on_copied=pay)
         allowance.synced(made.synced_bytes, made.sync_s)
         joined = join_facts([_facts(result) for _, result in sections], f"output {path}")
         if made.rows != joined.rows:

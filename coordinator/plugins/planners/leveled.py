@@ -34,6 +34,7 @@ from common.errors import ConfigError
 from common.model.file import DataFile, total_bytes
 from common.model.job import JobAction, Kind, Plan
 from common.model.table import TableSettings
+from common.spi.controller import LEVEL_TAG
 from common.spi.options import of_table, option, option_names, read_options, settings_of
 from common.spi.planner import PlanParameters
 from common.units import format_bytes, format_count, whole_number
@@ -50,7 +51,6 @@ from coordinator.plugins.planners.size_tiered import (
 )
 
 _NAME = "planner leveled"
-LEVEL_TAG = "level"
 CUT_TAG = (LEVEL_TAG, "0")
 """Tag of a level 0 file that was cut or merged so that it fits into one job with level 1."""
 LEVEL_MAX = 8

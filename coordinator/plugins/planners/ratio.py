@@ -20,7 +20,7 @@ from functools import lru_cache
 from itertools import accumulate
 
 from common.model.job import Kind, Plan, PlannedJob, job_priority
-from common.model.table import TableSettings
+from common.model.table import BACKLOG_MODES, TableSettings
 from common.spi.options import of_table, option_names, read_options, settings_of
 from common.spi.planner import PlanParameters
 from common.units import format_bytes, format_count
@@ -37,6 +37,8 @@ class RatioRule:
     max_files: int = of_table("max_files", at_least=2)  # One file is no merge.
     lowest_ratio: float = of_table("lowest_ratio", at_least=1)
     file_limit: int = of_table("file_limit", at_least=0)
+    backlog_mode: str = of_table("backlog_mode", one_of=BACKLOG_MODES)
+    """Read by the tracker."""
 
 
 def rule_of(settings: TableSettings, options: Mapping[str, object]) -> RatioRule:
@@ -48,16 +50,25 @@ def rule_of(settings: TableSettings, options: Mapping[str, object]) -> RatioRule
     if options:
         return read_options(RatioRule, "planner ratio", options, settings)
     # Cached, because a scan calls this for every tablet.
-    return _rule(settings.ratio, settings.max_files, settings.lowest_ratio, settings.file_limit)
+    return _rule(
+        settings.ratio,
+        settings.max_files,
+        settings.lowest_ratio,
+        settings.file_limit,
+        settings.backlog_mode,
+    )
 
 
 @lru_cache(maxsize=1024)
-def _rule(ratio: float, max_files: int, lowest_ratio: float, file_limit: int) -> RatioRule:
+def _rule(
+    ratio: float, max_files: int, lowest_ratio: float, file_limit: int, backlog_mode: str
+) -> RatioRule:
     given = {
         "ratio": ratio,
         "max_files": max_files,
         "lowest_ratio": lowest_ratio,
         "file_limit": file_limit,
+        "backlog_mode": backlog_mode,
     }
     return read_options(RatioRule, "planner ratio", given)
 

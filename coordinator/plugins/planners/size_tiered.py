@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from common.errors import ConfigError
 from common.model.file import DataFile
 from common.model.job import JobAction, Kind, Plan, PlannedJob, job_priority
-from common.model.table import TableSettings
+from common.model.table import BACKLOG_MODES, TableSettings
 from common.rows.rules import may_hold_older_between
 from common.spi.options import of_table, option, option_names, read_options, settings_of
 from common.spi.planner import PlanParameters
@@ -56,6 +56,8 @@ class TierOptions:
     max_files: int = of_table("max_files", at_least=2)
     file_limit: int = of_table("file_limit", at_least=0)
     tombstone_retention_s: float = of_table("tombstone_retention_s", at_least=0)
+    backlog_mode: str = of_table("backlog_mode", one_of=BACKLOG_MODES)
+    """Read by the tracker."""
 
     @property
     def width(self) -> int:

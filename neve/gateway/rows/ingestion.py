@@ -252,6 +252,7 @@ async def _append_rows(services: Services, table: Table, rows: pa.Table, call: s
             path = part.path(name)
             write = services.files.write
             facts = await services.rows.run(table.location, write, table, path, part.rows)
+            await services.foreground.pay(services, table.settings.volume, facts.size_bytes)
             file = replace(facts.data_file(added_at_s=now_s), schema_id=table.schema_id)
             routed.put(part.end, file, part.partition)
         routed.content = await digesting

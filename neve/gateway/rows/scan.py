@@ -137,7 +137,10 @@ async def open_scan(
     async with pin_listed_files(services, table) as pin:
         tablets = await _tablets(services, table, options)
         reader = await _reader(services, table, options)
-        yield _while_pinned(_parts_of_tablets(services, table, reader.read, tablets, options), pin)
+        parts = _parts_of_tablets(
+            services, table, tablets, options, reader=reader, read=reader.read
+        )
+        yield _while_pinned(parts, pin)
 
 
 async def count_rows(services: Services, table: Table, options: ScanOptions) -> int:
@@ -152,7 +155,8 @@ async def count_rows(services: Services, table: Table, options: ScanOptions) -> 
         tablets = await _tablets(services, table, options)
         reader = await _reader(services, table, options)
         parts = _while_pinned(
-            _parts_of_tablets(services, table, reader.counts, tablets, options), pin
+            _parts_of_tablets(services, table, tablets, options, reader=reader, read=reader.counts),
+            pin,
         )
         return sum([part async for part in parts])
 
@@ -273,14 +277,20 @@ async def _stream_chunks(
 async def _parts_of_tablets(
     services: Services,
     table: Table,
-    read: "_ReadTablet[_Part]",
     tablets: Sequence[Tablet],
     options: ScanOptions,
+    *,
+    reader: RowReader,
+    read: "_ReadTablet[_Part]",
 ) -> AsyncIterator[_Part]:
-    """Yield the parts of one tablet after the other, each read in a thread."""
+    """Yield the parts of one tablet after the other, each read in a thread and paid for."""
+    paid_bytes = 0
     for tablet in tablets:
         parts = await services.rows.run(table.location, read, tablet, options.start, options.end)
         while (part := await services.rows.run(table.location, next, parts, None)) is not None:
+            unpaid_bytes = reader.read_bytes - paid_bytes
+            await services.foreground.pay(services, table.settings.volume, unpaid_bytes)
+            paid_bytes += unpaid_bytes
             yield part
             del part
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from math import log
+from threading import Event
 
 import pytest
 
 from neve.api import Job
-from tests.support.ledger import LedgerTable, bag_rows
-from tests.support.stack import COMPACTORS, Service
+from neve.client import Client
+from tests.support.ledger import LedgerTable, bag_rows, keyed_rows
+from tests.support.stack import COMPACTORS, FOREGROUND, Service
 
 pytestmark = [pytest.mark.slow]
 
-VOLUME, RATE = "narrow", 1024 * 1024
+VOLUME, SHARED, RATE = "narrow", "shared", 1024 * 1024
 ROWS = 20_000
 
 
@@ -21,10 +25,11 @@ ROWS = 20_000
 def without_limits_afterwards(service: Service) -> Iterator[None]:
     yield
     service.client.limit_volume(VOLUME, None)
+    service.client.limit_volume(SHARED, None)
     service.client.limit_group("default", None)
 
 
-def table_of(service: Service, seed: int) -> LedgerTable:
+def table_of(service: Service, seed: int, volume: str = VOLUME) -> LedgerTable:
     """Return a paused table on the volume, with files for one job of some seconds."""
     table = LedgerTable(
         service.client,
@@ -32,7 +37,7 @@ def table_of(service: Service, seed: int) -> LedgerTable:
         keyed=False,
         stem=f"throttled-{seed}",
         paused=True,
-        settings={"volume": VOLUME},
+        settings={"volume": volume},
     )
     table.add(*(bag_rows(ROWS, seed=10 * seed + number) for number in range(4)))
     return table
@@ -63,6 +68,7 @@ def test_jobs_of_two_compactors_keep_to_the_limit_of_their_volume(service: Servi
     assert moved <= 1.02 * RATE * took_s
     (volume,) = [limit for limit in client.limits() if limit.name == VOLUME]
     assert 0.9 * moved <= volume.moved_bytes <= moved
+    client.limit_volume(VOLUME, 0)
     for table in tables:
         table.check_rows()
 
@@ -98,4 +104,95 @@ def test_a_throttled_job_can_be_cancelled_and_a_limit_outlives_the_coordinator(
         )
     client.limit_volume(VOLUME, 0)
     service.wait_until_at_rest(table)
+    table.check_rows()
+
+
+class Readers:
+    """Two callers that scan a table again and again."""
+
+    def __init__(self, service: Service, table: str) -> None:
+        self._service, self._table, self._over = service, table, Event()
+        self._pool = ThreadPoolExecutor(2)
+        self._work = [self._pool.submit(self._read) for _ in range(2)]
+        self.shares: list[float] = []
+
+    def _read(self) -> None:
+        stack = self._service.stack
+        with Client(stack.gateway_url, token=stack.token) as client:
+            while not self._over.is_set():
+                client.scan(self._table)
+
+    def moved(self, least_bytes: int) -> tuple[int, int] | None:
+        """Return the bytes of readers and of compactions, once readers have moved so many."""
+        client = self._service.client
+        self.shares += [each.shares for each in client.control().classes if each.name == "system"]
+        (volume,) = [limit for limit in client.limits() if limit.name == SHARED]
+        foreground = volume.foreground_bytes
+        if foreground < least_bytes:
+            return None
+        return foreground, volume.moved_bytes - foreground
+
+    def end(self) -> None:
+        self._over.set()
+        self._service.client.limit_volume(SHARED, 0)
+        self._pool.shutdown()
+        for each in self._work:
+            each.result()
+
+
+def test_reads_and_compactions_of_a_volume_get_bytes_by_their_shares(service: Service) -> None:
+    tables = [table_of(service, 20 + seed, SHARED) for seed in range(2)]
+    quiet = table_of(service, 29, SHARED)
+    service.client.limit_volume(SHARED, RATE)
+    for table in tables:
+        service.client.resume(table.name)
+    service.wait("throttled jobs of both", lambda: len(throttled(service)) == 2)
+    readers = Readers(service, quiet.name)
+    try:
+        begun = service.wait("readers at their rate", lambda: readers.moved(4 * RATE))
+        readers.shares.clear()
+        ended = service.wait("bytes", lambda: readers.moved(begun[0] + 10 * RATE))
+        assert len(throttled(service)) == 2, "both were saturated until the end"
+    finally:
+        readers.end()
+    foreground, compaction = (after - before for after, before in zip(ended, begun, strict=True))
+    part = foreground / (foreground + compaction)
+    shares = max(readers.shares), min(readers.shares)  # The controller may raise them.
+    least, most = (FOREGROUND / (FOREGROUND + wanted) for wanted in shares)
+    assert 0.95 * least <= part <= 1.05 * most, (part, least, most)
+    for table in tables:
+        service.wait_until_at_rest(table)
+        table.check_rows()
+
+
+def test_the_backlog_follows_the_formula_and_the_bytes_that_a_job_has_read(
+    service: Service,
+) -> None:
+    client = service.client
+    table = LedgerTable(
+        client,
+        service.folder,
+        keyed=True,
+        stem="owing",
+        paused=True,
+        settings={"volume": VOLUME, "backlog_mode": "seed"},
+    )
+    table.add(*(keyed_rows(range(5_000), version) for version in range(4)))
+    client.limit_volume(VOLUME, "128KB")
+    sizes = [file.size_bytes for file in client.files(table.name)]
+    client.resume(table.name)
+    owed = service.wait("backlog", lambda: client.backlog(table.name), table=table)
+    formula = sum(size * log(sum(sizes) / size, 4) for size in sizes)
+    assert owed[0].size_bytes == pytest.approx(formula, rel=0.1)
+
+    seen = dict.fromkeys([owed[0].size_bytes])
+
+    def at_rest() -> bool:
+        lines = client.backlog(table.name)
+        seen.update(dict.fromkeys(line.size_bytes for line in lines))
+        return not lines
+
+    service.wait("rest", at_rest, table=table)
+    assert len(seen) >= 4, f"the job's heartbeats show few steps: {list(seen)}"
+    client.limit_volume(VOLUME, 0)
     table.check_rows()

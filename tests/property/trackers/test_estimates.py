@@ -54,7 +54,7 @@ def rewritten(strategy: str, files: Mapping[str, DataFile], **options: object) -
 def test_the_size_tiered_backlog_is_within_a_factor_of_two_of_what_is_rewritten(seed: int) -> None:
     files = files_of(seed)
     work = rewritten("size-tiered", files, max_threshold=FAN_IN)
-    assert 0.5 <= owed("size-tiered", files, mode="seed") / work <= 2.0
+    assert 0.5 <= owed("size-tiered", files, backlog_mode="seed") / work <= 2.0
 
 
 @pytest.mark.parametrize("strategy", ["size-tiered", "leveled", "time-window", "ratio"])

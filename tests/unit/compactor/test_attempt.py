@@ -89,7 +89,7 @@ def test_a_good_life_commits_and_reports_what_was_written() -> None:
 def test_progress_only_grows() -> None:
     attempt = started()
     tell = [
-        RewriteProgress(fraction=0.5, bytes_done=60, rows_done=3),
+        RewriteProgress(fraction=0.5, bytes_done=60, rows_done=3, written_bytes=40),
         RewriteProgress(fraction=0.9, bytes_done=1000, rows_done=5, state="verifying"),
         RewriteProgress(fraction=0.1, bytes_done=1, rows_done=1, state="rewriting"),
         RewriteProgress(fraction=7.0, state="dreaming"),
@@ -108,6 +108,7 @@ def test_progress_only_grows() -> None:
         ("verifying", 1.0, 100, 5),
     ]
     assert attempt.progress.message().bytes_total == 100
+    assert attempt.progress.message().written_bytes == 40
 
 
 def test_a_failed_rewrite_deletes_all_it_may_have_written_and_reports() -> None:

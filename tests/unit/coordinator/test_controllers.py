@@ -23,7 +23,7 @@ from common.spi.controller import (
     ForegroundLatency,
     ShareClass,
 )
-from coordinator.core.control import require_sound
+from coordinator.core.control import GuardRules, guarded, require_sound
 from coordinator.core.queue import admits_fan_in, admits_weight, job_weight
 from coordinator.plugins.controllers import GIB, ControlPoints, debt_slots, parse_points
 from coordinator.registry import control_loop, load_controller
@@ -185,6 +185,22 @@ def test_static_gives_what_the_settings_say() -> None:
     assert controller("static").decide(readings(1e12)).slots is None
 
 
+def test_the_default_raises_shares_with_the_backlog_and_sets_nothing_else() -> None:
+    loop = control_loop(load_service_settings(environ={}))
+    assert loop.name == "shares"
+    made = controller("shares")
+    rested = made.decide(readings())
+    assert rested.shares == DEFAULT_SHARES, "without a backlog, as the settings say"
+    backlogs = [0.0, 1e9, 6e9, 12e9, 30e9, 60e9, 1e15]  # 100 MB/s in all, and a goal of 600 s
+    found = [made.decide(readings(size, slot_bytes_s=5e6)) for size in backlogs]
+    assert [round(system(each)) for each in found] == [100, 100, 100, 200, 500, 1000, 1000]
+    assert {(each.slots, each.bytes_s) for each in found} == {(None, None)}
+    own = {**DEFAULT_SHARES, ShareClass.SYSTEM: 1.0}
+    found = [made.decide(readings(size, base_shares=own, slot_bytes_s=5e6)) for size in backlogs]
+    assert {each.shares[ShareClass.USER] for each in found} == {1000.0}
+    assert max(map(system, found)) == 10.0, "relative to the settings"
+
+
 # --------------------------------------------------------------------------- What holds for all
 
 
@@ -207,7 +223,8 @@ def test_every_controller_decides_something_sound(
     assert found.reasons
     assert found == controller(name).decide(given_readings), "the same readings, the same decision"
     assert found.slots is None or found.slots <= max(1, slots)
-    assert most is None or (found.bytes_s is not None and found.bytes_s <= most)
+    held = guarded(found, given_readings, GuardRules()).bytes_s
+    assert held == most is None or (held is not None and held <= most)
     assert system(controller(name).decide(replace(given_readings, backlog_bytes=0.0))) <= max(
         system(found), DEFAULT_SHARES[ShareClass.SYSTEM]
     )
@@ -220,8 +237,8 @@ def test_a_service_with_an_unknown_controller_or_option_does_not_start() -> None
         return str(caught.value)
 
     assert "neve.controllers: 'pid' is not installed" in refused("control.controller=pid")
-    told = refused("control.options=goal=10m")
-    assert "controller static: option 'goal' is unknown; known: slots" in told
+    told = refused("control.options=slots=3")
+    assert "controller shares: option 'slots' is unknown; known: goal_s" in told
     assert "control.options is from flag --set control.options" in told
     assert "expected name=value, each once" in refused("control.options=slots")
     assert "expected name=value, each once" in refused("control.options=slots=1, slots=2")

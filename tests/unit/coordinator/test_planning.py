@@ -10,6 +10,7 @@ import pytest
 from common.errors import PluginError
 from common.model.group import Service
 from common.model.job import (
+    AttemptWork,
     JobAction,
     Kind,
     Plan,
@@ -209,7 +210,9 @@ def test_a_planner_is_told_heat_progress_free_space_and_statistics() -> None:
         record=Record(statistics=found),
     )
     around = Surroundings(
-        heat=Heat(scans_s=2.0, rows_s=3.0), progress={"at1": (0.5, 7)}, free_bytes=99
+        heat=Heat(scans_s=2.0, rows_s=3.0),
+        progress={"at1": AttemptWork(read_share=0.5, written_bytes=7)},
+        free_bytes=99,
     )
     plan_tablet(given, TABLE, SERVICES, {"ratio": Says(note)}, NOW_S, around=around)
     (parameters,) = asked

@@ -133,7 +133,7 @@ class Old:
     ("planner", "options", "message"),
     [
         (RatioPlanner(), {"ratoi": 2.0}, "planner 'p': option 'ratoi' is unknown; did you mean 'r"),
-        (RatioPlanner(), {"x": 2.0}, "option 'x' is unknown; known: file_limit, lowest_ratio"),
+        (RatioPlanner(), {"x": 2.0}, "option 'x' is unknown; known: backlog_mode, file_limit"),
         (RatioPlanner(), {"ratio": 0.5}, "planner 'p' refuses its options: .*ratio is 0.5, exp"),
         (RatioPlanner(), {"max_files": "ten"}, "max_files is 'ten', expected a whole number"),
         (Strict(), {}, "planner 'p' refuses its options: KeyError.*small_bytes is missing"),
@@ -191,7 +191,8 @@ def test_settings_that_no_planner_reads_are_told() -> None:
 
 def test_each_planner_adds_what_it_reads() -> None:
     own: dict[str, Planner] = {"own": Strict()}
-    assert registry.unread_settings(own).keys() == {"ratio", "lowest_ratio", "file_limit"}
+    unread = {"ratio", "lowest_ratio", "file_limit", "backlog_mode"}
+    assert registry.unread_settings(own).keys() == unread
     assert registry.unread_settings({**own, "ratio": RatioPlanner()}) == {}
 
 

@@ -74,13 +74,26 @@ def test_the_seed_s_backlog_is_the_seed_s(case: dict[str, Any]) -> None:
     assert found == {"backlog": pytest.approx(case["backlog"], rel=1e-9)}
 
 
+@pytest.mark.parametrize("strategy", ["size-tiered", "ratio"])
+def test_the_mode_is_a_setting_of_the_table(strategy: str) -> None:
+    files = [file(f"f{number}", size) for number, size in enumerate((100, 200, 400, 800))]
+    made = load_tracker(strategy).tracker(TableSettings(backlog_mode="seed"), {})
+    for each in files:
+        made.add(each)
+    expected = sum(size * log(1500 / size, 4) for size in (100, 200, 400, 800))
+    assert made.backlog_bytes(WorkUnderWay()) == pytest.approx(expected)
+    written = (PartialOutput(size_bytes=300),)
+    more = made.backlog_bytes(WorkUnderWay(outputs=written)) - expected
+    assert more == pytest.approx(300 * log(1500 / 300, 4)), "as a full file of 300 bytes"
+
+
 def test_a_large_file_does_not_take_the_digits_of_small_ones() -> None:
     sizes = [10**12, *[10**6] * 4]
     total = sum(sizes)
     with localcontext(prec=50):
         exact = sum(size * (Decimal(total) / size).ln() for size in sizes) / Decimal(4).ln()
     files = [file(f"f{number}", size) for number, size in enumerate(sizes)]
-    found = tracker("size-tiered", files, mode="seed").backlog_bytes(WorkUnderWay())
+    found = tracker("size-tiered", files, backlog_mode="seed").backlog_bytes(WorkUnderWay())
     assert found == pytest.approx(float(exact), rel=1e-12)
 
 
@@ -92,7 +105,7 @@ def test_the_backlog_of_several_tables_is_the_sum() -> None:
     total = 0.0
     for (name,) in case["tables"]:
         files = [file(path, size) for path, size in sizes_of(by_name[name]).items()]
-        total += tracker("size-tiered", files, mode="seed").backlog_bytes(WorkUnderWay())
+        total += tracker("size-tiered", files, backlog_mode="seed").backlog_bytes(WorkUnderWay())
     assert total == pytest.approx(case["backlog"], rel=1e-12)
 
 
@@ -123,7 +136,7 @@ def test_the_log_s_base_only_scales_and_a_tax_makes_tiny_files_count() -> None:
     files = [file(f"f{number}", 1000) for number in range(8)]
     work = WorkUnderWay()
     four, two = (
-        tracker("size-tiered", files, mode="seed", log_base=base).backlog_bytes(work)
+        tracker("size-tiered", files, backlog_mode="seed", log_base=base).backlog_bytes(work)
         for base in (4, 2)
     )
     assert two == 2 * four == pytest.approx(8 * 1000 * 3)
@@ -134,7 +147,7 @@ def test_the_log_s_base_only_scales_and_a_tax_makes_tiny_files_count() -> None:
 def test_progress_is_read_each_time_and_counts_no_more_than_the_file() -> None:
     files = [file(f"f{number}", 1000) for number in range(4)]
     for mode in ("seed", "interesting"):
-        made = tracker("size-tiered", files, mode=mode)
+        made = tracker("size-tiered", files, backlog_mode=mode)
 
         def backlog(*read: int, made: BacklogTracker = made) -> float:
             done = {f"f{number}": size for number, size in enumerate(read)}
@@ -157,7 +170,7 @@ def test_the_backlog_of_levels_is_scylla_s(case: dict[str, Any]) -> None:
 
 
 def test_files_count_on_the_level_of_their_tag_and_move_with_the_work() -> None:
-    options = {"max_file_bytes": 100, "mode": "seed"}
+    options = {"max_file_bytes": 100, "backlog_mode": "seed"}
     files = [
         file("a", 3000, tags=(("level", "1"),)),
         file("b", 15_000, tags=(("level", "2"),)),
@@ -188,8 +201,8 @@ def test_a_window_begins_where_scylla_has_it(case: dict[str, Any]) -> None:
 def test_the_planner_s_options_make_the_tracker_s_windows() -> None:
     files = [file(f"f{hour}", 1000, time_max_s=hour * 3600.0) for hour in range(4)]
     work = WorkUnderWay()
-    assert tracker("time-window", files, mode="seed").backlog_bytes(work) == 4000.0
-    hours = tracker("time-window", files, mode="seed", window_unit="hours", window_size="2")
+    assert tracker("time-window", files, backlog_mode="seed").backlog_bytes(work) == 4000.0
+    hours = tracker("time-window", files, backlog_mode="seed", window_unit="hours", window_size="2")
     assert hours.backlog_bytes(work) == 2 * 1000.0
 
 
@@ -378,8 +391,8 @@ def test_the_progress_of_running_jobs_counts() -> None:
     ("change", "strategy", "mode", "expected"),
     [
         ({}, "tiered", None, "strategy 'tiered' is unknown: .*size-tiered"),
-        ({}, "ratio", "seed", "strategy 'ratio' has no modes; leave --mode out"),
-        ({}, None, "sed", "option mode is 'sed', expected one of seed, interesting"),
+        ({}, "unified", "seed", "strategy 'unified' has no modes; leave --mode out"),
+        ({}, None, "sed", "option backlog_mode is 'sed', expected one of seed, interesting"),
         ({"compacted": {"b": 1}}, None, None, "compacted names 'b', expected the path of a file"),
         ({"compacted": {"a": -1}}, None, None, "compacted.a"),
         ({"partial": [{"time_max": 1}]}, None, None, r"partial\[0\].bytes is missing"),
@@ -457,7 +470,7 @@ def test_every_tracker_loads_and_reads_in_time_that_does_not_grow_with_the_files
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("size-tiered", {"mode": "seed"}),
+        ("size-tiered", {"backlog_mode": "seed"}),
         ("size-tiered", {}),
         *((name, {}) for name in ("ratio", "leveled", "time-window", "date-tiered", "unified")),
         ("none", {}),

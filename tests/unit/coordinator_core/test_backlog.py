@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import inf, nan
+from math import inf, log, nan
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from common.model.file import DataFile
-from common.model.job import Job, Kind, TabletBacklog, TabletPlan
+from common.model.job import AttemptWork, Job, Kind, TabletBacklog, TabletPlan
 from common.model.outcome import AttemptEnd
 from common.model.table import Table, TableSettings
 from common.model.tablet import Record, Tablet, TabletId
@@ -28,6 +28,7 @@ from coordinator.core.backlog import (
     RECORDED_S,
     BacklogHistory,
     Backlogs,
+    Progress,
     TabletHistories,
     largest_tablets,
 )
@@ -35,6 +36,7 @@ from coordinator.core.planning import with_backlog
 from coordinator.core.state import CoordinatorState
 from coordinator.wiring import backlog_figures
 from neve import api
+from tests.support.planning import files_of
 from tests.support.planning import job as queued_job
 from tests.support.reservations import assignment_of
 from tests.unit.coordinator.test_planning import (
@@ -237,6 +239,10 @@ def at(table: str, number: int) -> TabletId:
     return TabletId(table, bytes([number]))
 
 
+def done(read_share: float, written_bytes: int = 0) -> AttemptWork:
+    return AttemptWork(read_share=read_share, written_bytes=written_bytes)
+
+
 def owed(size_bytes: int, group: str = "", **falls: int) -> TabletBacklog:
     return TabletBacklog(strategy="ratio", size_bytes=size_bytes, falls=falls, group=group)
 
@@ -247,7 +253,7 @@ def test_groups_are_told_apart_in_each_table() -> None:
     backlogs.put(at("a", 2), owed(50, "large"))
     backlogs.put(at("a", 3), owed(7, "large", at2=7))
     backlogs.put(at("b", 1), owed(130, "small"))
-    half = [(at("a", 1), "at1", 0.5), (at("a", 3), "at2", 1.0)]
+    half = [(at("a", 1), "at1", done(0.5)), (at("a", 3), "at2", done(1.0))]
     assert [each.groups for each in told(backlogs, half)] == [
         {"small": 130},
         {"small": 60, "large": 50},
@@ -281,7 +287,7 @@ def test_what_was_committed_is_off_before_the_tablet_is_planned_again() -> None:
     backlogs.settle(at("a", 1), "at1", committed=True)
     backlogs.settle(at("a", 1), "unknown", committed=True)
     backlogs.settle(at("b", 1), "at2", committed=True)
-    assert told(backlogs, [(at("a", 1), "at2", 1.0)])[0].size_bytes == 5
+    assert told(backlogs, [(at("a", 1), "at2", done(1.0))])[0].size_bytes == 5
     backlogs.check()
 
 
@@ -290,14 +296,14 @@ def test_the_tablets_that_owe_most_come_first() -> None:
     for number in range(9):
         backlogs.put(at("a", number), owed(10 * number, "large", at1=5))
     backlogs.put(at("b", 1), owed(1000))
-    done = [(at("a", 8), "at1", 1.0), (at("b", 1), "at1", 1.0)]
-    found = largest_tablets(*backlogs.of_table("a", done), 3)
+    progress = [(at("a", 8), "at1", done(1.0)), (at("b", 1), "at1", done(1.0))]
+    found = largest_tablets(*backlogs.of_table("a", progress), 3)
     assert [(each.tablet, each.size_bytes, each.group) for each in found] == [
         ("08", 75, "large"),
         ("07", 70, "large"),
         ("06", 60, "large"),
     ]
-    assert largest_tablets(*backlogs.of_table("c", done), 3) == []
+    assert largest_tablets(*backlogs.of_table("c", progress), 3) == []
 
 
 def test_tables_are_told_largest_first_with_progress_taken_off() -> None:
@@ -305,7 +311,11 @@ def test_tables_are_told_largest_first_with_progress_taken_off() -> None:
     backlogs.put(at("a", 1), owed(100, at1=80))
     backlogs.put(at("a", 2), owed(50))
     backlogs.put(at("b", 1), owed(130))
-    half = [(at("a", 1), "at1", 0.5), (at("a", 1), "unknown", 1.0), (at("c", 1), "at9", 1.0)]
+    half = [
+        (at("a", 1), "at1", done(0.5)),
+        (at("a", 1), "unknown", done(1.0)),
+        (at("c", 1), "at9", done(1.0)),
+    ]
     assert [(each.table, each.size_bytes, each.tablets) for each in told(backlogs, half)] == [
         ("B", 130, 1),
         ("A", 110, 2),
@@ -318,7 +328,7 @@ def test_tables_are_told_largest_first_with_progress_taken_off() -> None:
 
 
 def told(
-    backlogs: Backlogs, progress: list[tuple[TabletId, str, float]] | None = None, count: int = 9
+    backlogs: Backlogs, progress: list[Progress] | None = None, count: int = 9
 ) -> tuple[api.Backlog, ...]:
     return backlogs.top(str.upper, progress or [], count)
 
@@ -400,45 +410,141 @@ def test_what_the_queue_holds_of_requests_is_told_by_itself() -> None:
     assert planned_with(3, owed(70), planned).requested_bytes == 0
 
 
-@pytest.mark.parametrize(
-    "end", ["it commits", "its compactor dies", "it fails", "it is handed back"]
-)
+ENDS = ["it commits", "its compactor dies", "it fails", "it is handed back"]
+
+
+class Life:
+    """A tablet whose files are all in one attempt, which reports its progress and ends."""
+
+    def __init__(self, backlog: TabletBacklog | None) -> None:
+        self.state = state = CoordinatorState(CoordinatorSettings())
+        state.handle(on.TableSeen(table=TABLE), 0.0)
+        job = planned(tablet()).jobs[0]
+        take = TakeRequest(take="k1", compactor="c1", incarnation="1", group=job.group)
+        self.beat = Heartbeat(compactor="c1", incarnation="1", group=job.group, node="n", slots=1)
+        state.handle(on.CompactorHeard(beat=self.beat), 1.0)
+        state.handle(on.TakeAsked(request=take), 1.0)
+        for version, plan in ((1, TabletPlan(jobs=(job,))), (2, TabletPlan(backlog=backlog))):
+            seen = on.TabletPlanned(
+                tablet=job.tablet, plan=plan, record=Record(version=version), settings_version=1
+            )
+            state.handle(seen, 1.0)
+            if version == 1:
+                assignment = assignment_of(job, "at1", "c1", 1.0)
+                state.handle(on.JobReserved(take="k1", assignment=assignment), 1.0)
+
+    @property
+    def backlog_bytes(self) -> int:
+        return sum(line.size_bytes for line in self.state.status(3.0).backlogs)
+
+    def report(self, **progress: int) -> None:
+        listed = AttemptProgress(attempt="at1", state="rewriting", bytes_total=80, **progress)
+        self.state.handle(on.CompactorHeard(beat=replace(self.beat, attempts=(listed,))), 2.0)
+
+    def end(self, end: str) -> None:
+        event: on.Event = on.CompactorGone(compactor="c1", cause="killed", incarnation="1")
+        if end != "its compactor dies":
+            how = {"it fails": AttemptEnd.FAILED, "it commits": AttemptEnd.COMMITTED}.get(end)
+            report = AttemptReport(compactor="c1", attempt="at1", end=how or AttemptEnd.DRAINED)
+            event = on.AttemptReported(report=report)
+        self.state.handle(event, 3.0)
+
+
+@pytest.mark.parametrize("end", ENDS)
 def test_what_an_attempt_has_done_counts_for_good_only_if_it_commits(end: str) -> None:
-    state = CoordinatorState(CoordinatorSettings())
-    state.handle(on.TableSeen(table=TABLE), 0.0)
-    job = planned(tablet()).jobs[0]
-    on_it, record = job.tablet, Record(version=1)
-    take = TakeRequest(take="k1", compactor="c1", incarnation="1", group=job.group)
-    beat = Heartbeat(compactor="c1", incarnation="1", group=job.group, node="n", slots=1)
-    state.handle(on.CompactorHeard(beat=beat), 1.0)
-    state.handle(on.TakeAsked(request=take), 1.0)
-    state.handle(
-        on.TabletPlanned(
-            tablet=on_it, plan=TabletPlan(jobs=(job,)), record=record, settings_version=1
-        ),
-        1.0,
-    )
-    assignment = assignment_of(job, "at1", "c1", 1.0)
-    state.handle(on.JobReserved(take="k1", assignment=assignment), 1.0)
-    busy = TabletPlan(backlog=owed(100, at1=80))
-    state.handle(
-        on.TabletPlanned(tablet=on_it, plan=busy, record=Record(version=2), settings_version=1), 1.0
-    )
-    for fraction, left in ((0.25, 80), (0.75, 40)):
-        progress = AttemptProgress(attempt="at1", state="rewriting", fraction=fraction)
-        state.handle(on.CompactorHeard(beat=replace(beat, attempts=(progress,))), 2.0)
-        assert state.status(2.0).backlogs[0].size_bytes == left
-
-    if end == "its compactor dies":
-        state.handle(on.CompactorGone(compactor="c1", cause="killed", incarnation="1"), 3.0)
-    else:
-        how = {"it fails": AttemptEnd.FAILED, "it commits": AttemptEnd.COMMITTED}.get(end)
-        report = AttemptReport(compactor="c1", attempt="at1", end=how or AttemptEnd.DRAINED)
-        state.handle(on.AttemptReported(report=report), 3.0)
-
+    life = Life(owed(100, at1=80))
+    for bytes_done, left in ((20, 80), (60, 40)):
+        life.report(bytes_done=bytes_done)
+        assert life.backlog_bytes == left
+    life.end(end)
     left_bytes = 20 if end == "it commits" else 100
-    assert state.status(3.0).backlogs[0].size_bytes == left_bytes
-    assert cluster_facts(state._cluster).backlog_bytes == left_bytes, "as controllers read it"
+    assert life.backlog_bytes == left_bytes
+    assert cluster_facts(life.state._cluster).backlog_bytes == left_bytes, "as controllers read it"
+
+
+# ------------------------------------------------------------------- Outputs that are being written
+
+
+def seed_bytes(files: Mapping[str, int], read: Mapping[str, int], written: list[int]) -> float:
+    """Return the backlog by formula (4) of the note on ScyllaDB's controller, term by term."""
+    total = sum(files.values())
+    owing = sum((size - read.get(path, 0)) * log(total / size, 4) for path, size in files.items())
+    return owing + sum(size * log(total / size, 4) for size in written if size)
+
+
+SEED = replace(TABLE, settings=TableSettings(backlog_mode="seed"))
+HALVES = files_of(dict.fromkeys("abcdefgh", 10_000))
+
+
+def test_a_table_in_mode_seed_owes_what_the_formula_says() -> None:
+    found = measured(tablet(files=HALVES), SEED)
+    assert found is not None
+    assert found.size_bytes == round(seed_bytes(dict.fromkeys("abcdefgh", 10_000), {}, []))
+    alone = tablet(files={"a": EQUAL["a"]})
+    assert measured(alone, SEED) is None, "a tablet at rest owes nothing"
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_in_mode_seed_an_output_counts_as_a_file_until_its_attempt_ends(end: str) -> None:
+    life = Life(measured(tablet(files=HALVES, running={"at1": running("at1", *"abcd")}), SEED))
+    sizes = dict.fromkeys("abcdefgh", 10_000)
+    whole_bytes = round(seed_bytes(sizes, {}, []))
+    assert life.backlog_bytes == whole_bytes
+    for bytes_done, written_bytes in ((20, 0), (40, 9_000), (80, 31_000)):
+        life.report(bytes_done=bytes_done, written_bytes=written_bytes)
+        read = dict.fromkeys("abcd", 10_000 * bytes_done // 80)
+        assert life.backlog_bytes == round(seed_bytes(sizes, read, [written_bytes]))
+    life.end(end)
+    if end == "it commits":  # The output is taken as a file as large as the inputs.
+        read = dict.fromkeys("abcd", 10_000)
+        assert life.backlog_bytes == round(seed_bytes(sizes, read, [40_000]))
+    else:
+        assert life.backlog_bytes == whole_bytes
+
+
+def test_in_mode_interesting_outputs_do_not_count() -> None:
+    table = replace(TABLE, settings=TableSettings(planner="size-tiered"))
+    busy = tablet(files=HALVES, running={"at1": running("at1", *"abcd")})
+    trackers = {"size-tiered": load_tracker("size-tiered")}
+    plan = TabletPlan()
+    backlog = with_backlog(plan, busy, table, trackers, NOW_S, services=SERVICES).backlog
+    assert backlog is not None
+    life = Life(backlog)
+    life.report(bytes_done=40)
+    without_output = life.backlog_bytes
+    assert 0 < without_output < backlog.size_bytes
+    life.report(bytes_done=40, written_bytes=9_000)
+    assert life.backlog_bytes == without_output
+
+
+def test_an_output_counts_on_the_level_that_its_job_gives_it() -> None:
+    files = files_of(dict.fromkeys("abcdefgh", 10_000))
+    busy = tablet(files=files, running={"at1": running("at1", *"abcd")})
+    table = replace(TABLE, settings=TableSettings(planner="leveled", target_bytes=1024))
+    trackers = {"leveled": load_tracker("leveled")}
+    backlog = with_backlog(TabletPlan(), busy, table, trackers, NOW_S, services=SERVICES).backlog
+    assert backlog is not None
+    assert backlog.tracked is not None
+    work = AttemptWork(read_share=1.0, written_bytes=40_000)
+    kept, moved = (
+        backlog.tracked.left_bytes({"at1": replace(work, output_tags=tags)})
+        for tags in ((), (("level", "1"),))
+    )
+    assert (
+        moved
+        != kept
+        == backlog.tracked.left_bytes({"at1": replace(work, output_tags=(("level", "0"),))})
+    )
+
+
+def test_a_tracker_that_fails_while_attempts_run_leaves_the_measured_backlog() -> None:
+    class Fails:
+        def left_bytes(self, done: Mapping[str, AttemptWork]) -> int:
+            raise ZeroDivisionError("by the progress")
+
+    backlogs = Backlogs()
+    backlogs.put(at("a", 1), replace(owed(100, at1=80), tracked=Fails()))
+    assert told(backlogs, [(at("a", 1), "at1", done(0.5))])[0].size_bytes == 100
 
 
 def test_the_history_has_a_sample_every_ten_seconds_and_an_hour_at_most() -> None:
@@ -500,7 +606,7 @@ def test_the_history_of_a_tablet_begins_when_a_caller_asks_for_it() -> None:
 def test_work_that_runs_is_taken_off_the_points_of_a_tablet() -> None:
     backlogs = Backlogs()
     backlogs.put(at("t", 1), TabletBacklog(strategy="ratio", size_bytes=100, falls={"at1": 80}))
-    progress = [(at("t", 1), "at1", 0.25)]
+    progress = [(at("t", 1), "at1", done(0.25))]
     assert backlogs.sizes([at("t", 1), at("t", 2)], progress) == {at("t", 1): 80, at("t", 2): 0}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any
 
@@ -15,10 +16,13 @@ from common.settings import AutoscalerSettings
 from common.spi.controller import DEFAULT_SHARES, ControlDecision, ControlReadings, ShareClass
 from coordinator.core import events as on
 from coordinator.core.autoscaling import GroupLoad, demand
-from coordinator.core.control import ControlLoop, ControlRules, GuardRules
+from coordinator.core.control import ClusterFacts, ControlLoop, ControlRules, GuardRules
 from coordinator.core.limits import Limits
 from coordinator.core.queue import PROBES_MAX
 from coordinator.core.throttle import ScopeLimits
+from coordinator.plugins.controllers import SharesController
+from coordinator.registry import control_loop
+from neve.service_settings import load_service_settings
 from tests.support.task_manager import TaskManager
 
 pytestmark = pytest.mark.unit
@@ -79,6 +83,33 @@ def test_system_jobs_have_the_slots_of_the_decision_and_others_have_no_cap() -> 
     controller.decision = Fixed(slots=None).decision
     manager.tick()
     assert len(manager.ask(1)) + len(manager.running) >= 6
+
+
+def test_the_default_controller_delays_nothing_without_competing_classes() -> None:
+    """As many jobs start as there are slots, and grants have no limit, whatever the backlog."""
+    settings = load_service_settings(environ={}, flags=["groups.default.slots=20"])
+    begun: dict[str, list[str]] = {}
+    for controller in ("shares", "static"):
+        control = replace(settings.control, controller=controller)
+        manager = TaskManager(control_loop(replace(settings, control=control)))
+        manager.tick()
+        for number in range(10):
+            manager.offer(f"s{number}", 10, 16 * MIB)
+        begun[controller] = manager.ask(10)
+        manager.tick()
+        assert manager.state._cluster.grants.scopes.limit(CONTROL_SCOPE) is None
+        assert manager.state._cluster.control.decision.slots is None
+    assert len(begun["shares"]) == 10
+    assert begun["shares"] == begun["static"]
+
+
+def test_the_operators_limit_holds_in_full_while_shares_still_move() -> None:
+    limited = ControlRules(bytes_s_max=8e6, group_slots={"g": 10})
+    loop = ControlLoop(SharesController(600.0), limited)
+    for second, backlog in enumerate([0.0, 1e12, 1e12, 0.0]):
+        decision = loop.look(ClusterFacts(backlog_bytes=backlog, busy_slots=10), float(second))
+        assert decision.bytes_s == 8e6
+    assert loop.decision.shares[ShareClass.SYSTEM] > DEFAULT_SHARES[ShareClass.SYSTEM]
 
 
 def test_a_flood_of_old_capped_jobs_keeps_no_request_waiting() -> None:

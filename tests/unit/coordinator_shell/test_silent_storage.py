@@ -20,6 +20,9 @@ from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
 from tests.support.predictable import ManualClock
 
+DEADLINE_S = 2.0
+"""Ends calls that hang. A machine under load must finish the others in this time."""
+
 
 def hung(release: threading.Event) -> Callable[[], str]:
     def work() -> str:
@@ -51,7 +54,7 @@ def test_generations_of_other_tables_are_counted_up(
                 schema=(Column("k", "int64"),),
             )
             await store.apply(CreateTable(table=table))
-        threads = StorageThreads(threads=2, deadline_s=0.05)
+        threads = StorageThreads(threads=2, deadline_s=DEADLINE_S)
         generations = Generations(store, lambda *_args, **_fields: None, threads=threads)
         tables = {each.id: each for each in await store.tables()}
         for _ in range(3):
@@ -70,7 +73,7 @@ def test_a_deletion_that_does_not_end_fails(
 ) -> None:
     release = threading.Event()
     clock = ManualClock()
-    storage = ArrowStorage(clock, StorageThreads(threads=1, deadline_s=0.05))
+    storage = ArrowStorage(clock, StorageThreads(threads=1, deadline_s=DEADLINE_S))
     monkeypatch.setattr(storage, "_delete", lambda *_values: hung(release)())
 
     async def story() -> None:

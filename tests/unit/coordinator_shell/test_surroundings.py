@@ -9,17 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from common.model.job import AttemptWork
 from common.model.table import Column, Table, TableSettings
 from common.model.tablet import PLUS_INFINITY, Bounds, Tablet, TabletId
 from common.storage_threads import StorageThreads
 from common.wire import AttemptProgress
-from coordinator.core.attempts import read_and_written
+from coordinator.core.attempts import AttemptState, attempt_of_job, attempt_work
 from coordinator.storage.storage_access import FRESH_S, FreeSpace, measured_free_bytes
 from tests.support.patience import PATIENCE_S
+from tests.support.planning import job
 from tests.support.predictable import ManualClock
 
 pytestmark = pytest.mark.unit
 
+RUNNING = attempt_of_job(job("j"), "a", "c1", AttemptState.RUNNING, 0.0)
 TABLET = Tablet(id=TabletId("t1", PLUS_INFINITY), bounds=Bounds(None, PLUS_INFINITY))
 
 
@@ -29,13 +32,18 @@ def table_at(location: str, kept: int = 1) -> Table:
     return Table(id="t1", name="e", location=location, schema=schema, settings=settings)
 
 
-def test_progress_of_an_attempt_is_told_as_what_is_read_and_written() -> None:
+def test_progress_of_an_attempt_is_what_it_has_read_and_written() -> None:
     progress = AttemptProgress(
-        attempt="a", state="rewriting", bytes_done=300, bytes_total=1200, moved_bytes=450
+        attempt="a", state="rewriting", bytes_done=300, bytes_total=1200, written_bytes=150
     )
-    assert read_and_written(progress) == (0.25, 150)
-    assert read_and_written(replace(progress, bytes_total=0, moved_bytes=0)) == (0.0, 0)
-    assert read_and_written(replace(progress, bytes_done=9999))[0] == 1.0
+
+    def work(**changes: int) -> AttemptWork:
+        return attempt_work(replace(RUNNING, progress=replace(progress, **changes)))
+
+    assert attempt_work(RUNNING) == AttemptWork()
+    assert work() == AttemptWork(read_share=0.25, written_bytes=150)
+    assert work(bytes_total=0, written_bytes=0) == AttemptWork()
+    assert work(bytes_done=9999).read_share == 1.0
 
 
 def test_free_space_is_that_of_the_locations_disk_and_has_no_end_in_object_stores(

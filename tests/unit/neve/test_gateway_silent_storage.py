@@ -71,6 +71,7 @@ class HangingReader:
     files: HangingFiles
     table: Table
     tablets: int = 0
+    read_bytes: int = 0
 
     def read(self, tablet: Tablet, start: bytes | None, end: bytes | None) -> Iterator[pa.Table]:
         self.tablets += 1

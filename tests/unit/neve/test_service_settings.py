@@ -88,6 +88,16 @@ def test_a_segment_size_that_does_not_divide_the_capacity_is_refused(tmp_path: P
     shell.run("config", "check", *flags)
 
 
+@pytest.mark.parametrize("planner", ["ratio", "size-tiered", "leveled", "time-window"])
+def test_a_service_chooses_how_backlogs_are_measured(tmp_path: Path, planner: str) -> None:
+    shell = Shell(tmp_path / "home")
+    words = [f"planner={planner}", "options.backlog_mode=seed"]
+    flags = [part for word in words for part in ("--set", f"services.default.{word}")]
+    shell.run("config", "check", *flags)
+    flags[3] = flags[3].replace("seed", "sed")
+    shell.run("config", "check", *flags, code=2, says="backlog_mode is 'sed', expected one of")
+
+
 def test_a_stack_made_by_a_program_is_checked_as_well(tmp_path: Path) -> None:
     settings = load_service_settings(environ={}).services
     wrong = {name: type(each)(name=name, planner="nope") for name, each in settings.items()}

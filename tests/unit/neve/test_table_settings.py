@@ -38,6 +38,13 @@ def test_options_are_a_mapping_or_a_text(written: object) -> None:
     assert unpack_settings("here", pack_settings(settings)) == settings
 
 
+def test_a_table_chooses_how_its_backlog_is_measured() -> None:
+    settings = changed(backlog_mode="seed")
+    assert settings.backlog_mode == "seed"
+    assert unpack_settings("here", pack_settings(settings)) == settings
+    assert changed(planner="leveled", planner_options="backlog_mode=seed").planner == "leveled"
+
+
 def test_split_and_merge_sizes_of_tablets_are_parsed() -> None:
     settings = changed(split="2GB", merge="1GB")
     assert (settings.split_bytes, settings.merge_bytes) == (2 * 1024**3, 1024**3)
@@ -67,6 +74,7 @@ def test_names_are_a_list_or_a_text(written: object) -> None:
             "maintenance_priority is '-5.5', expected a whole number",
         ),
         ({"workload_points": "-1"}, "workload_points is -1, expected 0 to 9999"),
+        ({"backlog_mode": "sed"}, "backlog_mode is 'sed', expected one of seed, interesting"),
         ({"triggers": "periodic,cron"}, "triggers is periodic, cron, expected some of change, per"),
         ({"trigger_interval": "0"}, "trigger_interval_s is 0 s, expected at least 1 s"),
         ({"configurer": "by-seize"}, "setting configurer: .*'by-seize' is not installed"),
