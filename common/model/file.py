@@ -1,13 +1,16 @@
 """A data file: an immutable Parquet file with the statistics that decisions need."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from common.model.fields import StoredValue
 from neve.api.messages import readable_across_releases
 
 FAULTY_LAYOUT = ("layout", "faulty")
 """Tag of a file whose column chunks are placed such that some readers miss rows."""
+
+DATA_VERSION = "data-version"
+"""Name of the tag with the version that `neve add --version` gave to the rows of a file."""
 
 
 @readable_across_releases
@@ -59,6 +62,12 @@ class DataFile(StoredValue):
         """Whether some readers are known to miss rows of the file; see `FAULTY_LAYOUT`."""
         return FAULTY_LAYOUT in self.tags
 
+    @property
+    def data_version(self) -> int:
+        """Version of its rows; an add of a higher version may replace the file. 0: none."""
+        text = next((value for name, value in self.tags if name == DATA_VERSION), "")
+        return int(text) if text.isdecimal() else 0
+
     def __post_init__(self) -> None:
         """Refuse impossible values."""
         if not self.path or self.path.startswith("/") or ".." in self.path.split("/"):
@@ -67,6 +76,12 @@ class DataFile(StoredValue):
         if self.size_bytes < 0 or self.rows < 0 or self.tombstones < 0:
             message = f"file {self.path}: size, rows and tombstones must not be negative"
             raise ValueError(message)
+
+
+def with_data_version(file: DataFile, version: int) -> DataFile:
+    """Return a file whose rows have a version; 0: none."""
+    tags = tuple(tag for tag in file.tags if tag[0] != DATA_VERSION)
+    return replace(file, tags=(*tags, (DATA_VERSION, str(version))) if version else tags)
 
 
 def total_bytes(files: Iterable[DataFile]) -> int:

@@ -77,7 +77,7 @@ from common.metadata.keyspace import (
     set_string,
 )
 from common.metadata.store_values import AttemptOutcome
-from common.model.file import DataFile
+from common.model.file import DataFile, with_data_version
 from common.model.job import Kind
 from common.model.outcome import (
     AttemptEnd,
@@ -402,11 +402,12 @@ def _commit(change: CommitAttempt, entry: Reservation, seen: Seen) -> Decision:
         return Refusal(
             RefusalCode.OUTPUTS, f"attempt {change.attempt} did not reserve {sorted(strange)}"
         )
+    inputs = tuple(files[path] for path in entry.inputs)
+    version = max((file.data_version for file in inputs), default=0)
     outputs = tuple(
         replace(file, job=entry.job, request=entry.request, added_at_s=seen.now_s)
-        for file in change.outputs
+        for file in (with_data_version(file, version) for file in change.outputs)
     )
-    inputs = tuple(files[path] for path in entry.inputs)
     return Write(
         (*_replaced(change, entry, inputs, outputs, seen), *_remarks(change, tablet, seen))
     )
