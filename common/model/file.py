@@ -1,5 +1,6 @@
 """A data file: an immutable Parquet file with the statistics that decisions need."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -92,3 +93,33 @@ def total_bytes(files: Iterable[DataFile]) -> int:
 def may_cross(file: DataFile, at: bytes) -> bool:
     """Return whether a file may hold keys on both sides of a split key."""
     return file.key_min is None or file.key_max is None or file.key_min <= at < file.key_max
+
+
+CHUNKS_OF_FILE_MAX = 16
+"""A file in more chunks than this is counted in none of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkGrid:
+    """How a planner divides time: into chunks of equal length, numbered from an origin."""
+
+    length_s: float
+    origin_s: float = 0.0
+
+    def numbers(self, start_s: float, end_s: float) -> range:
+        """Return the numbers of the chunks that a range of time overlaps; its end is exclusive."""
+        first = (start_s - self.origin_s) // self.length_s
+        last = -((self.origin_s - end_s) // self.length_s) - 1
+        return range(int(first), int(last) + 1)
+
+    def chunks_of(self, file: DataFile) -> range:
+        """Return the numbers of the chunks of a file; none for a file without times."""
+        if file.time_min_s is None:
+            return range(0)
+        last_s = max(file.time_min_s, file.time_max_s or file.time_min_s)
+        return self.numbers(file.time_min_s, math.nextafter(last_s, math.inf))
+
+    def span(self, number: int) -> tuple[float, float]:
+        """Return the start of a chunk and its end, which is exclusive."""
+        start_s = self.origin_s + number * self.length_s
+        return start_s, self.origin_s + (number + 1) * self.length_s

@@ -18,9 +18,12 @@ from common.metadata.changes.protocol import (
     Transaction,
     Write,
     bounds_seen,
+    chunk_head,
+    chunks_changed,
     file_counts,
     files_written,
     into_garbage,
+    is_in_chunks,
     make_tablet,
     operation_seen,
     refused_held,
@@ -484,6 +487,8 @@ def _tablet_needs(tablet: TabletId, files: tuple[DataFile, ...]) -> Needs:
     }
     if files:
         reads[f"{tablet.text}/files"] = hmget(keys.files, [file.path for file in files])
+    if any(map(is_in_chunks, files)):
+        reads |= chunk_head(keys, f"{tablet.text}/chunks").reads
     return Needs((keys.bounds, keys.operation, keys.files, keys.purge), reads)
 
 
@@ -646,6 +651,8 @@ def _added(  # noqa: PLR0917 - what an add to one tablet consists of
         effects += take_files_out(keys, gone)
         effects += into_garbage(TableKeys(change.table), tablet.end, gone)
     effects += files_written(keys, stamped)
+    if (head := seen.replies.get(f"{tablet.text}/chunks")) is not None:
+        effects += chunks_changed(keys, head, stamped, replaced)
     before = unpack_recent(keys.record, seen[f"{tablet.text}/recent"])
     flags = _recent(table, before, [file for file in stamped if not is_late(file, purge)], seen)
     effects += tablet_changed(tablet, "add", counts=file_counts(stamped, replaced), flags=flags)

@@ -15,11 +15,13 @@ from common.metadata.codec.layout import broken_value_error, stored_name, whole_
 from common.metadata.codec.tablet import (
     BOUNDS,
     BYTES,
+    CHUNK_HEAD,
     FILE,
     FILES,
     RESERVATION,
     RUNNING,
     VERSION,
+    unpack_chunk_head,
     unpack_files,
 )
 from common.metadata.keys import CHANGES_MAX, HISTORY_MAX, OUTCOME_LIFE_S, TableKeys, TabletKeys
@@ -46,10 +48,17 @@ from common.metadata.store_values import (
     GarbageEntry,
     HistoryEntry,
 )
-from common.model.file import DataFile
+from common.model.file import CHUNKS_OF_FILE_MAX, DataFile
 from common.model.outcome import AttemptEnd, Refusal, RefusalCode
 from common.model.table import Table, TableState
-from common.model.tablet import Bounds, Operation, Reservation, Selection, Tablet, TabletId
+from common.model.tablet import (
+    Bounds,
+    Operation,
+    Reservation,
+    Selection,
+    Tablet,
+    TabletId,
+)
 
 # ------------------------------------------------------------- What is wanted, and what comes of it
 
@@ -374,6 +383,9 @@ def tablet_seen(tablet: TabletId, keys: TabletKeys, seen: Seen) -> Tablet | None
         operation=operation_seen(keys, seen["operation"]),
         purge=seen["purge"],
         record=codec_tablet.unpack_record(keys.record, seen["record"]),
+        chunks=codec_tablet.unpack_chunks(keys.chunks, seen["notes"])
+        if "notes" in seen.replies
+        else None,
     )
 
 
@@ -493,6 +505,50 @@ def disturb_running(keys: TabletKeys) -> tuple[Command, ...]:
 def take_files_out(keys: TabletKeys, paths: Iterable[str]) -> tuple[Command, ...]:
     """Remove files without a commit; a concurrent reservation that has read them fails."""
     return (hdel(keys.files, *paths), *disturb_running(keys))
+
+
+def is_in_chunks(file: DataFile) -> bool:
+    """Return whether notes on chunks may count a file: it has times and no key."""
+    return file.time_min_s is not None and file.key_min is None
+
+
+def chunk_head(keys: TabletKeys, name: str = "chunks") -> Needs:
+    """Need what a tablet's notes on chunks hold for."""
+    return Needs((), {name: hget(keys.chunks, CHUNK_HEAD)})
+
+
+def chunk_notes(keys: TabletKeys) -> Needs:
+    """Need the notes on chunks, not watched."""
+    return Needs((), {"notes": hgetall(keys.chunks)})
+
+
+def chunks_changed(
+    keys: TabletKeys, head: bytes | None, came: Iterable[DataFile], went: Iterable[DataFile] = ()
+) -> tuple[Command, ...]:
+    """Count added and removed files in the notes on chunks, if a tablet has any.
+
+    Args:
+        keys: Keys of the tablet.
+        head: As stored.
+        came: Files that are added.
+        went: Files that leave.
+    """
+    chunks = unpack_chunk_head(keys.chunks, head)
+    if chunks is None:
+        return ()
+    new, old = tuple(came), tuple(went)
+    changed = {
+        number
+        for numbers in map(chunks.grid.chunks_of, (*new, *old))
+        if len(numbers) <= CHUNKS_OF_FILE_MAX
+        for number in numbers
+    }
+    counts = file_counts(new, old)
+    steps = [("files", counts[FILES]), ("bytes", counts[BYTES])]
+    steps += [(str(number), 1) for number in sorted(changed)]
+    return tuple(
+        hincrby(keys.chunks, f"{name}.{chunks.epoch}", step) for name, step in steps if step
+    )
 
 
 def file_counts(

@@ -25,6 +25,7 @@ from common.metadata.changes.protocol import (
     file_counts,
     files_written,
     into_garbage,
+    is_in_chunks,
     make_tablet,
     may_change,
     operation_seen,
@@ -43,7 +44,7 @@ from common.metadata.changes.protocol import (
 from common.metadata.changes.tables import filled, may_fill
 from common.metadata.codec.tablet import unpack_file, unpack_running
 from common.metadata.keys import TableKeys, TabletKeys
-from common.metadata.keyspace import Command, get, hdel, hgetall, hmget
+from common.metadata.keyspace import Command, delete, get, hdel, hgetall, hmget
 from common.model.file import DataFile
 from common.model.outcome import Refusal, RefusalCode
 from common.model.table import Table
@@ -278,6 +279,7 @@ def correct_file(change: CorrectFile) -> Transaction:
             (
                 *disturb_running(keys),
                 *files_written(keys, [after]),
+                *((delete(keys.chunks),) if is_in_chunks(change.before) else ()),
                 *tablet_changed(change.tablet, "restate", counts=counts),
             )
         )
