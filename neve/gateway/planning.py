@@ -44,11 +44,12 @@ def plan_view(
         plans: Plans of the tablets.
         running: Number of jobs that run on the tablets.
         tablets: Ids of the tablets, in the order of the plans, for the names of intervals.
-        chunks: The stored states of their chunks.
+        chunks: The stored states of their chunks; empty: none.
     """
+    none = [StoredChunks()] * len(tablets)
     intervals = tuple(
         _interval_view(replace(interval, tablet=tablet.text, table=table.name), stored)
-        for tablet, plan, stored in zip(tablets, plans, chunks, strict=False)
+        for tablet, plan, stored in zip(tablets, plans, chunks or none, strict=False)
         for interval in plan.intervals
     )
     planned = [job for plan in plans for job in plan.jobs]
@@ -236,9 +237,7 @@ class PlanningRoutes:
             bounded_count(len(plans) or 1, PLANNED_TABLETS_MAX, "number of tablets to plan")
         has_intervals = any(plan.intervals for plan in plans)
         chunks = await services.store.chunks(tablets) if has_intervals else ()
-        return plan_view(
-            stored_table, plans, running, tablets, chunks or [StoredChunks()] * len(tablets)
-        )
+        return plan_view(stored_table, plans, running, tablets, chunks)
 
     def _planned(self, table: Table, tablets: list[Tablet], now_s: float) -> list[TabletPlan]:
         try:
