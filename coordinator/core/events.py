@@ -45,6 +45,8 @@ class TabletPlanned:
     """Recent adds of users: store time and row count. Earlier events may have listed them."""
     chunks: StoredChunks | None = None
     """Stored states of chunks of time, as they were read; None: the table has none."""
+    files: Collection[str] = ()
+    """Paths of all files of the tablet, if only a part of it was planned."""
     numbers: Mapping[str, Collection[int]] = field(default_factory=dict)
     """Input of a job → the chunks in which the file is, if `chunks` is there."""
 

@@ -184,17 +184,14 @@ def _reasons(cluster: ClusterState, event: on.TabletPlanned) -> Mapping[str, str
     before = cluster.last_plans.get(event.tablet)
     if event.plan.asked is None or before is None:
         return event.plan.left
-    if len(before.left) > REASONS_SHARE_MAX * event.record.files:
-        return event.plan.left  # Many of the files are gone.
     left = before.left if isinstance(before.left, dict) else dict(before.left)
     left.update(event.plan.left)  # In place: the last plan is replaced, and may name many files.
-    for job in event.plan.jobs:
-        for path in job.inputs:
-            left.pop(path, None)
-    return left
-
-
-REASONS_SHARE_MAX = 2
+    inputs = {path for job in event.plan.jobs for path in job.inputs}
+    for path in inputs:
+        left.pop(path, None)
+    if len(left) + len(inputs) <= len(event.files):
+        return left
+    return {path: why for path, why in left.items() if path in event.files}
 
 
 def _note_plan(

@@ -333,6 +333,7 @@ class Scanner:
                 due_at_s=recheck_at_s(tablet, table, plan),
                 adds=recent_user_adds(tablet, now_s),
                 chunks=tablet.chunks,
+                files=() if plan.asked is None else tablet.files.keys(),
                 numbers=_numbers(tablet, plan),
             )
         )

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from common.metadata.changes import AddFiles, Applied, CreateTable, WriteAnalysis
+from common.metadata.changes import AddFiles, Applied, CreateTable, Window, WriteAnalysis
 from common.model.file import ChunkGrid, DataFile
 from common.model.job import Plan
 from common.model.table import Column, Table, TableSettings
@@ -57,8 +57,9 @@ def hour(path: str, number: int) -> DataFile:
     )
 
 
-async def add(store: MemoryStore, *files: DataFile) -> None:
-    change = AddFiles(table="t1", call=call_id(ManualClock()), files={PLUS_INFINITY: files})
+async def add(store: MemoryStore, *files: DataFile, window: Window | None = None) -> None:
+    call = call_id(ManualClock())
+    change = AddFiles(table="t1", call=call, files={PLUS_INFINITY: files}, window=window)
     assert isinstance(await store.apply(change), Applied)
 
 
@@ -86,6 +87,19 @@ def test_a_late_file_is_planned_alone_and_other_jobs_stay_queued() -> None:
             assert {*ids} < {*state.queued_ids(TABLET)}
             reasons = state.explain(TABLET, 0.0).left
             assert [*reasons] == ["c"], "its chunk was not planned again, and its reason is kept"
+            await add(store, hour("f", 9))
+            await states(
+                it,
+                {**first, 3: ChunkNote(unstable, 1, 2), 9: ChunkNote(stable, 1, 1)},
+            )
+            window = Window(9 * HOUR, 10 * HOUR, 1)
+            await add(store, hour("g", 9), window=window)
+            await states(
+                it,
+                {**first, 3: ChunkNote(unstable, 1, 2), 9: ChunkNote(stable, 2, 1)},
+            )
+            reasons = state.explain(TABLET, 0.0).left
+            assert sorted(reasons) == ["c", "g"], "a file that was replaced has no reason"
 
     asyncio.run(story())
 
