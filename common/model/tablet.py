@@ -223,7 +223,7 @@ class ChunkHead:
     """What the notes on the chunks of a tablet hold for. Changes of files read it, and count."""
 
     epoch: int
-    """Version of the tablet for which the notes were begun; part of the names of all counts."""
+    """Rises each time that the notes are begun anew; part of the names of all counts."""
     grid: ChunkGrid
     policy: str
     """Digest of the planner, its options and the settings."""
@@ -242,9 +242,9 @@ class ChunkNotes:
 
     head: ChunkHead
     notes: Mapping[int, ChunkNote] = field(default_factory=dict, hash=False)
-    begins: bool = False
-    """Whether to delete what is stored. If the tablet has changed since it was read, only the head
-    is stored then, so that changes count from now on."""
+    begins_at: int | None = None
+    """Version of the tablet that was planned, if what is stored is deleted. If the tablet has
+    changed since, only the head is stored, so that changes count from now on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

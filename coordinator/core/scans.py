@@ -439,7 +439,7 @@ def chunk_notes(
     changed = {number: note for number, note in notes.items() if stored.notes.get(number) != note}
     if not changed and head == stored.head:
         return None
-    return ChunkNotes(head=head, notes=changed, begins=stored.head is None)
+    return ChunkNotes(head=head, notes=changed, begins_at=None if stored.head else record.version)
 
 
 def unstable_notes(
@@ -459,8 +459,8 @@ def _head_of(
     """Return what the states of a plan hold for, and the stored ones that hold for the same."""
     head = stored.head
     if head is None or (head.grid, head.policy) != (grid, plan.policy):
-        stored = StoredChunks()
-        head = ChunkHead(epoch=record.version, grid=grid, policy=plan.policy)
+        epoch = record.version if head is None else max(record.version, head.epoch + 1)
+        stored, head = StoredChunks(), ChunkHead(epoch=epoch, grid=grid, policy=plan.policy)
     head = replace(head, due_at_s=plan.due_at_s)
     if plan.asked is None:
         files, size_bytes = record.files - stored.files, record.size_bytes - stored.size_bytes

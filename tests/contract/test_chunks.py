@@ -244,3 +244,16 @@ async def test_a_part_is_planned_as_the_whole_would_be(harness: Harness, seed: i
         if chance.random() < 0.5:
             await made.work(replace(plan, jobs=plan.jobs[: chance.randrange(4)]))
     assert narrow > 20
+
+
+@pytest.mark.parametrize("field", ["head", "1", "17"])
+async def test_states_that_cannot_be_read_begin_anew(harness: Harness, field: str) -> None:
+    made = await series(harness)
+    await made.add(hour("a", 1), hour("b", 2))
+    await made.look()
+    await harness.write(hset(TabletKeys.of(made.tablet).chunks, {field: "of a newer release"}))
+    await made.add(hour("c", 2))
+    plan = await made.look()
+    assert (plan.asked, len(plan.jobs)) == (None, 1)
+    await made.look()
+    assert (await made.look()).asked == frozenset({2})

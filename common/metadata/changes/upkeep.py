@@ -155,8 +155,9 @@ def _chunk_effects(change: WriteAnalysis, seen: Seen) -> tuple[Command, ...]:
         return ()
     key, head, notes = TabletKeys.of(change.tablet).chunks, change.chunks.head, change.chunks.notes
     stored = unpack_chunk_head(key, seen[f"chunks {change.tablet.text}"])
-    if change.chunks.begins:
-        if _version_seen(change, seen) != head.epoch:
+    begins_at = change.chunks.begins_at
+    if begins_at is not None:
+        if _version_seen(change, seen) != begins_at:
             head, notes = replace(head, files=None), {}
     elif stored is None or (stored.epoch, stored.policy) != (head.epoch, head.policy):
         return ()
@@ -166,7 +167,7 @@ def _chunk_effects(change: WriteAnalysis, seen: Seen) -> tuple[Command, ...]:
     if head != stored:
         fields.append((CHUNK_HEAD, pack_chunk_head(head)))
     return (
-        *((delete(key),) if change.chunks.begins else ()),
+        *(() if begins_at is None else (delete(key),)),
         *(
             hset(key, dict(fields[first : first + CHUNKS_PER_WRITE]))
             for first in range(0, len(fields), CHUNKS_PER_WRITE)

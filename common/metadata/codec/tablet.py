@@ -375,11 +375,7 @@ def pack_chunk_head(head: ChunkHead) -> bytes:
 
 
 def unpack_chunk_head(where: str, data: bytes | None) -> ChunkHead | None:
-    """Return the head of notes on chunks; None if there is none.
-
-    Raises:
-        MetadataError: It is malformed.
-    """
+    """Return the head of notes on chunks; None if there is none that this release can read."""
     if data is None:
         return None
     try:
@@ -392,8 +388,8 @@ def unpack_chunk_head(where: str, data: bytes | None) -> ChunkHead | None:
             files=None if files is None else int(files),
             size_bytes=int(size_bytes),
         )
-    except (ValueError, TypeError) as error:
-        raise broken_value_error(where, f"is no head of notes on chunks ({error})") from error
+    except (MetadataError, ValueError, TypeError, OverflowError):
+        return None  # The planner is asked for the whole tablet, and its notes begin anew.
 
 
 def pack_chunk_note(note: ChunkNote) -> str:
@@ -402,10 +398,9 @@ def pack_chunk_note(note: ChunkNote) -> str:
 
 
 def unpack_chunks(where: str, stored: Mapping[bytes, bytes]) -> StoredChunks:
-    """Return the notes on chunks in a hash. Counts of another epoch do not matter any more.
+    """Return the notes on chunks in a hash; none if this release cannot read one of them.
 
-    Raises:
-        MetadataError: A field is malformed.
+    Counts of another epoch do not matter any more.
     """
     head = unpack_chunk_head(where, stored.get(CHUNK_HEAD.encode()))
     if head is None:
@@ -424,8 +419,8 @@ def unpack_chunks(where: str, stored: Mapping[bytes, bytes]) -> StoredChunks:
                     counts[name] = int(data)
                 else:
                     versions[int(name)] = int(data)
-    except (ValueError, KeyError) as error:
-        raise broken_value_error(where, f"is no note on a chunk ({error})") from error
+    except (ValueError, KeyError):
+        return StoredChunks()
     return StoredChunks(
         head=head,
         versions=versions,
