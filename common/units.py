@@ -3,6 +3,7 @@
 import re
 import reprlib
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 
@@ -156,6 +157,15 @@ def _exact(value: float, units: Mapping[str, float]) -> str:
         if value and value % amount == 0:
             return f"{int(value // amount)}{unit}"
     return str(value)
+
+
+def utc_text(at_s: float) -> str:
+    """Return a time in UTC: `2026-03-01 12:30:00`, with a fraction of a second if it has one."""
+    try:
+        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=at_s)
+    except OverflowError:
+        return f"second {at_s:.0f}"
+    return at.replace(tzinfo=None).isoformat(" ")
 
 
 def format_count(count: int, noun: str, plural: str = "") -> str:

@@ -1,9 +1,11 @@
 """Loads the planning plug-ins named in the settings, and validates their options."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from common.control_settings import ControlSettings
 from common.errors import ConfigError, PluginError
+from common.model.file import ChunkGrid
 from common.model.group import Service
 from common.model.job import Kind, TabletPlan
 from common.model.table import PLANNER_SETTINGS, Table, TableSettings
@@ -17,13 +19,24 @@ from common.plugins import (
     load_planner,
     load_tracker,
 )
+from common.primitives import digest
 from common.setting_rules import SettingError
 from common.settings import Settings
 from common.spi.controller import BacklogTracker, Controller, ShareClass, TrackerPlugin
-from common.spi.planner import Planner, RequestFacts, Surroundings, check_options, settings_read_by
+from common.spi.planner import (
+    Dispatcher,
+    Planner,
+    RequestFacts,
+    Surroundings,
+    check_options,
+    chunk_grid,
+    settings_read_by,
+)
 from common.units import parse_size_bytes
+from coordinator.core.backlog import measured
 from coordinator.core.control import ControlLoop, ControlRules, GuardRules, with_pressure
-from coordinator.core.planning import plan_tablet, with_backlog
+from coordinator.core.planning import plan_tablet, planner_of_system
+from coordinator.core.scans import scope_of, whole_scope, with_scope
 from coordinator.ports import PlanTablet
 
 
@@ -217,9 +230,69 @@ def load_trackers() -> dict[str, TrackerPlugin]:
     return trackers
 
 
+def _chunk_policy(
+    table: Table,
+    services: Mapping[str, Service],
+    planners: Mapping[str, Planner],
+    dispatcher: Dispatcher | None,
+) -> tuple[ChunkGrid | None, str]:
+    """Return the chunks of a table's planner, and a digest of what it decides by."""
+    try:
+        name, options = planner_of_system(table, services, dispatcher)
+    except PluginError:
+        return None, ""  # Planning reports the error.
+    if name not in planners:
+        return None, ""
+    words = [name, repr(sorted(options.items())), str(table.settings_version)]
+    return chunk_grid(planners[name], options, table.settings), digest(words)
+
+
 def unknown_surroundings(_tablet: Tablet, _table: Table) -> Surroundings:
     """Return empty surroundings, for a process without data on reads, attempts and free space."""
     return Surroundings()
+
+
+def with_backlog(
+    plan: TabletPlan,
+    tablet: Tablet,
+    table: Table,
+    trackers: Mapping[str, TrackerPlugin],
+    now_s: float,
+    *,
+    services: Mapping[str, Service],
+    dispatcher: Dispatcher | None = None,
+    untracked_bytes: int = 0,
+) -> TabletPlan:
+    """Return a plan with the backlog of its tablet; without work, return it unchanged.
+
+    Args:
+        plan: Plan of the tablet.
+        tablet: The version that was planned.
+        table: Its table.
+        trackers: Name of a planner → tracker that measures its backlog.
+        now_s: The store's time.
+        services: Services by name.
+        dispatcher: Chooses the service; None means the service in the table's settings.
+        untracked_bytes: Backlog to report without a tracker; 0 means the inputs of the jobs.
+    """
+    wanted = [job for job in plan.jobs if job.kind is Kind.SYSTEM]
+    if not wanted and not tablet.reserved_files:
+        return plan
+    try:
+        name, options = planner_of_system(table, services, dispatcher)
+    except PluginError:
+        return plan  # Planning reports the error.
+    tracker = (name, trackers[name]) if name in trackers else None
+    backlog = measured(
+        tablet,
+        table.settings,
+        tracker,
+        options,
+        jobs=wanted,
+        now_s=now_s,
+        untracked_bytes=untracked_bytes,
+    )
+    return replace(plan, backlog=backlog)
 
 
 def planner_for(
@@ -253,8 +326,14 @@ def planner_for(
         *,
         only: Kind | None = None,
     ) -> TabletPlan:
+        grid = policy = None
+        if tablet.chunks is not None and only is None:
+            grid, policy = _chunk_policy(table, settings.services, planners, dispatcher)
+        found = whole_scope(tablet)
+        if grid is not None and policy is not None:
+            found = scope_of(tablet, table, grid, policy, now_s)
         tablet_plan = plan_tablet(
-            tablet,
+            found.tablet,
             table,
             settings.services,
             planners,
@@ -263,11 +342,14 @@ def planner_for(
             fallback=fallback,
             requests=requests,
             only=only,
-            around=around(tablet, table),
+            around=replace(around(tablet, table), latest_s=found.latest_s),
         )
+        tablet_plan = with_pressure(tablet_plan, found.tablet)
+        if grid is not None:
+            tablet_plan = with_scope(tablet_plan, tablet, found, grid, policy or "")
         return with_backlog(
-            with_pressure(tablet_plan, tablet),
-            tablet,
+            tablet_plan,
+            found.tablet,
             table,
             trackers,
             now_s,

@@ -226,7 +226,9 @@ class AnalysisWriter:
 
     def put(self, analysis: WriteAnalysis) -> None:
         """Schedule the write of an analysis."""
-        self._waiting.pop(analysis.tablet, None)
+        before = self._waiting.pop(analysis.tablet, None)
+        if before is not None and analysis.chunks is None:
+            analysis = replace(analysis, chunks=before.chunks)
         self._waiting[analysis.tablet] = analysis
         if len(self._waiting) > WAITING_ANALYSES_MAX:
             del self._waiting[next(iter(self._waiting))]

@@ -484,9 +484,9 @@ def plan_offline(
 
 
 def _interval(interval: PlannedInterval) -> dict[str, Any]:
-    """Return an interval as JSON, without table and tablet, since the document has only one."""
-    fields = asdict(interval)
-    return {name: fields[name] for name in fields if name not in {"table", "tablet"}}
+    """Return an interval as JSON, without the fields of tables in a store."""
+    fields, of_tables = asdict(interval), {"table", "tablet", "stored", "changes"}
+    return {name: fields[name] for name in fields if name not in of_tables}
 
 
 def _beyond_a_merge(job: Job, numbers: Mapping[str, int]) -> dict[str, Any]:

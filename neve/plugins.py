@@ -7,7 +7,7 @@ with one parameter object; see `docs/plugins.md`.
 """
 
 from common.errors import ConfigError, PluginError, RequestError
-from common.model.file import DataFile
+from common.model.file import ChunkGrid, DataFile
 from common.model.group import Group
 from common.model.job import (
     IntervalState,
@@ -57,6 +57,7 @@ __all__ = [
     "DELETED",
     "BacklogTracker",
     "Chosen",
+    "ChunkGrid",
     "Column",
     "ConfigError",
     "ControlDecision",

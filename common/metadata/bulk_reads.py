@@ -4,12 +4,26 @@ A range is read in pieces, which the tile rule joins; a hole means that the rang
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Container,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from functools import partial
 from typing import TypeVar
 
 from common.errors import BrokenValueError, ConflictError, MetadataError
-from common.metadata.changes.protocol import Seen, bounds_seen, tablet_seen, whole_tablet
+from common.metadata.changes.protocol import (
+    Seen,
+    bounds_seen,
+    chunk_notes,
+    tablet_seen,
+    whole_tablet,
+)
 from common.metadata.changes.repair_tablets import true_counts
 from common.metadata.changes.requests import request_has_ended
 from common.metadata.codec import table as codec_table
@@ -99,26 +113,34 @@ async def read_tablets(fetch: Fetch, tablets: Sequence[TabletId]) -> list[Tablet
 
 
 async def read_readable(
-    fetch: Fetch, tablets: Sequence[TabletId]
+    fetch: Fetch, tablets: Sequence[TabletId], chunked: Container[TabletId] = ()
 ) -> list[Tablet | UnreadableTablet | None]:
-    """Return many tablets, each read at one moment, or why a tablet cannot be read."""
+    """Return many tablets, each read at one moment, or why a tablet cannot be read.
+
+    Args:
+        fetch: Reads batches.
+        tablets: The tablets.
+        chunked: Those whose notes on chunks are read, too.
+    """
     result: list[Tablet | UnreadableTablet | None] = []
     unread: list[int] = []
     trips = [
         tablets[first : first + TABLETS_PER_TRIP]
         for first in range(0, len(tablets), TABLETS_PER_TRIP)
     ]
-    async for replies in _pipelined(fetch, [_bare_reads(trip) for trip in trips]):
+    async for replies in _pipelined(fetch, [_bare_reads(trip, chunked) for trip in trips]):
         for batch in replies:
-            for at in range(0, len(batch), 3):
-                bounds, files, record = batch[at : at + 3]
+            values = iter(batch)
+            for bounds in values:
+                tablet, files, record = tablets[len(result)], next(values), next(values)
+                chunks = next(values) if tablet in chunked else None
                 if bounds is None or codec_tablet.is_bare(record):
-                    tablet = tablets[len(result)]
-                    result.append(_readable(tablet, partial(_bare, tablet, bounds, files, record)))
+                    decode = partial(_bare, tablet, bounds, files, record, chunks)
+                    result.append(_readable(tablet, decode))
                 else:
                     unread.append(len(result))
                     result.append(None)
-    for number, whole in zip(unread, await _whole(fetch, tablets, unread), strict=True):
+    for number, whole in zip(unread, await _whole(fetch, tablets, unread, chunked), strict=True):
         result[number] = whole
     return result
 
@@ -136,18 +158,22 @@ def _readable(
         return UnreadableTablet(tablet, cause)
 
 
-def _bare_reads(tablets: Sequence[TabletId]) -> list[list[Command]]:
+def _bare_reads(tablets: Sequence[TabletId], chunked: Container[TabletId]) -> list[list[Command]]:
     batches: list[list[Command]] = []
     for first in range(0, len(tablets), TABLETS_PER_MULTI):
         batch: list[Command] = []
         for tablet in tablets[first : first + TABLETS_PER_MULTI]:
             keys = TabletKeys.of(tablet)
             batch += (get(keys.bounds), hgetall(keys.files), hgetall(keys.record))
+            if tablet in chunked:
+                batch.append(hgetall(keys.chunks))
         batches.append(batch)
     return batches
 
 
-def _bare(tablet: TabletId, bounds: Reply, files: Reply, record: Reply) -> Tablet | None:
+def _bare(
+    tablet: TabletId, bounds: Reply, files: Reply, record: Reply, chunks: Reply
+) -> Tablet | None:
     keys = TabletKeys.of(tablet)
     read = bounds_seen(keys, bounds)
     if read is None:
@@ -157,17 +183,24 @@ def _bare(tablet: TabletId, bounds: Reply, files: Reply, record: Reply) -> Table
         bounds=read,
         files=unpack_files(keys.files, files),
         record=codec_tablet.unpack_record(keys.record, record),
+        chunks=None if chunks is None else codec_tablet.unpack_chunks(keys.chunks, chunks),
     )
 
 
 async def _whole(
-    fetch: Fetch, tablets: Sequence[TabletId], numbers: Sequence[int]
+    fetch: Fetch,
+    tablets: Sequence[TabletId],
+    numbers: Sequence[int],
+    chunked: Container[TabletId],
 ) -> list[Tablet | UnreadableTablet | None]:
     """Read every key of some tablets."""
     result: list[Tablet | UnreadableTablet | None] = []
     for first in range(0, len(numbers), TABLETS_PER_TRIP):
         batch = [tablets[number] for number in numbers[first : first + TABLETS_PER_TRIP]]
         needs = [whole_tablet(TabletKeys.of(tablet), ()) for tablet in batch]
+        for at, tablet in enumerate(batch):
+            if tablet in chunked:
+                needs[at] |= chunk_notes(TabletKeys.of(tablet))
         replies = await fetch([[*need.reads.values()] for need in needs])
         for tablet, need, reply in zip(batch, needs, replies, strict=True):
             seen = Seen(dict(zip(need.reads, reply, strict=True)), 0.0)

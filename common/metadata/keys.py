@@ -137,6 +137,11 @@ class TabletKeys:
         return self.prefix + "record"
 
     @property
+    def chunks(self) -> str:
+        """Hash: notes on chunks of time, and the changes of files in each."""
+        return self.prefix + "chunks"
+
+    @property
     def every(self) -> tuple[str, ...]:
         """All keys of the tablet."""
         return (
@@ -149,6 +154,7 @@ class TabletKeys:
             self.operation,
             self.purge,
             self.record,
+            self.chunks,
         )
 
 

@@ -4,7 +4,15 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Container,
+    Mapping,
+    Sequence,
+)
 
 from common.errors import (
     BrokenValueError,
@@ -31,7 +39,7 @@ from common.metadata.changes.upkeep import FORMAT, found_store
 from common.metadata.codec import table as codec_table
 from common.metadata.codec.layout import stored_name, whole_number
 from common.metadata.codec.table import request_of_member, unpack_request
-from common.metadata.codec.tablet import unpack_files, unpack_running
+from common.metadata.codec.tablet import unpack_chunks, unpack_files, unpack_running
 from common.metadata.executor import (
     Executor,
     ExecutorCounts,
@@ -93,7 +101,7 @@ from common.model.file import DataFile
 from common.model.group import LimitScope
 from common.model.request import Request
 from common.model.table import Table
-from common.model.tablet import PLUS_INFINITY, Record, Reservation, Tablet, TabletId
+from common.model.tablet import PLUS_INFINITY, Record, Reservation, StoredChunks, Tablet, TabletId
 
 READ_TRIES_MAX = 3
 """Tries of one read whose connection broke."""
@@ -254,10 +262,24 @@ class TabletStore:
         return await bulk_reads.read_tablets(self._fetch, tablets)
 
     async def readable(
-        self, tablets: Sequence[TabletId]
+        self, tablets: Sequence[TabletId], chunked: Container[TabletId] = ()
     ) -> Sequence[Tablet | UnreadableTablet | None]:
-        """Return `tablets`, with the reason for each tablet that cannot be decoded."""
-        return await bulk_reads.read_readable(self._fetch, tablets)
+        """Return `tablets`, with the reason for each tablet that cannot be decoded.
+
+        Args:
+            tablets: The tablets.
+            chunked: Those whose notes on chunks are read, too.
+        """
+        return await bulk_reads.read_readable(self._fetch, tablets, chunked)
+
+    async def chunks(self, tablets: Sequence[TabletId]) -> Sequence[StoredChunks]:
+        """Return the states of the chunks of many tablets; empty for a tablet that has none."""
+        keys = [TabletKeys.of(tablet) for tablet in tablets]
+        return await bulk_reads.read_each(
+            self._fetch,
+            [hgetall(key.chunks) for key in keys],
+            lambda number, stored: unpack_chunks(keys[number].chunks, stored),
+        )
 
     async def files(self, tablets: Sequence[TabletId]) -> Sequence[Mapping[str, DataFile]]:
         """Return only the files of many tablets: path → file; empty for a missing tablet."""

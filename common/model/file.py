@@ -1,13 +1,17 @@
 """A data file: an immutable Parquet file with the statistics that decisions need."""
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from common.model.fields import StoredValue
 from neve.api.messages import readable_across_releases
 
 FAULTY_LAYOUT = ("layout", "faulty")
 """Tag of a file whose column chunks are placed such that some readers miss rows."""
+
+DATA_VERSION = "data-version"
+"""Name of the tag with the version that `neve add --version` gave to the rows of a file."""
 
 
 @readable_across_releases
@@ -59,6 +63,12 @@ class DataFile(StoredValue):
         """Whether some readers are known to miss rows of the file; see `FAULTY_LAYOUT`."""
         return FAULTY_LAYOUT in self.tags
 
+    @property
+    def data_version(self) -> int:
+        """Version of its rows; an add of a higher version may replace the file. 0: none."""
+        text = next((value for name, value in self.tags if name == DATA_VERSION), "")
+        return int(text) if text.isdecimal() else 0
+
     def __post_init__(self) -> None:
         """Refuse impossible values."""
         if not self.path or self.path.startswith("/") or ".." in self.path.split("/"):
@@ -69,6 +79,12 @@ class DataFile(StoredValue):
             raise ValueError(message)
 
 
+def with_data_version(file: DataFile, version: int) -> DataFile:
+    """Return a file whose rows have a version; 0: none."""
+    tags = tuple(tag for tag in file.tags if tag[0] != DATA_VERSION)
+    return replace(file, tags=(*tags, (DATA_VERSION, str(version))) if version else tags)
+
+
 def total_bytes(files: Iterable[DataFile]) -> int:
     """Return the total bytes of the files."""
     return sum(file.size_bytes for file in files)
@@ -77,3 +93,33 @@ def total_bytes(files: Iterable[DataFile]) -> int:
 def may_cross(file: DataFile, at: bytes) -> bool:
     """Return whether a file may hold keys on both sides of a split key."""
     return file.key_min is None or file.key_max is None or file.key_min <= at < file.key_max
+
+
+CHUNKS_OF_FILE_MAX = 16
+"""A file in more chunks than this is counted in none of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkGrid:
+    """How a planner divides time: into chunks of equal length, numbered from an origin."""
+
+    length_s: float
+    origin_s: float = 0.0
+
+    def numbers(self, start_s: float, end_s: float) -> range:
+        """Return the numbers of the chunks that a range of time overlaps; its end is exclusive."""
+        first = (start_s - self.origin_s) // self.length_s
+        last = -((self.origin_s - end_s) // self.length_s) - 1
+        return range(int(first), int(last) + 1)
+
+    def chunks_of(self, file: DataFile) -> range:
+        """Return the numbers of the chunks of a file; none for a file without times."""
+        if file.time_min_s is None:
+            return range(0)
+        last_s = max(file.time_min_s, file.time_max_s or file.time_min_s)
+        return self.numbers(file.time_min_s, math.nextafter(last_s, math.inf))
+
+    def span(self, number: int) -> tuple[float, float]:
+        """Return the start of a chunk and its end, which is exclusive."""
+        start_s = self.origin_s + number * self.length_s
+        return start_s, self.origin_s + (number + 1) * self.length_s

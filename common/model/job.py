@@ -14,6 +14,7 @@ from neve import api
 from neve.api.messages import readable_across_releases
 
 if TYPE_CHECKING:
+    from common.model.file import ChunkGrid
     from common.model.tablet import TabletId
 
 
@@ -347,8 +348,17 @@ class Plan:
     due_at_s: float | None = None
     """When to ask the planner again even if nothing changes; None: never."""
     intervals: tuple[PlannedInterval, ...] = ()
-    """Intervals in order, if the planner works by intervals of time; for display. At most
-    `INTERVALS_MAX` are shown."""
+    """Intervals in order, if the planner works by intervals of time. At most `INTERVALS_MAX` are
+    shown. With an index they are chunks, whose states are stored; see `Planner.chunk_grid`."""
+
+    @property
+    def chunks(self) -> Mapping[int, IntervalState]:
+        """Number of a chunk → the decision about it."""
+        return {
+            interval.index: IntervalState(interval.state)
+            for interval in self.intervals
+            if interval.index is not None
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -428,3 +438,13 @@ class TabletPlan:
     """Intervals of system jobs; see `Plan`."""
     pressure: TabletPressure | None = None
     """None: not measured."""
+    chunks: Mapping[int, IntervalState] = field(default_factory=dict)
+    """Number of a chunk → decision of the planner of system jobs, if it works by chunks of time."""
+    chunk_files: Mapping[int, int] = field(default_factory=dict)
+    """Number of a chunk → its files, whether a job may use them or not."""
+    grid: "ChunkGrid | None" = None
+    """The chunks. None: the planner has none, or their stored states were not read."""
+    policy: str = ""
+    """Digest of the planner and of what it decides by."""
+    asked: frozenset[int] | None = None
+    """Numbers of the chunks that were planned, because the others rest; None: the whole tablet."""

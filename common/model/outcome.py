@@ -59,6 +59,8 @@ class RefusalCode(StrEnum):
     """The file has versions at or below the purge watermark, whose tombstones are gone."""
     FILES = "files"
     """The change names no file, a file twice, or too many files."""
+    WINDOW = "window"
+    """A file is only partly in the window to replace, or a higher version is there already."""
     GONE = "gone"
     """The files are gone from the tablet."""
     RESERVED = "reserved"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from common.model.fields import StoredValue
-from common.model.file import DataFile
+from common.model.file import ChunkGrid, DataFile
 from common.model.job import Kind
 from common.model.outcome import TabletStatistics
 from neve.api.messages import readable_across_releases
@@ -208,6 +208,70 @@ class Record:
     takes the larger one."""
 
 
+@dataclass(frozen=True, slots=True)
+class ChunkNote:
+    """The planner's verdict on one chunk of a tablet, with what it has seen there."""
+
+    analysis: Analysis
+    version: int
+    """Changes of files of the chunk, as of the verdict."""
+    files: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkHead:
+    """What the notes on the chunks of a tablet hold for. Changes of files read it, and count."""
+
+    epoch: int
+    """Rises each time that the notes are begun anew; part of the names of all counts."""
+    grid: ChunkGrid
+    policy: str
+    """Digest of the planner, its options and the settings."""
+    due_at_s: float | None = None
+    """When to plan the whole tablet again even if nothing changes; None: never."""
+    files: int | None = None
+    """Files of the tablet less the counted ones: if another release has changed files without
+    counting, the difference differs. None: no note is written."""
+    size_bytes: int = 0
+    """The same for the bytes of the files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkNotes:
+    """Notes on chunks to be stored. Notes that have the stored head's epoch and policy count."""
+
+    head: ChunkHead
+    notes: Mapping[int, ChunkNote] = field(default_factory=dict, hash=False)
+    begins_at: int | None = None
+    """Version of the tablet that was planned, if what is stored is deleted. If the tablet has
+    changed since, only the head is stored, so that changes count from now on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredChunks:
+    """The notes on the chunks of a tablet, as stored."""
+
+    head: ChunkHead | None = None
+    versions: Mapping[int, int] = field(default_factory=dict)
+    """Number of a chunk → changes of files in it since the notes were begun."""
+    notes: Mapping[int, ChunkNote] = field(default_factory=dict)
+    files: int = 0
+    """Files that came since the notes were begun, less those that left."""
+    size_bytes: int = 0
+    """The same in bytes."""
+
+    @property
+    def restless(self) -> set[int]:
+        """Numbers of the chunks that have changed since their note, or do not rest."""
+        rests, notes = {Analysis.STABLE, Analysis.EMPTY}, self.notes
+        changed = {
+            number
+            for number, version in self.versions.items()
+            if (note := notes.get(number)) is None or note.version != version
+        }
+        return changed.union([n for n, note in notes.items() if note.analysis not in rests])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tablet:
     """Everything that the store has on one tablet, read at one moment."""
@@ -223,6 +287,8 @@ class Tablet:
     operation: Operation | None = None
     purge: bytes | None = None
     record: Record = field(default_factory=Record)
+    chunks: StoredChunks | None = None
+    """Notes on chunks of time; None: not read."""
 
     @property
     def reserved_files(self) -> frozenset[str]:

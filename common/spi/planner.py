@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from common.documents import unknown
 from common.errors import CompactionError, ConfigError
-from common.model.file import DataFile
+from common.model.file import ChunkGrid, DataFile
 from common.model.group import Group
 from common.model.job import AttemptWork, Kind, Plan
 from common.model.key_values import KeyType
@@ -72,6 +72,8 @@ class Surroundings:
     """Attempt → what it has read and written so far."""
     free_bytes: int | None = None
     """Free space in the table's location; None: not measured."""
+    latest_s: float | None = None
+    """See `PlanParameters`."""
 
 
 NOTHING_KNOWN = Surroundings()
@@ -114,6 +116,10 @@ class PlanParameters:
     """Free space in the table's location; None: not measured."""
     statistics: TabletStatistics | None = None
     """Result of the last analysis; None: there was none."""
+    latest_s: float | None = None
+    """Latest time of the tablet's files that is not in the future, if the planner is asked only for
+    the chunks that have changed or do not rest: `files` are then those of these chunks. None: the
+    planner is asked for all files."""
     explains: bool = True
     """Whether reasons for files that are left out (`Plan.left`) are used. False in simulations: a
     planner may then omit the reasons, but must decide the same."""
@@ -185,6 +191,36 @@ class DeclaredPlanner(Planner, Protocol):
             ConfigError: An option cannot be used, or contradicts what was fixed before.
         """
         ...
+
+    def chunk_grid(self, options: Mapping[str, object], settings: TableSettings) -> ChunkGrid:
+        """Return the chunks of time by which it plans; their states are stored.
+
+        Such a planner returns an interval with its index for each chunk that has files. It is asked
+        again only for chunks whose files have changed, for those that do not rest, and for those
+        that share files with them. It must decide on them as if it were asked for all.
+
+        Args:
+            options: Options of the service and of the table together.
+            settings: Settings of the table.
+
+        Raises:
+            ConfigError: An option is wrong.
+        """
+        ...
+
+
+def chunk_grid(
+    planner: Planner | None, options: Mapping[str, object], settings: TableSettings
+) -> ChunkGrid | None:
+    """Return the chunks of time by which a planner plans; None if it has none, or fails."""
+    grid = getattr(planner, "chunk_grid", None)
+    if grid is None:
+        return None
+    try:
+        found: ChunkGrid = grid(options, settings)
+    except Exception:
+        return None  # Planning reports the error.
+    return found
 
 
 def check_table(name: str, planner: Planner, *, keyed: bool, timed: bool) -> None:

@@ -16,7 +16,7 @@ from common.model.group import (
 from common.model.job import FAIR_BAND, Job, is_urgent
 from common.model.outcome import TabletStatistics
 from common.model.table import Table, TableState
-from common.model.tablet import TabletId
+from common.model.tablet import ChunkNotes, TabletId
 from common.primitives import BoundedMap
 from common.units import format_count, format_duration
 from common.wire import AttemptReport
@@ -63,6 +63,10 @@ class LastPlan:
     """Time of the trigger that the plan answers; 0 if none was open."""
     statistics: TabletStatistics | None = None
     """Result of the last analysis."""
+    unstable: ChunkNotes | None = None
+    """Stored states of the chunks with jobs; None: the tablet has no chunks."""
+    numbers: Mapping[str, Collection[int]] = field(default_factory=dict)
+    """Input of a job → the chunks in which the file is."""
 
 
 class Counters:

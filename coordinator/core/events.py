@@ -5,14 +5,14 @@ the passing of time. `CoordinatorState.handle` is their only reader; it dispatch
 in the order of this file. Every event may arrive late, twice or never.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from common.model.group import LimitScope
 from common.model.job import Job, TabletPlan
 from common.model.outcome import AttemptEnd, RefusalCode
 from common.model.table import Table
-from common.model.tablet import Record, Reservation, TabletId
+from common.model.tablet import Record, Reservation, StoredChunks, TabletId
 from common.wire import Assignment, AttemptReport, Heartbeat, TakeRequest, VolumeUse
 
 
@@ -43,6 +43,12 @@ class TabletPlanned:
     """When to plan again even if nothing has changed; None means never."""
     adds: tuple[tuple[float, int], ...] = ()
     """Recent adds of users: store time and row count. Earlier events may have listed them."""
+    chunks: StoredChunks | None = None
+    """Stored states of chunks of time, as they were read; None: the table has none."""
+    files: Collection[str] = ()
+    """Paths of all files of the tablet, if only a part of it was planned."""
+    numbers: Mapping[str, Collection[int]] = field(default_factory=dict)
+    """Input of a job → the chunks in which the file is, if `chunks` is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Events of plans, tables and tablets: a plan replaces the queued jobs of its tablet."""
 
-from collections.abc import Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import replace
 from typing import assert_never
 
@@ -8,7 +8,7 @@ from common.metadata.changes import WriteAnalysis
 from common.model.job import Job, JobAction, Kind, TabletBacklog, analysis_job
 from common.model.outcome import AttemptEnd
 from common.model.table import TableState
-from common.model.tablet import Analysis, TabletId
+from common.model.tablet import Analysis, ChunkNotes, TabletId
 from common.units import format_count
 from coordinator.core import actions as do
 from coordinator.core import events as on
@@ -16,7 +16,13 @@ from coordinator.core.actions import Action
 from coordinator.core.cluster_state import ClusterState, LastPlan
 from coordinator.core.maintenance import has_own_priorities, queue_priority
 from coordinator.core.retry import wait_queue_of_table
-from coordinator.core.scans import QUIET_ANALYSES, analysis_at_rest, wanted_analysis
+from coordinator.core.scans import (
+    QUIET_ANALYSES,
+    analysis_at_rest,
+    chunk_notes,
+    unstable_notes,
+    wanted_analysis,
+)
 from coordinator.core.triggers import ADMIN, TriggerDecision, refusal_reason
 from neve import api
 
@@ -74,10 +80,14 @@ def _tablet_planned(cluster: ClusterState, event: on.TabletPlanned, now_s: float
     if event.plan.triggered_at_s:
         decision = _trigger_decision(cluster, event, wanted, held, analysis=analysis, now_s=now_s)
         cluster.triggers.put(event.tablet, decision)
-    actions = _note_analysis(event, analysis)
+    dropped = (job for job in (*replacement.evicted, *rejected) if job.tablet == event.tablet)
+    actions = _with_chunks(event, _note_analysis(event, analysis), dropped)
     for tablet, group in shed:
-        is_current = tablet == event.tablet
-        actions += (_defer if is_current else _defer_evicted)(cluster, tablet, group, now_s)
+        if tablet == event.tablet:
+            actions += _defer(cluster, tablet, group, now_s)
+        else:
+            evicted = [job for job in replacement.evicted if job.tablet == tablet]
+            actions += _defer_evicted(cluster, tablet, group, evicted, now_s)
     return actions
 
 
@@ -169,6 +179,21 @@ def _plan_again_later(cluster: ClusterState, job: Job, now_s: float) -> None:
         cluster.replan_timers.set(job.tablet, pause.until_s)
 
 
+def _reasons(cluster: ClusterState, event: on.TabletPlanned) -> Mapping[str, str]:
+    """Return why no job takes files, with the earlier reasons of chunks that were not planned."""
+    before = cluster.last_plans.get(event.tablet)
+    if event.plan.asked is None or before is None:
+        return event.plan.left
+    left = before.left if isinstance(before.left, dict) else dict(before.left)
+    left.update(event.plan.left)  # In place: the last plan is replaced, and may name many files.
+    inputs = {path for job in event.plan.jobs for path in job.inputs}
+    for path in inputs:
+        left.pop(path, None)
+    if len(left) + len(inputs) <= len(event.files):
+        return left
+    return {path: why for path, why in left.items() if path in event.files}
+
+
 def _note_plan(
     cluster: ClusterState, event: on.TabletPlanned, held: list[str], now_s: float
 ) -> None:
@@ -177,12 +202,14 @@ def _note_plan(
         version=event.record.version,
         settings_version=event.settings_version,
         planned_s=now_s,
-        left=event.plan.left,
+        left=_reasons(cluster, event),
         wanted=len(event.plan.jobs),
         holds=event.plan.holds,
         held=tuple(dict.fromkeys(held)),
         triggered_at_s=event.plan.triggered_at_s,
         statistics=event.record.statistics,
+        unstable=unstable_notes(event.plan, event.record, event.chunks),
+        numbers=event.numbers,
     )
     cluster.last_plans.put(event.tablet, last_plan)
 
@@ -257,6 +284,25 @@ def _note_analysis(event: on.TabletPlanned, analysis: Analysis) -> list[Action]:
     return [replace(change, due_at_s=event.due_at_s, answered_s=answered_s)]
 
 
+def _with_chunks(
+    event: on.TabletPlanned, actions: list[Action], dropped: Iterable[Job]
+) -> list[Action]:
+    """Add the states of chunks to the actions that note the analysis of a tablet.
+
+    Args:
+        event: The plan.
+        actions: The note of the tablet's analysis, if there is one.
+        dropped: Jobs of the plan that a full queue dropped.
+    """
+    deferred = _numbers_of(dropped, event.numbers)
+    notes = chunk_notes(event.plan, event.record, event.chunks, deferred)
+    if notes is None:
+        return actions
+    change = actions[0] if actions else _write_analysis(event.tablet, Analysis.UNKNOWN, -1, -1)
+    assert isinstance(change, WriteAnalysis), change
+    return [replace(change, chunks=notes)]
+
+
 def _write_analysis(
     tablet: TabletId, analysis: Analysis, version: int, settings_version: int
 ) -> WriteAnalysis:
@@ -278,16 +324,33 @@ def _defer(cluster: ClusterState, tablet: TabletId, group: str, now_s: float) ->
 
 
 def _defer_evicted(
-    cluster: ClusterState, tablet: TabletId, group: str, now_s: float
+    cluster: ClusterState, tablet: TabletId, group: str, evicted: Iterable[Job], now_s: float
 ) -> list[Action]:
     actions = _defer(cluster, tablet, group, now_s)
     last_plan = cluster.last_plans.get(tablet)
     if last_plan is None:
         return actions
-    return [
-        *actions,
-        _write_analysis(tablet, Analysis.DEFERRED, last_plan.version, last_plan.settings_version),
-    ]
+    note = _write_analysis(tablet, Analysis.DEFERRED, last_plan.version, last_plan.settings_version)
+    return [*actions, replace(note, chunks=_deferred_chunks(last_plan, evicted))]
+
+
+def _deferred_chunks(last_plan: LastPlan, evicted: Iterable[Job]) -> ChunkNotes | None:
+    """Return the states of the chunks whose jobs a full queue dropped for other tablets."""
+    unstable = last_plan.unstable
+    numbers = _numbers_of(evicted, last_plan.numbers)
+    if unstable is None or not numbers:
+        return None
+    notes = {
+        number: replace(unstable.notes[number], analysis=Analysis.DEFERRED)
+        for number in numbers
+        if number in unstable.notes
+    }
+    return replace(unstable, notes=notes)
+
+
+def _numbers_of(jobs: Iterable[Job], numbers: Mapping[str, Collection[int]]) -> set[int]:
+    """Return the chunks of the inputs of jobs."""
+    return {number for job in jobs for path in job.inputs for number in numbers.get(path, ())}
 
 
 def decide_on_queued_job(

@@ -43,7 +43,6 @@ from common.model.tablet import (
     TabletId,
 )
 from common.primitives import earliest_s
-from common.spi.controller import TrackerPlugin
 from common.spi.planner import (
     NOTHING_KNOWN,
     Dispatcher,
@@ -55,7 +54,6 @@ from common.spi.planner import (
     Surroundings,
 )
 from common.units import format_bytes, format_count, whole_number
-from coordinator.core.backlog import measured
 from coordinator.core.triggers import (
     gate_sentence,
     is_gated,
@@ -472,7 +470,7 @@ def _tablet_plan(
     intervals: tuple[PlannedInterval, ...] = ()
     due_s: float | None = None
     for answer in answers:
-        intervals += answer.intervals[:INTERVALS_MAX]
+        intervals += answer.intervals[-INTERVALS_MAX:]
         if answer.due_at_s is not None:
             due_s = earliest_s(due_s, answer.due_at_s)
     return TabletPlan(
@@ -481,6 +479,7 @@ def _tablet_plan(
         holds=holds_of(tablet),
         due_at_s=due_s,
         intervals=intervals,
+        chunks={number: found for answer in answers for number, found in answer.chunks.items()},
     )
 
 
@@ -535,48 +534,16 @@ def _short_sentence(need: int, free_bytes: int, kept_bytes: int) -> str:
     )
 
 
-def with_backlog(
-    plan: TabletPlan,
-    tablet: Tablet,
-    table: Table,
-    trackers: Mapping[str, TrackerPlugin],
-    now_s: float,
-    *,
-    services: Mapping[str, Service],
-    dispatcher: Dispatcher | None = None,
-    untracked_bytes: int = 0,
-) -> TabletPlan:
-    """Return a plan with the backlog of its tablet; without work, return it unchanged.
+def planner_of_system(
+    table: Table, services: Mapping[str, Service], dispatcher: Dispatcher | None
+) -> tuple[str, Mapping[str, object]]:
+    """Return the planner of a table's system jobs, and its options.
 
-    Args:
-        plan: Plan of the tablet.
-        tablet: The version that was planned.
-        table: Its table.
-        trackers: Name of a planner → tracker that measures its backlog.
-        now_s: The store's time.
-        services: Services by name.
-        dispatcher: Chooses the service; None means the service in the table's settings.
-        untracked_bytes: Backlog to report without a tracker; 0 means the inputs of the jobs.
+    Raises:
+        PluginError: The dispatcher failed, or the service is not configured.
     """
-    wanted = [job for job in plan.jobs if job.kind is Kind.SYSTEM]
-    if not wanted and not tablet.reserved_files:
-        return plan
-    try:
-        configured = _Policies(services, {}, dispatcher, None)
-        name, options = _planner_of(table, _service(table, Kind.SYSTEM, None, configured))
-    except PluginError:
-        return plan  # Planning reports the error.
-    tracker = (name, trackers[name]) if name in trackers else None
-    backlog = measured(
-        tablet,
-        table.settings,
-        tracker,
-        options,
-        jobs=wanted,
-        now_s=now_s,
-        untracked_bytes=untracked_bytes,
-    )
-    return replace(plan, backlog=backlog)
+    configured = _Policies(services, {}, dispatcher, None)
+    return _planner_of(table, _service(table, Kind.SYSTEM, None, configured))
 
 
 def _why_idle(tablet: Tablet, table: Table) -> str | None:
@@ -684,6 +651,7 @@ def _plan_kind(
         bounds=tablet.bounds,
         heat=around.heat,
         free_bytes=around.free_bytes,
+        latest_s=around.latest_s,
         statistics=tablet.record.statistics,
     )
     plan = _ask(planner, configured.planners, parameters)

@@ -7,19 +7,31 @@ queued. A tablet at rest gets a note with its recheck time in its record, so tha
 until then.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from operator import attrgetter
 
 from common.metadata.changes.files import recent_adds_bound
 from common.metadata.store_values import GarbageEntry, Manifest, PinEntry
-from common.model.job import TabletPlan
+from common.model.file import CHUNKS_OF_FILE_MAX, ChunkGrid, DataFile
+from common.model.job import IntervalState, TabletPlan
 from common.model.key_values import KeyType
 from common.model.keys import encode_value
 from common.model.table import Table, TableState
-from common.model.tablet import Analysis, Record, Tablet
+from common.model.tablet import (
+    Analysis,
+    ChunkHead,
+    ChunkNote,
+    ChunkNotes,
+    Record,
+    StoredChunks,
+    Tablet,
+)
 from common.primitives import digest, earliest_s
 from common.rows.rules import RowRules
 from coordinator.core.requests import must_ask_selector, table_selector
@@ -238,6 +250,243 @@ def spans_between(cuts: list[bytes]) -> list[TabletSpan]:
     """Return the spans between ascending cuts; n cuts give n + 1 spans that cover all tablets."""
     starts: list[bytes | None] = [None, *cuts]
     return [TabletSpan(after, until) for after, until in zip(starts, [*cuts, None], strict=True)]
+
+
+# ----------------------------------------------------------------------------------- Chunks of time
+# A planner by chunks of time is asked only for chunks that have changed since its last verdict, for
+# those that do not rest, and for those that share files with them. Their states are stored beside
+# the record of the tablet; each change of files counts there in the same transaction.
+#
+# The whole tablet is planned if its states were not read, hold for another policy, or were not
+# counted by an older release, which the numbers of files and bytes reveal.
+
+
+def has_chunks(table: Table) -> bool:
+    """Return whether the states of chunks may be stored for the tablets of a table."""
+    return not table.key and table.time_column is not None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanScope:
+    """The part of a tablet that is planned."""
+
+    tablet: Tablet
+    """The tablet, with the files of the part."""
+    asked: frozenset[int] | None = None
+    """Numbers of the chunks; None: the whole tablet."""
+    latest_s: float | None = None
+    """Latest time of all files of the tablet that is not in the future; None: whole tablet."""
+
+
+def whole_scope(tablet: Tablet) -> PlanScope:
+    """Return the scope that is the whole tablet."""
+    return PlanScope(tablet)
+
+
+def scope_of(tablet: Tablet, table: Table, grid: ChunkGrid, policy: str, now_s: float) -> PlanScope:
+    """Return the part of a tablet that must be planned.
+
+    Args:
+        tablet: A consistent snapshot, with the states of its chunks.
+        table: Its table.
+        grid: The chunks of its planner.
+        policy: Digest of what the planner decides by.
+        now_s: The store's time.
+    """
+    stored = tablet.chunks
+    if stored is None or not _is_counted(tablet, stored, grid, policy, now_s):
+        return whole_scope(tablet)
+    if tablet.selection is not None or tablet.waiting or tablet.operation is not None:
+        return whole_scope(tablet)
+    if table.settings.triggers or open_trigger_s(table, tablet.record):
+        return whole_scope(tablet)
+    survey = _survey(tablet.files.values(), CHUNKS_OF_FILE_MAX * grid.length_s, now_s)
+    if survey is None:
+        return whole_scope(tablet)
+    timed, others, latest_s = survey
+    numbers = stored.restless
+    reserved = (tablet.files[path] for path in tablet.reserved_files if path in tablet.files)
+    numbers.update(number for file in reserved for number in grid.chunks_of(file))
+    files = (*_with_neighbours(timed, numbers, grid), *others)
+    part = replace(tablet, files={file.path: file for file in files})
+    return PlanScope(part, frozenset(numbers), latest_s)
+
+
+def _survey(
+    files: Iterable[DataFile], width_max_s: float, now_s: float
+) -> tuple[list[DataFile], list[DataFile], float] | None:
+    """Return the files with times, those without, and the latest time that is not in the future.
+
+    None: a file is in more chunks than are counted.
+    """
+    timed, others = list[DataFile](), list[DataFile]()
+    latest_s = -math.inf
+    for file in files:  # One loop: a tablet may have very many files.
+        low_s, high_s = file.time_min_s, file.time_max_s
+        if low_s is None or high_s is None:
+            others.append(file)
+            continue
+        if high_s - low_s > width_max_s:
+            return None
+        if latest_s < high_s <= now_s:
+            latest_s = high_s
+        timed.append(file)
+    return timed, others, latest_s if timed and latest_s > -math.inf else now_s
+
+
+def _is_counted(
+    tablet: Tablet, stored: StoredChunks, grid: ChunkGrid, policy: str, now_s: float
+) -> bool:
+    """Return whether the stored states hold for this policy, and every change was counted."""
+    head, record = stored.head, tablet.record
+    if head is None or (head.grid, head.policy) != (grid, policy):
+        return False
+    if head.due_at_s is not None and head.due_at_s <= now_s:
+        return False
+    uncounted = (record.files - stored.files, record.size_bytes - stored.size_bytes)
+    return (head.files, head.size_bytes) == uncounted
+
+
+def _width_s(file: DataFile) -> float:
+    return (file.time_max_s or 0.0) - (file.time_min_s or 0.0)
+
+
+def _with_neighbours(
+    files: Sequence[DataFile], numbers: set[int], grid: ChunkGrid
+) -> list[DataFile]:
+    """Return the files of chunks, and add the other chunks of these files to their numbers."""
+    while True:
+        spans = _spans(numbers, grid)
+        first_s, last_s = (spans[0][0], spans[-1][1]) if spans else (0.0, 0.0)
+        near = [
+            file
+            for file in files
+            if file.time_min_s < last_s and file.time_max_s >= first_s  # type: ignore[operator]  # timed
+        ]
+        chosen = [file for file in near if _meets(file, spans)]
+        count = len(numbers)
+        numbers.update(number for file in chosen for number in grid.chunks_of(file))
+        if len(numbers) == count:
+            return chosen
+
+
+def _spans(numbers: Collection[int], grid: ChunkGrid) -> list[tuple[float, float]]:
+    """Return the ranges of chunks; those of adjacent chunks are merged."""
+    spans: list[tuple[float, float]] = []
+    for number in sorted(numbers):
+        start_s, end_s = grid.span(number)
+        if spans and spans[-1][1] == start_s:
+            start_s = spans.pop()[0]
+        spans.append((start_s, end_s))
+    return spans
+
+
+def _meets(file: DataFile, spans: Sequence[tuple[float, float]]) -> bool:
+    low_s, high_s = file.time_min_s, file.time_max_s
+    assert low_s is not None and high_s is not None, file.path  # noqa: PT018
+    at = bisect_right(spans, (high_s, math.inf))
+    return bool(at) and spans[at - 1][1] > low_s
+
+
+def with_scope(
+    plan: TabletPlan, tablet: Tablet, scope: PlanScope, grid: ChunkGrid, policy: str
+) -> TabletPlan:
+    """Return a plan with what is needed to store the states of its chunks.
+
+    Args:
+        plan: Plan of the scope.
+        tablet: The whole tablet.
+        scope: What was planned.
+        grid: The chunks of the planner.
+        policy: Digest of what it decides by.
+    """
+    counts = Counter(
+        number for file in scope.tablet.files.values() for number in _chunks_of(file, grid)
+    )
+    plan = replace(plan, grid=grid, policy=policy, asked=scope.asked, chunk_files=counts)
+    head = None if tablet.chunks is None else tablet.chunks.head
+    if scope.asked is None or head is None:
+        return plan
+    pressure = plan.pressure
+    if pressure is not None:
+        pressure = replace(pressure, stored_bytes=tablet.record.size_bytes)
+    due_at_s = plan.due_at_s if head.due_at_s is None else earliest_s(plan.due_at_s, head.due_at_s)
+    return replace(plan, due_at_s=due_at_s, pressure=pressure)
+
+
+def _chunks_of(file: DataFile, grid: ChunkGrid) -> range:
+    return range(0) if _width_s(file) > CHUNKS_OF_FILE_MAX * grid.length_s else grid.chunks_of(file)
+
+
+def chunk_notes(
+    plan: TabletPlan, record: Record, stored: StoredChunks | None, deferred: Collection[int] = ()
+) -> ChunkNotes | None:
+    """Return the states of chunks to store, or None if nothing is to be stored.
+
+    Args:
+        plan: Plan of a tablet.
+        record: Record of the version that was planned.
+        stored: The states as they were read.
+        deferred: Numbers of the chunks whose jobs a full queue dropped.
+    """
+    if stored is None or plan.grid is None:
+        return None
+    head, stored = _head_of(plan, plan.grid, record, stored)
+    numbers = {*plan.chunks, *plan.chunk_files, *(plan.asked or ())}
+    if plan.asked is None:
+        numbers |= {*stored.notes, *stored.versions}
+    notes = {number: _chunk_note(plan, number, stored, deferred) for number in numbers}
+    changed = {number: note for number, note in notes.items() if stored.notes.get(number) != note}
+    if not changed and head == stored.head:
+        return None
+    return ChunkNotes(head=head, notes=changed, begins_at=None if stored.head else record.version)
+
+
+def unstable_notes(
+    plan: TabletPlan, record: Record, stored: StoredChunks | None
+) -> ChunkNotes | None:
+    """Return the states of the chunks for which jobs are wanted; None: there are none."""
+    wanted = [n for n, state in plan.chunks.items() if state is IntervalState.PENDING]
+    if stored is None or plan.grid is None or not wanted:
+        return None
+    head, stored = _head_of(plan, plan.grid, record, stored)
+    return ChunkNotes(head=head, notes={n: _chunk_note(plan, n, stored, ()) for n in wanted})
+
+
+def _head_of(
+    plan: TabletPlan, grid: ChunkGrid, record: Record, stored: StoredChunks
+) -> tuple[ChunkHead, StoredChunks]:
+    """Return what the states of a plan hold for, and the stored ones that hold for the same."""
+    head = stored.head
+    if head is None or (head.grid, head.policy) != (grid, plan.policy):
+        epoch = record.version if head is None else max(record.version, head.epoch + 1)
+        stored, head = StoredChunks(), ChunkHead(epoch=epoch, grid=grid, policy=plan.policy)
+    head = replace(head, due_at_s=plan.due_at_s)
+    if plan.asked is None:
+        files, size_bytes = record.files - stored.files, record.size_bytes - stored.size_bytes
+        head = replace(head, files=files, size_bytes=size_bytes)
+    return head, stored
+
+
+_VERDICTS = {
+    IntervalState.COMPLETE: Analysis.STABLE,
+    IntervalState.POLICY_EXCLUDED: Analysis.STABLE,
+    IntervalState.PENDING: Analysis.UNSTABLE,
+    IntervalState.RUNNING: Analysis.UNSTABLE,
+}
+"""A skipped chunk, or one whose files are in use, gets no verdict and is planned each time."""
+
+
+def _chunk_note(
+    plan: TabletPlan, number: int, stored: StoredChunks, deferred: Collection[int]
+) -> ChunkNote:
+    state, files = plan.chunks.get(number), plan.chunk_files.get(number, 0)
+    analysis = Analysis.EMPTY if not files else Analysis.UNKNOWN
+    if state is not None:
+        analysis = _VERDICTS.get(state, analysis)
+    if number in deferred and analysis is Analysis.UNSTABLE:
+        analysis = Analysis.DEFERRED
+    return ChunkNote(analysis, stored.versions.get(number, 0), files)
 
 
 # ------------------------------------------------------------------------------- Writes to a tablet

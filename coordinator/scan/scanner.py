@@ -12,7 +12,7 @@ changes may then have been missed, and the whole table is scanned.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -22,6 +22,7 @@ from common.errors import MetadataError, PluginError, UnavailableError
 from common.metadata.changes import WriteAnalysis
 from common.metadata.store import TabletStore
 from common.metadata.store_values import UNREADABLE, TabletChanged, UnreadableTablet
+from common.model.job import TabletPlan
 from common.model.outcome import AttemptEnd
 from common.model.request import Request, RequestState
 from common.model.table import Table, TableState
@@ -35,7 +36,13 @@ from coordinator.context import (
 )
 from coordinator.core import events as on
 from coordinator.core.requests import facts_of
-from coordinator.core.scans import Watermarks, recent_user_adds, recheck_at_s, wanted_watermarks
+from coordinator.core.scans import (
+    Watermarks,
+    has_chunks,
+    recent_user_adds,
+    recheck_at_s,
+    wanted_watermarks,
+)
 from coordinator.ports import PlanTablet, Submit
 
 # ----------------------------------------------------------------- The change streams of all tables
@@ -147,6 +154,15 @@ _ENDS = {
     "commit": AttemptEnd.COMMITTED,
     "release": AttemptEnd.LOST,
 }
+
+
+def _numbers(tablet: Tablet, plan: TabletPlan) -> Mapping[str, Collection[int]]:
+    """Return the chunks of the inputs of a plan's jobs."""
+    grid = plan.grid
+    if grid is None:
+        return {}
+    inputs = (path for job in plan.jobs for path in job.inputs)
+    return {path: grid.chunks_of(tablet.files[path]) for path in inputs if path in tablet.files}
 
 
 class Scanner:
@@ -270,8 +286,11 @@ class Scanner:
             MetadataError: The store did not answer as it should.
         """
         now_s = await self._store.now_s()
-        for tablet_id, tablet in zip(batch, await self._store.readable(batch), strict=True):
-            table = self.tables.get(tablet_id.table)
+        tables = {tablet: self.tables.get(tablet.table) for tablet in batch}
+        chunked = {tablet for tablet, table in tables.items() if table and has_chunks(table)}
+        read = await self._store.readable(batch, chunked)
+        for tablet_id, tablet in zip(batch, read, strict=True):
+            table = tables[tablet_id]
             if isinstance(tablet, UnreadableTablet):
                 cause = self.faults.unreadable("planning", str(tablet_id), tablet.cause)
                 self._submit(on.PlanningFailed(tablet=tablet_id, cause=cause))
@@ -313,6 +332,9 @@ class Scanner:
                 settings_version=table.settings_version,
                 due_at_s=recheck_at_s(tablet, table, plan),
                 adds=recent_user_adds(tablet, now_s),
+                chunks=tablet.chunks,
+                files=() if plan.asked is None else tablet.files.keys(),
+                numbers=_numbers(tablet, plan),
             )
         )
 

@@ -66,6 +66,11 @@ class Interval:
     """Whether a file of the interval also has rows in the interval before it."""
     overlaps_next: bool = False
     """Whether a file of the interval also has rows in the interval after it."""
+    stored: str = ""
+    """State in the store, as of the last decision of the service: `stable`, `unstable`, `deferred`
+    (a full queue dropped its job), `unknown` (skipped, or files in use). Empty: there is none."""
+    changes: int | None = None
+    """Changes of files of the interval that are counted so far; null: they are not counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

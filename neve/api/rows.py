@@ -65,6 +65,13 @@ class NewFiles:
     __pydantic_config__ = STRICT
 
     paths: Annotated[tuple[ShortText, ...], MaxLength(PATHS_MAX)]
+    version: int | None = None
+    """With `window`: the version of the files, from 1. Only for a table without a key and with a
+    time column."""
+    window: ShortText | None = None
+    """With `version`: two dates or times in UTC, the end exclusive, such as
+    `2026-05-01..2026-05-02`. All rows are in it. Files of lower versions in it are replaced, in the
+    tablets that get the files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +88,8 @@ class Added:
     """Tablets that hold the new files. For a repeated call only if there are few."""
     repeated: bool = False
     """Whether the call was accepted before. Nothing was added now."""
+    replaced: int = 0
+    """Number of files of lower versions that were replaced. 0 for a repeated call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

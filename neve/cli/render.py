@@ -366,9 +366,10 @@ def add_sentence(added: api.Added) -> str:
     done = f"{format_count(added.rows, 'row')} ({format_bytes(added.size_bytes)})"
     if added.repeated:
         return f"call {added.call} was accepted before, with {done}: nothing was added now"
+    replaced = f"; replaced {format_count(added.replaced, 'file')}" if added.replaced else ""
     return (
         f"added {done} in {format_count(added.file_count, 'file')} "
-        f"to {format_count(len(added.tablets), 'tablet')}"
+        f"to {format_count(len(added.tablets), 'tablet')}{replaced}"
     )
 
 

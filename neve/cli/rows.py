@@ -191,13 +191,28 @@ def add(
     paths: Annotated[
         list[str], typer.Argument(help="Files in the table's location.", metavar="FILE...")
     ],
+    *,
+    version: Annotated[
+        int | None,
+        typer.Option(help="Version of the files, from 1: they replace lower ones in the window."),
+    ] = None,
+    window: Annotated[
+        str | None,
+        typer.Option(
+            help="Two dates or times in UTC, the end exclusive: `2026-05-01..2026-05-02`. Files of "
+            "lower versions in it are replaced.",
+            metavar="A..B",
+        ),
+    ] = None,
     call: CallId = None,
 ) -> None:
-    """Add Parquet files in the table's location: all or none, at most 10,000."""
-    session.show(
-        session.client.add_files(name, [_path_for_service(path) for path in paths], call=call),
-        render.add_sentence,
-    )
+    """Add Parquet files in the table's location: all or none, at most 10,000.
+
+    With --version and --window they replace the files of lower versions in a window of time.
+    """
+    files = [_path_for_service(path) for path in paths]
+    added = session.client.add_files(name, files, version=version, window=window, call=call)
+    session.show(added, render.add_sentence)
 
 
 @verb("append", Panel.TABLES, "neve append users rows.csv")

@@ -63,15 +63,28 @@ class RowCalls:
         pages = self._connection.pages(table_path(table, "files"), FilePage)
         return [file for page in pages for file in page.files]
 
-    def add_files(self, table: str, paths: Iterable[str], *, call: str | None = None) -> Added:
+    def add_files(
+        self,
+        table: str,
+        paths: Iterable[str],
+        *,
+        version: int | None = None,
+        window: str | None = None,
+        call: str | None = None,
+    ) -> Added:
         """Add Parquet files from below the table's location, all or none.
 
         Args:
             table: Name of the table.
             paths: Paths relative to the location, or URIs below it.
+            version: With `window`: version of the files, from 1.
+            window: With `version`: two dates or times in UTC, such as `2026-05-01..2026-05-02`. The
+                files replace those of lower versions in this window of time.
             call: Id of this call (`neve.new_call_id()`); reuse it after an unknown outcome.
         """
-        body = {"paths": [paths] if isinstance(paths, str) else list(paths)}
+        body: dict[str, object] = {"paths": [paths] if isinstance(paths, str) else list(paths)}
+        body |= {"version": version} if version is not None else {}
+        body |= {"window": window} if window is not None else {}
         answer = self._connection.call(
             "POST",
             table_path(table, "files"),

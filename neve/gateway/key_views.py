@@ -9,7 +9,7 @@ from common.model.key_values import KeyType, key_type_of
 from common.model.keys import PLUS_INFINITY, format_key, parse_key
 from common.model.request import KeyRange
 from common.model.table import Table
-from common.model.tablet import Tablet
+from common.model.tablet import Analysis, Record, Tablet
 from common.units import format_count
 from common.wire import StoryEntry, StoryKind, TabletStory
 from neve import api
@@ -105,11 +105,17 @@ def tablet_view(tablet: Tablet, types: Sequence[KeyType]) -> api.Tablet:
         waiting=len(tablet.waiting),
         selected=tablet.selection is not None,
         operation=None if operation is None else f"{operation.kind.value} ({operation.step.value})",
-        analysis=tablet.record.analysis.value,
+        analysis=_analysis_of(tablet.record).value,
         failures=tablet.record.failures,
         failure=tablet.record.failure,
         compactions=tablet.record.compactions,
     )
+
+
+def _analysis_of(record: Record) -> Analysis:
+    """Return the analysis of a tablet, which holds for the version that was planned."""
+    is_current = record.analysis_version == record.version
+    return record.analysis if is_current else Analysis.UNKNOWN
 
 
 def key_text(key: bytes | None, types: Sequence[KeyType]) -> str | None:

@@ -11,7 +11,7 @@ from common.errors import (
 )
 from common.model.job import Job, TabletPlan
 from common.model.table import Table
-from common.model.tablet import Tablet, TabletId
+from common.model.tablet import StoredChunks, Tablet, TabletId
 from common.wire import BacklogSample, QueuedJob
 from neve import api
 from neve.gateway.access.callers import (
@@ -35,6 +35,7 @@ def plan_view(
     plans: Sequence[TabletPlan],
     running: int,
     tablets: Sequence[TabletId] = (),
+    chunks: Sequence[StoredChunks] = (),
 ) -> api.Plan:
     """Return the wire model of the plans of tablets.
 
@@ -43,10 +44,12 @@ def plan_view(
         plans: Plans of the tablets.
         running: Number of jobs that run on the tablets.
         tablets: Ids of the tablets, in the order of the plans, for the names of intervals.
+        chunks: The stored states of their chunks; empty: none.
     """
+    none = [StoredChunks()] * len(tablets)
     intervals = tuple(
-        replace(interval, tablet=tablet.text, table=table.name)
-        for tablet, plan in zip(tablets, plans, strict=False)
+        _interval_view(replace(interval, tablet=tablet.text, table=table.name), stored)
+        for tablet, plan, stored in zip(tablets, plans, chunks or none, strict=False)
         for interval in plan.intervals
     )
     planned = [job for plan in plans for job in plan.jobs]
@@ -61,6 +64,15 @@ def plan_view(
     ]
     left = {path: why for plan in plans for path, why in plan.left.items()}
     return api.Plan(jobs=tuple(jobs), left=left, running=running, intervals=intervals)
+
+
+def _interval_view(interval: api.Interval, stored: StoredChunks) -> api.Interval:
+    """Return an interval with its stored state."""
+    note = stored.notes.get(interval.index)
+    if stored.head is None or note is None:
+        return interval
+    changes = stored.versions.get(interval.index, 0)
+    return replace(interval, stored=note.analysis.value, changes=changes)
 
 
 def queued_view(queued: QueuedJob) -> api.PlannedJob:
@@ -223,7 +235,9 @@ class PlanningRoutes:
             )
             tablets += [tablet.id for tablet in page]
             bounded_count(len(plans) or 1, PLANNED_TABLETS_MAX, "number of tablets to plan")
-        return plan_view(stored_table, plans, running, tablets)
+        has_intervals = any(plan.intervals for plan in plans)
+        chunks = await services.store.chunks(tablets) if has_intervals else ()
+        return plan_view(stored_table, plans, running, tablets, chunks)
 
     def _planned(self, table: Table, tablets: list[Tablet], now_s: float) -> list[TabletPlan]:
         try:

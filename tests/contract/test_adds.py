@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from common.metadata.changes import AddFiles, ChangeTable
+from common.metadata.changes import AddFiles, ChangeTable, Outcome, Window
 from common.metadata.codec.tablet import OPERATION
 from common.metadata.keys import TableKeys, TabletKeys
 from common.metadata.keyspace import delete, set_string
-from common.model.table import TableSettings, TableState
+from common.model.file import DataFile
+from common.model.table import Column, TableSettings, TableState
 from common.model.tablet import (
     PLUS_INFINITY,
     Bounds,
@@ -19,8 +20,19 @@ from common.model.tablet import (
 )
 from common.primitives import CALL_LIFE_S
 from common.runtime import call_id
+from tests.contract.test_request_races import between
 from tests.support.predictable import ManualClock
-from tests.support.store_harness import MIDDLE, Harness, applied, commit, file, refused, reserve
+from tests.support.requests import select, submitted, tablet_of, wait
+from tests.support.store_harness import (
+    MIDDLE,
+    Harness,
+    applied,
+    commit,
+    file,
+    refused,
+    release,
+    reserve,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -182,3 +194,119 @@ async def test_a_bag_of_rows_has_no_keys(harness: Harness) -> None:
     tablet = TabletId(table.id, PLUS_INFINITY)
     bag = {"key_min": None, "key_max": None, "version_min": None, "version_max": None}
     applied(await harness.add(tablet, file("a", **bag)))  # type: ignore[arg-type]  # any field
+
+
+# ------------------------------------------------------------------------------- A window of time
+
+
+def timed(path: str, start_s: float, last_s: float) -> DataFile:
+    return DataFile(path=path, size_bytes=100, rows=10, time_min_s=start_s, time_max_s=last_s)
+
+
+async def series(harness: Harness, *files: DataFile) -> TabletId:
+    """Make a table without a key and with a time column, and add files."""
+    columns = (Column("at", "int64"), Column("v", "int64"))
+    plain = {"key": (), "version_column": None, "time_column": "at"}
+    table = await harness.table(splits=(), schema=columns, **plain)
+    tablet = TabletId(table.id, PLUS_INFINITY)
+    if files:
+        applied(await harness.add(tablet, *files))
+    return tablet
+
+
+def replacing(
+    harness: Harness, tablet: TabletId, window: Window, *files: DataFile, call: str = ""
+) -> AddFiles:
+    return AddFiles(
+        table=tablet.table,
+        call=call or call_id(harness.clock),
+        files={tablet.end: files},
+        window=window,
+    )
+
+
+async def test_files_replace_those_of_lower_versions_in_their_window(harness: Harness) -> None:
+    old = [timed("before", 0, 9), timed("a", 10, 14), timed("b", 15, 19), timed("after", 20, 29)]
+    untimed = DataFile(path="untimed", size_bytes=7, rows=1)
+    tablet = await series(harness, *old, untimed)
+    window, call = Window(10, 20, 2), call_id(harness.clock)
+    change = replacing(harness, tablet, window, timed("new", 10, 19), call=call)
+
+    assert applied(await harness.apply(change)).replaced == 2
+    found = await tablet_of(harness, tablet)
+    assert sorted(found.files) == ["after", "before", "new", "untimed"]
+    assert (found.files["new"].data_version, found.files["before"].data_version) == (2, 0)
+    assert (found.record.files, found.record.size_bytes) == (4, 307)
+    assert sorted(await harness.store.garbage_among(tablet.table, ["a", "b", "new"])) == ["a", "b"]
+
+    assert applied(await harness.apply(change)).repeated
+    other = replacing(harness, tablet, Window(0, 20, 2), timed("new", 10, 19), call=call)
+    refused(await harness.apply(other), "call-content")
+    same = replacing(harness, tablet, window, timed("more", 12, 13))
+    assert applied(await harness.apply(same)).replaced == 0
+    refused(await harness.add(tablet, timed("a", 10, 14)), "replaced")
+    assert {*await harness.store.garbage_among(tablet.table, ["a", "b"])} == {"a", "b"}
+
+
+async def test_a_replacement_is_refused_whole_with_its_reason(harness: Harness) -> None:
+    tablet = await series(harness, timed("a", 10, 14), timed("b", 18, 25))
+    applied(await harness.apply(replacing(harness, tablet, Window(30, 40, 7), timed("c", 30, 39))))
+
+    async def replace(start_s: float, end_s: float, version: int, name: str = "n") -> Outcome:
+        new = timed(name, start_s, end_s - 1)
+        return await harness.apply(replacing(harness, tablet, Window(start_s, end_s, version), new))
+
+    sticking = refused(await replace(10, 20, 1), "window")
+    assert "file b of version 0 has times from 1970-01-01 00:00:18 to" in sticking.reason
+    lower = refused(await replace(30, 40, 6), "window")
+    assert "file c in 1970-01-01 00:00:30..1970-01-01 00:00:40 has version 7" in lower.reason
+    outside = replacing(harness, tablet, Window(10, 12, 1), timed("n", 10, 12))
+    refused(await harness.apply(outside), "window")
+    nothing = DataFile(path="n", size_bytes=1, rows=1)
+    refused(await harness.apply(replacing(harness, tablet, Window(10, 12, 1), nothing)), "window")
+
+    applied(await harness.apply(reserve(tablet, "t1", "a")))
+    refused(await replace(10, 15, 1), "reserved")
+    applied(await harness.apply(release(tablet, "t1")))
+    await submitted(harness, tablet.table)
+    applied(await harness.apply(wait(tablet)))
+    refused(await replace(10, 15, 1), "waiting")
+    applied(await harness.apply(select(tablet, "a", shown=("b", "c"))))
+    refused(await replace(10, 15, 1), "selected")
+    assert sorted((await tablet_of(harness, tablet)).files) == ["a", "b", "c"]
+    assert applied(await replace(50, 60, 1)).replaced == 0, "the selection holds only `a`"
+
+
+async def test_only_an_append_only_table_with_times_takes_a_window(harness: Harness) -> None:
+    keyed = await harness.tablet_with("a")
+    new = file("n", time_min_s=10.0, time_max_s=11.0)
+    answer = refused(
+        await harness.apply(replacing(harness, keyed, Window(10, 20, 1), new)), "window"
+    )
+    assert "has a key" in answer.reason
+    plain = {"key": (), "version_column": None}
+    timeless = TabletId((await harness.table(splits=(), **plain)).id, PLUS_INFINITY)
+    change = replacing(harness, timeless, Window(10, 20, 1), timed("n", 10, 11))
+    assert "no time column" in refused(await harness.apply(change), "window").reason
+
+
+async def test_a_replacement_meets_a_job_over_a_file_that_it_replaces(harness: Harness) -> None:
+    """Whichever comes second is refused: a reservation does not watch the files."""
+    tablet = await series(harness, timed("a", 10, 14))
+    change = replacing(harness, tablet, Window(10, 20, 1), timed("n", 10, 19))
+    refused(await between(harness, reserve(tablet, "t1", "a"), change), "gone")
+    other = await series(harness, timed("a", 10, 14))
+    change = replacing(harness, other, Window(10, 20, 1), timed("n", 10, 19))
+    refused(await between(harness, change, reserve(other, "t1", "a")), "reserved")
+    assert sorted((await tablet_of(harness, other)).files) == ["a"]
+
+
+async def test_an_output_has_the_highest_version_of_its_inputs(harness: Harness) -> None:
+    tablet = await series(harness, timed("a", 10, 14))
+    for version in (3, 9):
+        window = Window(20 * version, 20 * version + 20, version)
+        new = timed(f"v{version}", window.start_s, window.start_s + 5)
+        applied(await harness.apply(replacing(harness, tablet, window, new)))
+    applied(await harness.apply(reserve(tablet, "t1", "a", "v9", "v3")))
+    applied(await harness.apply(commit(tablet, "t1")))
+    assert (await tablet_of(harness, tablet)).files["out/t1-0.parquet"].data_version == 9

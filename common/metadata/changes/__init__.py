@@ -4,7 +4,7 @@ Pure: no Redis, no event loop, no clock, no randomness.
 
   protocol        what all changes share: Transaction, Needs, Write, refusals, reads, effects
   tables          create, fill, change, trigger and drop a table; restore its name
-  files           add files; the mark of a call; versions that recent adds have reached
+  files           add files; the mark of a call; replaced windows; versions that adds have reached
   attempts        reserve, commit, retag, release
   requests        submit, cancel a range, move on, close
   selections      a request in one tablet: wait, select, complete, drop the hold, cancel, finish
@@ -23,7 +23,7 @@ How a change becomes effects:
 """
 
 from common.metadata.changes.attempts import CommitAttempt, ReleaseAttempt, ReserveFiles, RetagFiles
-from common.metadata.changes.files import AddFiles
+from common.metadata.changes.files import AddFiles, Window
 from common.metadata.changes.protocol import (
     Applied,
     Change,
@@ -152,6 +152,7 @@ __all__ = [
     "TrimTablet",
     "Unknown",
     "UnpinFiles",
+    "Window",
     "WriteAnalyses",
     "WriteAnalysis",
     "table_of",

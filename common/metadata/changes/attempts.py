@@ -23,11 +23,14 @@ from common.metadata.changes.protocol import (
     Unresolved,
     Write,
     attempt_ended,
+    chunk_head,
+    chunks_changed,
     claim_seen,
     file_counts,
     files_written,
     history_of,
     into_garbage,
+    is_in_chunks,
     may_change,
     selection_seen,
     some_files,
@@ -77,7 +80,7 @@ from common.metadata.keyspace import (
     set_string,
 )
 from common.metadata.store_values import AttemptOutcome
-from common.model.file import DataFile
+from common.model.file import DataFile, with_data_version
 from common.model.job import Kind
 from common.model.outcome import (
     AttemptEnd,
@@ -361,6 +364,8 @@ def commit_attempt(change: CommitAttempt) -> Transaction:
         needs |= Needs((keys.files, keys.purge), reads)
     elif change.inputs:
         needs |= some_files(keys, change.inputs)
+    if any(map(is_in_chunks, change.outputs)):
+        needs |= chunk_head(keys)
 
     def decide(seen: Seen) -> Decision:
         entry = _entry(keys, change.attempt, seen)
@@ -402,11 +407,14 @@ def _commit(change: CommitAttempt, entry: Reservation, seen: Seen) -> Decision:
         return Refusal(
             RefusalCode.OUTPUTS, f"attempt {change.attempt} did not reserve {sorted(strange)}"
         )
+    inputs = tuple(files[path] for path in entry.inputs)
+    if "chunks" not in seen.replies and any(map(is_in_chunks, inputs)):
+        return More(chunk_head(keys), lambda further: _commit(change, entry, further))
+    version = max((file.data_version for file in inputs), default=0)
     outputs = tuple(
         replace(file, job=entry.job, request=entry.request, added_at_s=seen.now_s)
-        for file in change.outputs
+        for file in (with_data_version(file, version) for file in change.outputs)
     )
-    inputs = tuple(files[path] for path in entry.inputs)
     return Write(
         (*_replaced(change, entry, inputs, outputs, seen), *_remarks(change, tablet, seen))
     )
@@ -470,6 +478,7 @@ def _replaced(
     return (
         hdel(keys.files, *entry.inputs),
         *files_written(keys, outputs),
+        *chunks_changed(keys, seen.replies.get("chunks"), outputs, inputs),
         *into_garbage(table, change.tablet.end, {file.path: file.key_min for file in inputs}),
         *attempt_ended(table, keys, entry, mark, history),
         hdel(keys.record, FAILURES, FAILURE),

@@ -1,6 +1,7 @@
 """Add files under one call id: what a call's mark says, which files a tablet takes.
 
-Mark of an add: `call:<id>`, which records what was added.
+Mark of an add: `call:<id>`, which records what was added. An add may replace the files of lower
+versions in a window of time.
 """
 
 import math
@@ -17,20 +18,29 @@ from common.metadata.changes.protocol import (
     Transaction,
     Write,
     bounds_seen,
+    chunk_head,
+    chunks_changed,
     file_counts,
     files_written,
+    into_garbage,
+    is_in_chunks,
     make_tablet,
     operation_seen,
+    refused_held,
+    selection_seen,
+    some_names,
     table_seen,
     tablet_changed,
     tablet_gone,
+    take_files_out,
     transaction_of,
+    waiting_seen,
     whole_table,
 )
 from common.metadata.changes.tables import filled, may_fill
 from common.metadata.codec.layout import pack
 from common.metadata.codec.table import CALL
-from common.metadata.codec.tablet import RECENT_ADDS, unpack_recent
+from common.metadata.codec.tablet import RECENT_ADDS, unpack_files, unpack_recent, unpack_running
 from common.metadata.keys import CALL_SKEW_S, MARK_LIFE_S, TableKeys, TabletKeys, retired_name
 from common.metadata.keyspace import (
     Command,
@@ -38,13 +48,14 @@ from common.metadata.keyspace import (
     Word,
     get,
     hget,
+    hgetall,
     hmget,
     mget,
     pexpire,
     set_string,
 )
 from common.metadata.store_values import CallKind, CallMark
-from common.model.file import DataFile, may_cross
+from common.model.file import DataFile, may_cross, with_data_version
 from common.model.location_identity import is_service_path
 from common.model.outcome import Refusal, RefusalCode
 from common.model.table import Table
@@ -54,9 +65,11 @@ from common.model.tablet import (
     Operation,
     OperationKind,
     OperationStep,
+    Tablet,
     TabletId,
 )
 from common.primitives import CALL_LIFE_S, call_time_s, digest
+from common.units import utc_text
 
 # ---- The mark of an accepted call
 #
@@ -153,13 +166,15 @@ def names_digest(paths: Iterable[str]) -> str:
     return digest(sorted(paths))
 
 
-def files_digest(sizes: Mapping[str, int]) -> str:
-    """Return the digest of a set of files, independent of their tablets.
+def files_digest(sizes: Mapping[str, int], window: "Window | None" = None) -> str:
+    """Return the digest of an add, independent of the tablets of its files.
 
     Args:
         sizes: Path → size in bytes.
+        window: The window of time that the add replaces; None: none.
     """
-    return digest(word for path, size in sorted(sizes.items()) for word in (path, str(size)))
+    files = digest(word for path, size in sorted(sizes.items()) for word in (path, str(size)))
+    return files if window is None else digest([files, repr(window)])
 
 
 # ---- The versions that recent adds have reached: an upper bound on the watermark
@@ -274,6 +289,116 @@ def _is_cut(operation: Operation | None, file: DataFile) -> bool:
     return at is not None and may_cross(file, at)
 
 
+# ---- Replacing a window of time
+#
+# In an append-only table with a time column, an add may have a version and a window of time. All
+# its rows are in the window. It replaces the files of lower versions that are in the window, in the
+# tablets that get its files: those files leave the table in the change that brings the new ones in.
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window of time, without its end, and the version of the files that are added to it."""
+
+    start_s: float
+    end_s: float
+    version: int
+
+    def __str__(self) -> str:
+        return f"{utc_text(self.start_s)}..{utc_text(self.end_s)}"
+
+    def overlaps(self, file: DataFile) -> bool:
+        """Return whether a file may have rows in the window."""
+        if file.time_min_s is None or file.time_max_s is None:
+            return False
+        return file.time_min_s < self.end_s and file.time_max_s >= self.start_s
+
+    def contains(self, file: DataFile) -> bool:
+        """Return whether a file has times, and all of them are in the window."""
+        if file.time_min_s is None or file.time_max_s is None:
+            return False
+        return self.start_s <= file.time_min_s and file.time_max_s < self.end_s
+
+
+def replaced_files(tablet: Tablet, window: Window) -> list[DataFile]:
+    """Return the files of lower versions with rows in the window, sorted by path."""
+    return [
+        file
+        for _, file in sorted(tablet.files.items())
+        if window.overlaps(file) and file.data_version < window.version
+    ]
+
+
+def may_replace(tablet: Tablet, added: Iterable[DataFile], window: Window) -> Refusal | None:
+    """Return why files may not replace those of lower versions in a window, or None if they may.
+
+    Args:
+        tablet: As read after `WATCH`; a new partition has no files.
+        added: The new files of the tablet.
+        window: Their window and version.
+    """
+    replaced = replaced_files(tablet, window)
+    return (
+        _refused_times(tablet, added, replaced, window)
+        or _refused_versions(tablet, window)
+        or _refused_busy(tablet)
+        or refused_held(
+            tablet.id, [file.path for file in replaced], tablet.running, tablet.selection
+        )
+    )
+
+
+def _refused_times(
+    tablet: Tablet, added: Iterable[DataFile], replaced: Iterable[DataFile], window: Window
+) -> Refusal | None:
+    for file in added:
+        if not window.contains(file):
+            return Refusal(
+                RefusalCode.WINDOW,
+                f"file {file.path} has {_times_text(file)}, expected only times in {window}: widen "
+                "the window, or cut the file",
+            )
+    for file in replaced:
+        if not window.contains(file):
+            return Refusal(
+                RefusalCode.WINDOW,
+                f"tablet {tablet.id}: file {file.path} of version {file.data_version} has "
+                f"{_times_text(file)}, so it would be replaced only in part by {window}: widen the "
+                "window, or compact the table so that the file is cut there",
+            )
+    return None
+
+
+def _times_text(file: DataFile) -> str:
+    if file.time_min_s is None or file.time_max_s is None:
+        return "no times"
+    return f"times from {utc_text(file.time_min_s)} to {utc_text(file.time_max_s)}"
+
+
+def _refused_versions(tablet: Tablet, window: Window) -> Refusal | None:
+    present = [file for _, file in sorted(tablet.files.items()) if window.overlaps(file)]
+    newest = max(present, key=lambda file: file.data_version, default=None)
+    if newest is None or newest.data_version <= window.version:
+        return None
+    return Refusal(
+        RefusalCode.WINDOW,
+        f"tablet {tablet.id}: file {newest.path} in {window} has version {newest.data_version}, "
+        f"the added files have version {window.version}: expected at least the same version",
+    )
+
+
+def _refused_busy(tablet: Tablet) -> Refusal | None:
+    if tablet.operation is not None:
+        kind = tablet.operation.kind.value
+        return Refusal(RefusalCode.OPERATION, f"tablet {tablet.id}: a {kind} is under way")
+    if tablet.waiting:
+        waiting = some_names(sorted(tablet.waiting))
+        return Refusal(
+            RefusalCode.WAITING, f"tablet {tablet.id}: requests wait to select files: {waiting}"
+        )
+    return None
+
+
 # ---- Adding files
 #
 # The mark is checked first: a call that was accepted once is not validated again, whatever became
@@ -300,6 +425,8 @@ class AddFiles(Guarded):
     """Largest age of that check, shorter than the time a collector needs to delete a file."""
     run: str = ""
     """The run that fills the table, if it is being filled."""
+    window: Window | None = None
+    """The window of time in which the files replace those of lower versions; None: none."""
 
 
 TABLETS_CHARS_MAX = 256
@@ -320,6 +447,8 @@ def add_files(change: AddFiles) -> Transaction:
     needs = whole_table(keys) | Needs((keys.call(change.call),), reads)
     for end in change.files:
         needs |= _tablet_needs(TabletId(change.table, end), change.files[end])
+        if change.window is not None:
+            needs |= _window_needs(TabletId(change.table, end))
 
     def decide(seen: Seen) -> Decision:
         if seen["call"] is not None:
@@ -330,6 +459,7 @@ def add_files(change: AddFiles) -> Transaction:
             or may_fill(change.table, table, change.run)
             or _refused_look(change, seen.now_s)
             or _refused_paths(change, paths, seen)
+            or _refused_table(change, table)
         )
         if refusal is not None:
             return refusal
@@ -357,7 +487,21 @@ def _tablet_needs(tablet: TabletId, files: tuple[DataFile, ...]) -> Needs:
     }
     if files:
         reads[f"{tablet.text}/files"] = hmget(keys.files, [file.path for file in files])
+    if any(map(is_in_chunks, files)):
+        reads |= chunk_head(keys, f"{tablet.text}/chunks").reads
     return Needs((keys.bounds, keys.operation, keys.files, keys.purge), reads)
+
+
+def _window_needs(tablet: TabletId) -> Needs:
+    """Need everything that may hold a tablet's files; `files` is watched by every add."""
+    keys = TabletKeys.of(tablet)
+    reads = {
+        f"{tablet.text}/running": hgetall(keys.running),
+        f"{tablet.text}/selection": get(keys.selection),
+        f"{tablet.text}/waiting": hgetall(keys.waiting),
+        f"{tablet.text}/present": hgetall(keys.files),
+    }
+    return Needs((keys.running, keys.selection, keys.waiting), reads)
 
 
 def call_content(change: AddFiles) -> str:
@@ -365,7 +509,17 @@ def call_content(change: AddFiles) -> str:
     if change.content:
         return change.content
     files = (file for files in change.files.values() for file in files)
-    return files_digest({file.path: file.size_bytes for file in files})
+    return files_digest({file.path: file.size_bytes for file in files}, change.window)
+
+
+def _refused_table(change: AddFiles, table: Table | None) -> Refusal | None:
+    if change.window is None or table is None or (not table.key and table.time_column):
+        return None
+    return Refusal(
+        RefusalCode.WINDOW,
+        f"table {table.name} has {'a key' if table.key else 'no time column'}: only an append-only "
+        "table with a time column takes files for a window of time",
+    )
 
 
 def _refused_look(change: AddFiles, now_s: float) -> Refusal | None:
@@ -414,16 +568,40 @@ def _refused_paths(change: AddFiles, paths: list[str], seen: Seen) -> Refusal | 
 def _add(change: AddFiles, table: Table, seen: Seen) -> Decision:
     """Check every file against its tablet, then write all of them."""
     effects: list[Command] = []
+    replaced = 0
     for end, files in change.files.items():
         tablet = TabletId(change.table, end)
-        added = _added(change, table, tablet, files, seen)
+        old = _replaced(change.window, tablet, files, seen)
+        if isinstance(old, Refusal):
+            return old
+        added = _added(change, table, tablet, files, old, seen)
         if isinstance(added, Refusal):
             return added
         effects += added
+        replaced += len(old)
     mark = _mark(change, seen.now_s)
     effects += filled(TableKeys(change.table), change.run, mark.files)
     effects.append(leave_call_mark(TableKeys(change.table), change.call, mark))
-    return Write(tuple(effects), Applied(call=mark), durable=True)
+    return Write(tuple(effects), Applied(call=mark, replaced=replaced), durable=True)
+
+
+def _replaced(
+    window: Window | None, tablet: TabletId, added: Iterable[DataFile], seen: Seen
+) -> list[DataFile] | Refusal:
+    """Return the files that an add replaces in a tablet, or why it may not."""
+    if window is None:
+        return []
+    keys = TabletKeys.of(tablet)
+    present = Tablet(
+        id=tablet,
+        bounds=Bounds(None, tablet.end),
+        files=unpack_files(keys.files, seen[f"{tablet.text}/present"]),
+        running=unpack_running(keys.running, seen[f"{tablet.text}/running"]),
+        selection=selection_seen(keys, seen[f"{tablet.text}/selection"]),
+        waiting=waiting_seen(keys, seen[f"{tablet.text}/waiting"]),
+        operation=operation_seen(keys, seen[f"{tablet.text}/operation"]),
+    )
+    return may_replace(present, added, window) or replaced_files(present, window)
 
 
 def _mark(change: AddFiles, now_s: float) -> CallMark:
@@ -441,8 +619,13 @@ def _mark(change: AddFiles, now_s: float) -> CallMark:
     )
 
 
-def _added(
-    change: AddFiles, table: Table, tablet: TabletId, files: tuple[DataFile, ...], seen: Seen
+def _added(  # noqa: PLR0917 - what an add to one tablet consists of
+    change: AddFiles,
+    table: Table,
+    tablet: TabletId,
+    files: tuple[DataFile, ...],
+    replaced: list[DataFile],
+    seen: Seen,
 ) -> list[Command] | Refusal:
     """Return the effects for one tablet, or why a file may not join it."""
     keys = TabletKeys.of(tablet)
@@ -460,11 +643,19 @@ def _added(
         if refusal is not None:
             return refusal
     stamped = [_stamped(file, seen.now_s, late=is_late(file, purge)) for file in files]
+    if change.window is not None:
+        stamped = [with_data_version(file, change.window.version) for file in stamped]
     effects = [] if stored else make_tablet(tablet, bounds)
+    if replaced:
+        gone = {file.path: file.key_min for file in replaced}
+        effects += take_files_out(keys, gone)
+        effects += into_garbage(TableKeys(change.table), tablet.end, gone)
     effects += files_written(keys, stamped)
+    if (head := seen.replies.get(f"{tablet.text}/chunks")) is not None:
+        effects += chunks_changed(keys, head, stamped, replaced)
     before = unpack_recent(keys.record, seen[f"{tablet.text}/recent"])
     flags = _recent(table, before, [file for file in stamped if not is_late(file, purge)], seen)
-    effects += tablet_changed(tablet, "add", counts=file_counts(stamped), flags=flags)
+    effects += tablet_changed(tablet, "add", counts=file_counts(stamped, replaced), flags=flags)
     return effects
 
 

@@ -5,7 +5,7 @@ Its decision may request further reads under the same watch. A change may consis
 transactions. Each transaction recognises its own earlier success by its mark.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import singledispatch
 
@@ -15,11 +15,13 @@ from common.metadata.codec.layout import broken_value_error, stored_name, whole_
 from common.metadata.codec.tablet import (
     BOUNDS,
     BYTES,
+    CHUNK_HEAD,
     FILE,
     FILES,
     RESERVATION,
     RUNNING,
     VERSION,
+    unpack_chunk_head,
     unpack_files,
 )
 from common.metadata.keys import CHANGES_MAX, HISTORY_MAX, OUTCOME_LIFE_S, TableKeys, TabletKeys
@@ -46,10 +48,17 @@ from common.metadata.store_values import (
     GarbageEntry,
     HistoryEntry,
 )
-from common.model.file import DataFile
+from common.model.file import CHUNKS_OF_FILE_MAX, DataFile
 from common.model.outcome import AttemptEnd, Refusal, RefusalCode
 from common.model.table import Table, TableState
-from common.model.tablet import Bounds, Operation, Reservation, Selection, Tablet, TabletId
+from common.model.tablet import (
+    Bounds,
+    Operation,
+    Reservation,
+    Selection,
+    Tablet,
+    TabletId,
+)
 
 # ------------------------------------------------------------- What is wanted, and what comes of it
 
@@ -98,6 +107,8 @@ class Applied:
     """For DropTable: False while garbage is left; repeat the change after it is gone."""
     call: CallMark | None = None
     """For AddFiles and SubmitRequest: the mark of the call."""
+    replaced: int = 0
+    """For AddFiles with a window: the number of files that were replaced."""
     repeated: bool = False
     """Whether that mark existed before this change."""
 
@@ -272,6 +283,27 @@ def tablet_gone(tablet: TabletId) -> Refusal:
     return Refusal(RefusalCode.TABLET, f"tablet {tablet} does not exist, look it up again")
 
 
+def refused_held(
+    tablet: TabletId,
+    paths: Collection[str],
+    running: Mapping[str, Reservation],
+    selection: Selection | None,
+) -> Refusal | None:
+    """Return why files may not be changed: they are reserved or selected."""
+    for attempt, entry in running.items():
+        if reserved := sorted(set(paths).intersection(entry.inputs)):
+            return Refusal(
+                RefusalCode.RESERVED,
+                f"tablet {tablet}: file {reserved[0]} is reserved by attempt {attempt}",
+            )
+    if selection is not None and (selected := sorted(set(paths).intersection(selection.files))):
+        return Refusal(
+            RefusalCode.SELECTED,
+            f"tablet {tablet}: file {selected[0]} is selected by request {selection.request}",
+        )
+    return None
+
+
 # ---- Common reads, and the values read for them
 #
 # A change watches only what its decision uses. In a busy tablet, further watches would cause
@@ -327,11 +359,10 @@ def tablet_without_files(keys: TabletKeys, watch: Iterable[str]) -> Needs:
     )
 
 
-def _waiting_seen(keys: TabletKeys, seen: Seen) -> dict[str, float]:
+def waiting_seen(keys: TabletKeys, stored: Mapping[bytes, bytes]) -> dict[str, float]:
+    """Return the requests that wait, with the start of their wait."""
     try:
-        return {
-            stored_name(keys.waiting, name): float(since) for name, since in seen["waiting"].items()
-        }
+        return {stored_name(keys.waiting, name): float(since) for name, since in stored.items()}
     except ValueError as error:
         raise broken_value_error(keys.waiting, f"has a malformed time ({error})") from error
 
@@ -347,11 +378,14 @@ def tablet_seen(tablet: TabletId, keys: TabletKeys, seen: Seen) -> Tablet | None
         files=unpack_files(keys.files, seen.replies.get("files", {})),
         running=codec_tablet.unpack_running(keys.running, seen["running"]),
         selection=selection_seen(keys, seen["selection"]),
-        waiting=_waiting_seen(keys, seen),
+        waiting=waiting_seen(keys, seen["waiting"]),
         done=frozenset(stored_name(keys.done, name) for name in seen["done"]),
         operation=operation_seen(keys, seen["operation"]),
         purge=seen["purge"],
         record=codec_tablet.unpack_record(keys.record, seen["record"]),
+        chunks=codec_tablet.unpack_chunks(keys.chunks, seen["notes"])
+        if "notes" in seen.replies
+        else None,
     )
 
 
@@ -453,6 +487,68 @@ def files_written(keys: TabletKeys, files: Iterable[DataFile]) -> tuple[Command,
     """Write files into a tablet."""
     fields: dict[Word, Word] = {file.path: FILE.pack(file) for file in files}
     return (hset(keys.files, fields),) if fields else ()
+
+
+_TOUCH = "touched by another change"
+
+
+def disturb(key: str) -> tuple[Command, ...]:
+    """Touch a hash without changing it, so that transactions that watch it fail."""
+    return hset(key, {_TOUCH: ""}), hdel(key, _TOUCH)
+
+
+def disturb_running(keys: TabletKeys) -> tuple[Command, ...]:
+    """Touch `running`, so that transactions that watch it fail."""
+    return disturb(keys.running)
+
+
+def take_files_out(keys: TabletKeys, paths: Iterable[str]) -> tuple[Command, ...]:
+    """Remove files without a commit; a concurrent reservation that has read them fails."""
+    return (hdel(keys.files, *paths), *disturb_running(keys))
+
+
+def is_in_chunks(file: DataFile) -> bool:
+    """Return whether notes on chunks may count a file: it has times and no key."""
+    return file.time_min_s is not None and file.key_min is None
+
+
+def chunk_head(keys: TabletKeys, name: str = "chunks") -> Needs:
+    """Need what a tablet's notes on chunks hold for."""
+    return Needs((), {name: hget(keys.chunks, CHUNK_HEAD)})
+
+
+def chunk_notes(keys: TabletKeys) -> Needs:
+    """Need the notes on chunks, not watched."""
+    return Needs((), {"notes": hgetall(keys.chunks)})
+
+
+def chunks_changed(
+    keys: TabletKeys, head: bytes | None, came: Iterable[DataFile], went: Iterable[DataFile] = ()
+) -> tuple[Command, ...]:
+    """Count added and removed files in the notes on chunks, if a tablet has any.
+
+    Args:
+        keys: Keys of the tablet.
+        head: As stored.
+        came: Files that are added.
+        went: Files that leave.
+    """
+    chunks = unpack_chunk_head(keys.chunks, head)
+    if chunks is None:
+        return ()
+    new, old = tuple(came), tuple(went)
+    changed = {
+        number
+        for numbers in map(chunks.grid.chunks_of, (*new, *old))
+        if len(numbers) <= CHUNKS_OF_FILE_MAX
+        for number in numbers
+    }
+    counts = file_counts(new, old)
+    steps = [("files", counts[FILES]), ("bytes", counts[BYTES])]
+    steps += [(str(number), 1) for number in sorted(changed)]
+    return tuple(
+        hincrby(keys.chunks, f"{name}.{chunks.epoch}", step) for name, step in steps if step
+    )
 
 
 def file_counts(

@@ -20,34 +20,37 @@ from common.metadata.changes.protocol import (
     Transaction,
     Write,
     bounds_seen,
+    disturb,
+    disturb_running,
     file_counts,
     files_written,
     into_garbage,
+    is_in_chunks,
     make_tablet,
     may_change,
     operation_seen,
     refused_by_table,
+    refused_held,
     selection_seen,
     some_files,
     table_seen,
     table_state,
     tablet_changed,
     tablet_gone,
+    take_files_out,
     transaction_of,
     whole_table,
 )
 from common.metadata.changes.tables import filled, may_fill
 from common.metadata.codec.tablet import unpack_file, unpack_running
 from common.metadata.keys import TableKeys, TabletKeys
-from common.metadata.keyspace import Command, get, hdel, hgetall, hmget, hset
+from common.metadata.keyspace import Command, delete, get, hdel, hgetall, hmget
 from common.model.file import DataFile
 from common.model.outcome import Refusal, RefusalCode
 from common.model.table import Table
 from common.model.tablet import Bounds, TabletId
 
 # ----------------------------------------------------------- Holders of files, and removal of files
-
-_TOUCH = "touched by a repair"
 
 
 def holders(keys: TabletKeys) -> Needs:
@@ -56,43 +59,17 @@ def holders(keys: TabletKeys) -> Needs:
     return Needs((keys.running, keys.selection, keys.files), reads)
 
 
-def refused_held(
+def _refused_held(
     tablet: TabletId, keys: TabletKeys, paths: list[str], seen: Seen
 ) -> Refusal | None:
     """Return why files may not be changed: they are reserved or selected."""
-    selection = selection_seen(keys, seen["selection"])
-    for attempt, entry in unpack_running(keys.running, seen["running"]).items():
-        if reserved := sorted(set(paths).intersection(entry.inputs)):
-            return Refusal(
-                RefusalCode.RESERVED,
-                f"tablet {tablet}: file {reserved[0]} is reserved by attempt {attempt}",
-            )
-    if selection is not None and (reserved := sorted(set(paths).intersection(selection.files))):
-        return Refusal(
-            RefusalCode.SELECTED,
-            f"tablet {tablet}: file {reserved[0]} is selected by request {selection.request}",
-        )
-    return None
+    running = unpack_running(keys.running, seen["running"])
+    return refused_held(tablet, paths, running, selection_seen(keys, seen["selection"]))
 
 
 def stored_file(keys: TabletKeys, path: str, data: bytes) -> DataFile:
     """Return a file of a `files` hash."""
     return unpack_file(f"{keys.files} {path}", path.encode(), data)
-
-
-def disturb(key: str) -> tuple[Command, ...]:
-    """Touch a hash without changing it, so that transactions that watch it fail."""
-    return hset(key, {_TOUCH: ""}), hdel(key, _TOUCH)
-
-
-def disturb_running(keys: TabletKeys) -> tuple[Command, ...]:
-    """Touch `running`, so that transactions that watch it fail."""
-    return disturb(keys.running)
-
-
-def take_files_out(keys: TabletKeys, paths: list[str]) -> tuple[Command, ...]:
-    """Remove files from a tablet."""
-    return (hdel(keys.files, *paths), *disturb_running(keys))
 
 
 # ------------------------------------------------------------------ Orphans, lost files, duplicates
@@ -177,7 +154,7 @@ def forget_files(change: ForgetFiles) -> Transaction:
         if not removed:
             return NoWrite()
         paths = [file.path for file in removed]
-        if refusal := refused_held(change.tablet, keys, paths, seen):
+        if refusal := _refused_held(change.tablet, keys, paths, seen):
             return refusal
         counts = file_counts((), removed)
         return Write(
@@ -226,7 +203,7 @@ def drop_duplicate(change: DropDuplicate) -> Transaction:
             return Refusal(
                 RefusalCode.BOUNDS, f"tablet {change.holder}: {change.path} has keys outside it"
             )
-        if refusal := refused_held(change.tablet, keys, [change.path], seen):
+        if refusal := _refused_held(change.tablet, keys, [change.path], seen):
             return refusal
         counts = file_counts((), [file])
         effects = tablet_changed(change.tablet, "double", counts=counts)
@@ -294,7 +271,7 @@ def correct_file(change: CorrectFile) -> Transaction:
                 RefusalCode.VERSION, f"tablet {change.tablet}: the entry of file {path} has changed"
             )
         refusal = _refused_placement(present_table, change.tablet, change.after, seen, "")
-        if refusal := refusal or refused_held(change.tablet, keys, [path], seen):
+        if refusal := refusal or _refused_held(change.tablet, keys, [path], seen):
             return refusal
         counts = file_counts([change.after], [change.before])
         after = replace(change.after, unknown_fields=file.unknown_fields)
@@ -302,6 +279,7 @@ def correct_file(change: CorrectFile) -> Transaction:
             (
                 *disturb_running(keys),
                 *files_written(keys, [after]),
+                *((delete(keys.chunks),) if is_in_chunks(change.before) else ()),
                 *tablet_changed(change.tablet, "restate", counts=counts),
             )
         )
@@ -333,7 +311,7 @@ def move_file(change: MoveFile) -> Transaction:
             return NoWrite()
         file = stored_file(keys, change.path, stored)
         refusal = _refused_placement(present_table, change.target, file, seen, "target/")
-        if refusal := refusal or refused_held(change.tablet, keys, [change.path], seen):
+        if refusal := refusal or _refused_held(change.tablet, keys, [change.path], seen):
             return refusal
         return Write(
             (

@@ -13,6 +13,7 @@ from common.metadata.changes.protocol import (
     Seen,
     Transaction,
     Write,
+    chunk_head,
     claim_seen,
     refused_by_table,
     table_changed,
@@ -30,11 +31,15 @@ from common.metadata.codec.tablet import (
     ANALYSIS,
     ANALYSIS_GROUP,
     ANSWERED,
+    CHUNK_HEAD,
     SELECTOR,
     SELECTOR_DUE,
     SETTLED,
     TABLET_TRIGGERED,
     VERSION,
+    pack_chunk_head,
+    pack_chunk_note,
+    unpack_chunk_head,
 )
 from common.metadata.keys import (
     COORDINATOR,
@@ -48,6 +53,7 @@ from common.metadata.keys import (
 from common.metadata.keyspace import (
     Command,
     Word,
+    delete,
     get,
     hdel,
     hget,
@@ -61,7 +67,7 @@ from common.metadata.store_values import AcceptedLoss, CoordinatorClaim, Manifes
 from common.model.group import LimitScope
 from common.model.location_identity import is_service_path
 from common.model.outcome import Refusal, RefusalCode
-from common.model.tablet import Analysis, TabletId
+from common.model.tablet import Analysis, ChunkNotes, TabletId
 
 # ----------------------------------------------------------------------------------------- Analyses
 
@@ -93,6 +99,8 @@ class WriteAnalysis(Change):
     """Group whose compactors should count the tablet's live bytes; None: keep it."""
     triggers: bool = False
     """Whether to open a trigger for the tablet alone, later than all that it has answered."""
+    chunks: ChunkNotes | None = None
+    """New notes on chunks, stored even if the tablet has changed since; None: keep them."""
 
 
 @transaction_of.register
@@ -122,20 +130,65 @@ def _note_needs(change: WriteAnalysis) -> Needs:
     reads = {f"bounds {text}": get(keys.bounds), f"version {text}": hget(keys.record, VERSION)}
     if change.triggers:
         reads[f"answered {text}"] = hget(keys.record, ANSWERED)
+    if change.chunks is not None:
+        reads |= chunk_head(keys, f"chunks {text}").reads
     return Needs((keys.bounds,), reads)
 
 
 def _refused_note(change: WriteAnalysis, seen: Seen) -> Refusal | None:
-    text = change.tablet.text
-    if seen[f"bounds {text}"] is None:
+    if seen[f"bounds {change.tablet.text}"] is None:
         return tablet_gone(change.tablet)
-    version = whole_number(TabletKeys.of(change.tablet).record, seen[f"version {text}"])
-    if change.version not in {version, -1}:
+    version = _version_seen(change, seen)
+    if change.version not in {version, -1} and change.chunks is None:
         return Refusal(RefusalCode.VERSION, f"tablet {change.tablet} is now at version {version}")
     return None
 
 
+def _version_seen(change: WriteAnalysis, seen: Seen) -> int:
+    stored = seen[f"version {change.tablet.text}"]
+    return whole_number(TabletKeys.of(change.tablet).record, stored)
+
+
+def _chunk_effects(change: WriteAnalysis, seen: Seen) -> tuple[Command, ...]:
+    """Return the effects that store notes on chunks; notes of another epoch or policy are left."""
+    if change.chunks is None:
+        return ()
+    key, head, notes = TabletKeys.of(change.tablet).chunks, change.chunks.head, change.chunks.notes
+    stored = unpack_chunk_head(key, seen[f"chunks {change.tablet.text}"])
+    begins_at = change.chunks.begins_at
+    if begins_at is not None:
+        if _version_seen(change, seen) != begins_at:
+            head, notes = replace(head, files=None), {}
+    elif stored is None or (stored.epoch, stored.policy) != (head.epoch, head.policy):
+        return ()
+    fields: list[tuple[Word, Word]] = [
+        (str(number), pack_chunk_note(note)) for number, note in notes.items()
+    ]
+    if head != stored:
+        fields.append((CHUNK_HEAD, pack_chunk_head(head)))
+    return (
+        *(() if begins_at is None else (delete(key),)),
+        *(
+            hset(key, dict(fields[first : first + CHUNKS_PER_WRITE]))
+            for first in range(0, len(fields), CHUNKS_PER_WRITE)
+        ),
+    )
+
+
+CHUNKS_PER_WRITE = 10_000
+"""Notes in one command of a change."""
+
+
 def _note_effects(change: WriteAnalysis, seen: Seen) -> tuple[Command, ...]:
+    is_current = change.version in {_version_seen(change, seen), -1}
+    return (
+        (*_record_effects(change, seen), *_chunk_effects(change, seen))
+        if is_current
+        else (_chunk_effects(change, seen))
+    )
+
+
+def _record_effects(change: WriteAnalysis, seen: Seen) -> tuple[Command, ...]:
     fields = _notes(change)
     if change.triggers:
         answered = seen[f"answered {change.tablet.text}"]

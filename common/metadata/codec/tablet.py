@@ -25,18 +25,21 @@ from common.metadata.codec.layout import (
     texts_slot,
     unpack,
 )
-from common.model.file import DataFile
+from common.model.file import ChunkGrid, DataFile
 from common.model.job import Kind
 from common.model.outcome import TabletStatistics
 from common.model.tablet import (
     Analysis,
     Bounds,
+    ChunkHead,
+    ChunkNote,
     Operation,
     OperationKind,
     OperationStep,
     Record,
     Reservation,
     Selection,
+    StoredChunks,
 )
 
 # ---- Data files
@@ -346,6 +349,88 @@ def unpack_statistics(where: str, data: bytes) -> TabletStatistics:
         changed_shares=tuple((str(name), float(share)) for name, share in changed),
         merged_share=None if merged is None else float(merged),
     )
+
+
+# The notes on chunks are a hash, so that changes of files count without reading it. Its fields:
+#
+#     head                   what the notes hold for
+#     <number>               note on a chunk: state, version, files
+#     <number>.<epoch>       changes of files in a chunk
+#     files.<epoch>, bytes.<epoch>
+
+CHUNK_HEAD = "head"
+
+
+def pack_chunk_head(head: ChunkHead) -> bytes:
+    """Return the head of a tablet's notes on chunks."""
+    return pack([
+        head.epoch,
+        head.grid.length_s,
+        head.grid.origin_s,
+        head.policy,
+        head.due_at_s,
+        head.files,
+        head.size_bytes,
+    ])  # fmt: skip
+
+
+def unpack_chunk_head(where: str, data: bytes | None) -> ChunkHead | None:
+    """Return the head of notes on chunks; None if there is none that this release can read."""
+    if data is None:
+        return None
+    try:
+        epoch, length_s, origin_s, policy, due_at_s, files, size_bytes, *_ = unpack(where, data)
+        return ChunkHead(
+            epoch=int(epoch),
+            grid=ChunkGrid(float(length_s), float(origin_s)),
+            policy=str(policy),
+            due_at_s=None if due_at_s is None else float(due_at_s),
+            files=None if files is None else int(files),
+            size_bytes=int(size_bytes),
+        )
+    except (MetadataError, ValueError, TypeError, OverflowError):
+        return None  # The planner is asked for the whole tablet, and its notes begin anew.
+
+
+def pack_chunk_note(note: ChunkNote) -> str:
+    """Return a note on a chunk as a field of the hash."""
+    return f"{note.analysis.value} {note.version} {note.files}"
+
+
+def unpack_chunks(where: str, stored: Mapping[bytes, bytes]) -> StoredChunks:
+    """Return the notes on chunks in a hash; none if this release cannot read one of them.
+
+    Counts of another epoch do not matter any more.
+    """
+    head = unpack_chunk_head(where, stored.get(CHUNK_HEAD.encode()))
+    if head is None:
+        return StoredChunks()
+    versions, notes = dict[int, int](), dict[int, ChunkNote]()
+    counts, epoch = {b"files": 0, b"bytes": 0}, b"%d" % head.epoch
+    try:
+        for field, data in stored.items():
+            name, dot, of = field.partition(b".")
+            if not dot:
+                if field != b"head":
+                    word, version, files = data.split()
+                    notes[int(name)] = ChunkNote(_ANALYSES[word], int(version), int(files))
+            elif of == epoch:
+                if name in counts:
+                    counts[name] = int(data)
+                else:
+                    versions[int(name)] = int(data)
+    except (ValueError, KeyError):
+        return StoredChunks()
+    return StoredChunks(
+        head=head,
+        versions=versions,
+        notes=notes,
+        files=counts[b"files"],
+        size_bytes=counts[b"bytes"],
+    )
+
+
+_ANALYSES = {analysis.value.encode(): analysis for analysis in Analysis}
 
 
 def is_bare(stored: Mapping[bytes, bytes]) -> bool:

@@ -26,6 +26,7 @@ from itertools import groupby
 from typing import Any
 
 from common.errors import ConfigError, RequestError
+from common.model.file import ChunkGrid
 
 # ------------------------------------------------------------------------------------- The timeline
 
@@ -319,9 +320,7 @@ class TimeChunk:
 
 def chunk_numbers(segment: Segment, granularity: float, origin: float = 0.0) -> range:
     """Return the indexes of a segment's chunks."""
-    first = (segment.start - origin) // granularity
-    last = -((origin - segment.end) // granularity) - 1
-    return range(int(first), int(last) + 1)
+    return ChunkGrid(granularity, origin).numbers(segment.start, segment.end)
 
 
 def occupied_chunks(

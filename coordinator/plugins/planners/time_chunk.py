@@ -22,9 +22,8 @@ from functools import lru_cache, partial
 
 from common.documents import FieldKind, FieldRule
 from common.errors import ConfigError
-from common.model.file import DataFile, total_bytes
+from common.model.file import ChunkGrid, DataFile, total_bytes
 from common.model.job import (
-    INTERVALS_MAX,
     TIME_CUTS_MAX,
     IntervalState,
     JobAction,
@@ -285,6 +284,11 @@ class TimeChunkPlanner:
         """
         _options(options)
 
+    def chunk_grid(self, options: Mapping[str, object], settings: TableSettings) -> ChunkGrid:
+        """Return the chunks of time by which it plans."""
+        read = _options(options, settings)
+        return ChunkGrid(read.granularity_s, read.origin_s)
+
     def plan(self, parameters: PlanParameters) -> Plan:
         """Return the jobs to run now, and why each other candidate is left.
 
@@ -342,12 +346,8 @@ def _segment(file: DataFile, options: TimeChunkOptions) -> Segment:
     )
 
 
-def _chunks_of(segment: Segment, options: TimeChunkOptions) -> range:
-    return chunk_numbers(segment, options.granularity_s, options.origin_s)
-
-
 def _is_wide(segment: Segment, options: TimeChunkOptions) -> bool:
-    return len(_chunks_of(segment, options)) > CHUNKS_MAX
+    return len(chunk_numbers(segment, options.granularity_s, options.origin_s)) > CHUNKS_MAX
 
 
 # ------------------------------------------------------------------ Expired, untimed and wide files
@@ -380,7 +380,7 @@ def _cut_wide(work: _Work, wide: Sequence[Segment], timed: Sequence[Segment]) ->
     """Cut files that span very many chunks into long pieces, unless they may stay unchanged."""
     options = work.options
     for segment in wide:
-        chunks = _chunks_of(segment, options)
+        chunks = chunk_numbers(segment, options.granularity_s, options.origin_s)
         alone = not any(
             other.start < segment.end and segment.start < other.end and other is not segment
             for other in timed
@@ -409,8 +409,7 @@ def _start_s(index: int, options: TimeChunkOptions) -> float:
 
 
 def _too_large(work: _Work) -> str:
-    most = work.parameters.job_bytes_max
-    return f"is more than any group accepts ({format_bytes(most or 0)})"
+    return f"is more than any group accepts ({format_bytes(work.parameters.job_bytes_max or 0)})"
 
 
 # ------------------------------------------------------------------------------------------- Chunks
@@ -496,9 +495,9 @@ def _in_use(work: _Work) -> list[Interval]:
 
 
 def _skipped(work: _Work) -> list[Interval]:
-    options, now_s = work.options, work.parameters.now_s
+    options, parameters, now_s = work.options, work.parameters, work.parameters.now_s
     intervals = read_intervals("skip_intervals", options.skip_intervals)
-    times = [file.time_max_s for file in work.parameters.files.values()]
+    times = [parameters.latest_s, *(file.time_max_s for file in parameters.files.values())]
     # Ignore times in the future, so that such a row does not make all other data old.
     latest = [at_s for at_s in times if at_s is not None and at_s <= now_s]
     offset = skip_interval(
@@ -622,7 +621,6 @@ def _plan_of(work: _Work, expired: Sequence[DataFile], files: Sequence[DataFile]
     depends = {at: work.depends.get(at, ()) for at in range(len(work.units))}
     for at in [at for at, unit in enumerate(work.units) if _is_repeated(work, unit)]:
         work.leave(work.units[at].segments, "is as the last job left it: another would do the same")
-        # Remove it from the dependencies of other jobs.
         depends = {
             n: tuple(m for m in before if m != at) for n, before in depends.items() if n != at
         }
@@ -646,7 +644,7 @@ def _plan_of(work: _Work, expired: Sequence[DataFile], files: Sequence[DataFile]
 def _intervals(
     work: _Work, jobs: Sequence[PlannedJob], left: Mapping[str, str]
 ) -> tuple[PlannedInterval, ...]:
-    """Return the state of the newest chunks with files; empty for a request."""
+    """Return the state of the chunks with files; empty for a request."""
     if work.is_user:
         return ()
     planned = {path: job.reason for job in jobs for path in job.files}
@@ -657,7 +655,7 @@ def _intervals(
     )
     numbers = [None, *(chunk.index for chunk, _ in work.chunks), None]
     intervals: list[PlannedInterval] = []
-    for at, (chunk, allowed) in list(enumerate(work.chunks, 1))[-INTERVALS_MAX:]:
+    for at, (chunk, allowed) in enumerate(work.chunks, 1):
         state, reason = _state_of(work, chunk, allowed, running)
         if state is IntervalState.PENDING:
             reasons = [planned[path] for path in allowed.ids if path in planned]

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 
 from common.errors import CompactionError, RefusedError, RequestError, UnknownTableError
-from common.metadata.changes import AddFiles, Applied, Outcome, Refused
+from common.metadata.changes import AddFiles, Applied, Outcome, Refused, Window
 from common.metadata.changes.files import files_digest, names_digest
 from common.metadata.store_values import CallKind, CallMark
 from common.model.file import DataFile
@@ -332,6 +332,54 @@ def refuse_future_versions(
             )
 
 
+# ------------------------------------------------------------------------------------------- Window
+
+
+VERSION_MAX = (1 << 63) - 1
+
+
+def checked_window(table: Table, version: int | None, written: str | None) -> Window | None:
+    """Return the window of time that an add replaces, or None if it has none.
+
+    Args:
+        table: The table.
+        version: Version of the added files.
+        written: Two dates or times in UTC, such as `2026-05-01..2026-05-02`.
+
+    Raises:
+        RequestError: One of the two is missing or malformed, or the table cannot take them.
+    """
+    if version is None and written is None:
+        return None
+    if version is None or written is None:
+        given = "window" if version is None else "version"
+        raise RequestError(f"only {given} is given, expected version and window together, or none")
+    if not 1 <= version <= VERSION_MAX:
+        raise RequestError(f"version is {version}, expected 1 to {VERSION_MAX}")
+    if table.key or table.time_column is None:
+        lacks = "has a key" if table.key else "has no time column"
+        raise RequestError(
+            f"table {table.name!r} {lacks}: version and window need an append-only table with a "
+            "time column"
+        )
+    start, dots, end = written.partition("..")
+    try:
+        start_s, end_s = _time_s(start), _time_s(end)
+    except ValueError:
+        start_s = end_s = 0.0
+    if not dots or start_s >= end_s:
+        raise RequestError(
+            f"window is {written!r}, expected two dates or times in UTC, the later one last: "
+            "2026-05-01..2026-05-02"
+        )
+    return Window(start_s, end_s, version)
+
+
+def _time_s(text: str) -> float:
+    at = datetime.fromisoformat(text.strip())
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
 # ---------------------------------------------------------------------------------------------- Add
 
 
@@ -353,6 +401,7 @@ class IncomingFiles:
     table: Table
     call: str
     kind: CallKind
+    window: Window | None = None
 
 
 async def add_files(
@@ -362,6 +411,7 @@ async def add_files(
     call: str | None,
     *,
     own: bool = False,
+    window: Window | None = None,
 ) -> api.Added:
     """Add files to a table: all of them, or none.
 
@@ -371,6 +421,7 @@ async def add_files(
         paths: Paths as the user wrote them.
         call: Call id from the caller.
         own: Whether the files may be files that the service has written.
+        window: The window of time in which they replace files of lower versions; None: none.
 
     Raises:
         RequestError: A file is not below the location, is unreadable, does not fit the schema
@@ -400,12 +451,14 @@ async def add_files(
         )
         return routed
 
-    incoming = IncomingFiles(services=services, table=table, call=call, kind=CallKind.ADD)
+    incoming = IncomingFiles(
+        services=services, table=table, call=call, kind=CallKind.ADD, window=window
+    )
     return await call_once(
         services,
         table,
         call,
-        same=lambda mark: _require_same_files(services, table, call, mark, plain),
+        same=lambda mark: _require_same_files(incoming, mark, plain),
         make=lambda: add_incoming(incoming, prepare),
     )
 
@@ -447,6 +500,7 @@ async def add_incoming(incoming: IncomingFiles, prepare: Prepare) -> api.Added:
             look_max_s=services.settings.coordinator.garbage_grace_s,
             generation=generation,
             run="" if table.filling is None else table.filling.run,
+            window=incoming.window,
         )
         outcome = await services.store.apply(change)
         if not await moving.may_retry(outcome, writes=incoming.kind is CallKind.APPEND):
@@ -459,7 +513,7 @@ def _added_view(incoming: IncomingFiles, routed: RoutedFiles, outcome: Applied) 
     mark = outcome.call
     if outcome.repeated and mark is not None and mark.names != names_digest(routed.sizes()):
         return repeated_view(incoming.call, mark)
-    return routed.view(incoming.table, incoming.call)
+    return replace(routed.view(incoming.table, incoming.call), replaced=outcome.replaced)
 
 
 async def _inspected_at_s(
@@ -483,7 +537,7 @@ async def _inspected_at_s(
 
 
 async def _require_same_files(
-    services: Services, table: Table, call: str, mark: CallMark, paths: Sequence[str]
+    incoming: IncomingFiles, mark: CallMark, paths: Sequence[str]
 ) -> None:
     """Reject a repeated call with other files, or with files whose content has changed.
 
@@ -492,11 +546,12 @@ async def _require_same_files(
     Raises:
         RefusedError: The call id was used for something else.
     """
+    services, table = incoming.services, incoming.table
     sizes = await services.footers.run(table.location, services.files.sizes, table, paths)
-    content = files_digest(sizes)
+    content = files_digest(sizes, incoming.window)
     if len(sizes) < len(paths) and names_digest(paths) == mark.names:
         content = mark.content
-    require_same_call(call, mark, CallKind.ADD, content)
+    require_same_call(incoming.call, mark, CallKind.ADD, content)
 
 
 async def _inspect(services: Services, table: Table, paths: Sequence[str]) -> list[FileFacts]:

@@ -44,6 +44,7 @@ from neve.gateway.rows.add import (
     add_files,
     add_incoming,
     append_targets,
+    checked_window,
     refuse_future_versions,
     refuse_unknown_columns,
 )
@@ -448,10 +449,12 @@ class IngestRoutes:
     async def add(self, table: str, body: api.NewFiles, call: Call = None) -> api.Added:
         """Add Parquet files that lie in the location of the table.
 
-        All files are added, or none. A call takes at most 10,000 files.
+        All files are added, or none. A call takes at most 10,000 files. With `version` and
+        `window` they replace the files of lower versions in a window of time.
         """
         stored_table = await self._services.table(table)
-        return await add_files(self._services, stored_table, body.paths, call)
+        window = checked_window(stored_table, body.version, body.window)
+        return await add_files(self._services, stored_table, body.paths, call, window=window)
 
     @route("POST /v1/tables/{table}/append", WRITE, openapi_extra=_ARROW_BODY)
     async def append(self, table: str, request: Request, call: Call = None) -> api.Added:

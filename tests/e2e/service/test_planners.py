@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from neve.api import Plan
 from tests.support.ledger import BAG, LedgerTable, bag_rows, keyed_rows, texts
 from tests.support.stack import Service
 
@@ -386,3 +387,31 @@ def test_each_file_lies_in_one_chunk_of_time(service: Service) -> None:
     assert len(table.commits()) > 1
     left = service.client.explain(table.name)[0].left
     assert all("no smaller number" in why for why in left.values()), left
+    assert {*left} == {file.path for file in files}
+    check_states_of_chunks(service, table)
+
+
+def check_states_of_chunks(service: Service, table: LedgerTable) -> None:
+    """A late file, and one that replaces a chunk: each changes one chunk, and all come to rest."""
+    client = service.client
+
+    def changes() -> list[int | None]:
+        service.wait("states of chunks", lambda: at_rest(client.plan(table.name)), table=table)
+        return [interval.changes for interval in client.plan(table.name).intervals]
+
+    before = changes()
+    table.append(timed_rows(range(300, 350), 10))
+    service.wait_until_at_rest(table)
+    table.check_rows()
+    late = changes()
+    assert [at for at, pair in enumerate(zip(before, late, strict=True)) if len({*pair}) > 1] == [3]
+    new = table.write(timed_rows(range(750, 800), 11))
+    window = "1970-01-01T00:11:40..1970-01-01T00:13:20"
+    added = client.add_files(table.name, new, version=1, window=window)
+    assert (added.file_count, added.replaced) == (1, 1)
+    after = changes()
+    assert [at for at, pair in enumerate(zip(late, after, strict=True)) if len({*pair}) > 1] == [7]
+
+
+def at_rest(plan: Plan) -> bool:
+    return {interval.stored for interval in plan.intervals} == {"stable"}

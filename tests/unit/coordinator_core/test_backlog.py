@@ -32,8 +32,8 @@ from coordinator.core.backlog import (
     TabletHistories,
     largest_tablets,
 )
-from coordinator.core.planning import with_backlog
 from coordinator.core.state import CoordinatorState
+from coordinator.registry import with_backlog
 from coordinator.wiring import backlog_figures
 from neve import api
 from tests.support.planning import files_of

@@ -66,7 +66,9 @@ class Shell:
 
 
 @asynccontextmanager
-async def shell(store: MemoryStore | None = None) -> AsyncIterator[Shell]:
+async def shell(
+    store: MemoryStore | None = None, state: CoordinatorState | None = None
+) -> AsyncIterator[Shell]:
     """Run a shell's loops until the block ends."""
     clock = ManualClock()
     store = store or MemoryStore(clock)
@@ -77,7 +79,8 @@ async def shell(store: MemoryStore | None = None) -> AsyncIterator[Shell]:
 
     scanner = Scanner(store, planner_for(Settings()), log)
     context = ShellContext(store, clock, CountedIds("a"), log, "coord-1")
-    service = CoordinatorService(CoordinatorState(CoordinatorSettings()), context, scanner)
+    state = state or CoordinatorState(CoordinatorSettings())
+    service = CoordinatorService(state, context, scanner)
     scanner.attach(service.submit)
     await take_lead(store, scanner, "coord-1", log)
     loops = [

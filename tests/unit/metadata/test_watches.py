@@ -59,6 +59,12 @@ WATCHES: list[tuple[changes.Change, str]] = [
         "table call:c1 bounds operation files purge",
     ),
     (
+        changes.AddFiles(
+            table="t1", call="c1", files={b"m": ()}, window=changes.Window(0.0, 1.0, 1)
+        ),
+        "table call:c1 bounds operation files purge running selection waiting",
+    ),
+    (
         changes.WriteAnalysis(tablet=T, analysis=Analysis.EMPTY, version=1, settings_version=1),
         "table bounds",
     ),

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,26 @@ def test_a_table_from_birth_to_death(neve: Shell, folder: Path) -> None:
     neve.run("resume", "events", says="events is live")
     neve.run("table", "drop", "events", "--yes", says="dropped events")
     assert neve.json("table", "list") == []
+
+
+def test_files_for_a_window_of_time(tmp_path: Path) -> None:
+    with serving() as served:
+        neve = Shell(tmp_path / "home", NEVE_URL=served.url, NEVE_TOKEN=TOKEN)
+        replace_in_a_window(neve, tmp_path)
+
+
+def replace_in_a_window(neve: Shell, tmp_path: Path) -> None:
+    location = tmp_path / "series"
+    words = ["--location", str(location), "--schema", "at:timestamp[us, tz=UTC]", "--time", "at"]
+    neve.run("table", "create", "series", *words)
+    for name, hour in (("old", 1), ("new", 2)):
+        at = datetime(2026, 5, 1, hour, tzinfo=UTC)
+        pq.write_table(pa.table({"at": pa.array([at])}), location / f"{name}.parquet")
+    neve.run("add", "series", "old.parquet")
+    window = ["--version", "2", "--window", "2026-05-01..2026-05-02"]
+    neve.run("add", "series", "new.parquet", *window, says="to 1 tablet; replaced 1 file")
+    assert [file["path"] for file in neve.json("table", "files", "series")] == ["new.parquet"]
+    neve.run("add", "series", "new.parquet", "--version", "2", code=2, says="only version is given")
 
 
 def test_rows_in_and_out(neve: Shell, folder: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -363,6 +364,64 @@ def test_a_scan_shows_expired_rows_to_those_who_ask(client: Client, tmp_path: Pa
     assert sorted(client.scan("series", include_expired=True)["n"].to_pylist()) == [1, 2, 3]
     assert client.count("series", include_expired=True) == 3
     assert client.count("series", include_deleted=True) == 2
+
+
+def test_files_replace_those_of_lower_versions_in_a_window_of_time(tmp_path: Path) -> None:
+    with serving() as gateway, gateway.client() as client:
+        schema = pa.schema([("at", pa.timestamp("us", "UTC")), ("n", pa.int64())])
+        client.create_table("series", str(tmp_path), schema=schema, time_column="at")
+
+        def day(number: int, n: int) -> pa.Table:
+            at = datetime(2026, 5, number, 23, 59, 59, 999_999, tzinfo=UTC)
+            return pa.table({"at": [at], "n": [n]}, schema=schema)
+
+        names = [write(tmp_path, f"{number}.parquet", day(number, number)) for number in (1, 2, 3)]
+        client.add_files("series", names)
+        new = write(tmp_path, "new.parquet", day(2, 20))
+        window, call = "2026-05-02..2026-05-03", new_call()
+        added = client.add_files("series", [new], version=2, window=window, call=call)
+
+        assert (added.file_count, added.replaced) == (1, 1)
+        assert sorted(client.scan("series")["n"].to_pylist()) == [1, 3, 20]
+        assert {file.path: file.tags for file in client.files("series")}[new] == {
+            "data-version": "2"
+        }
+        assert client.add_files("series", [new], version=2, window=window, call=call).repeated
+        with pytest.raises(RefusedError, match="with other content"):
+            client.add_files("series", [new], version=3, window=window, call=call)
+        newest = write(tmp_path, "newest.parquet", day(2, 30))
+        with pytest.raises(RefusedError, match=r"file new\.parquet in 2026-05-02 .* has version 2"):
+            client.add_files("series", [newest], version=1, window=window)
+        both = write(tmp_path, "both.parquet", pa.concat_tables([day(3, 31), day(4, 41)]))
+        client.add_files("series", [both])
+        third = write(tmp_path, "third.parquet", day(3, 32))
+        with pytest.raises(RefusedError, match=r"both\.parquet .* would be replaced only in part"):
+            client.add_files("series", [third], version=3, window="2026-05-03..2026-05-04")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"version": 1}, "only version is given, expected version and window together"),
+        ({"window": "2026-05-01..2026-05-02"}, "only window is given"),
+        ({"version": 0, "window": "2026-05-01..2026-05-02"}, "version is 0, expected 1 to"),
+        ({"version": 1, "window": "2026-05-01"}, "window is '2026-05-01', expected two dates"),
+        ({"version": 1, "window": "2026-05-02..2026-05-01"}, "the later one last"),
+        ({"version": 1, "window": "may..june"}, "window is 'may..june', expected two dates"),
+    ],
+)
+def test_a_wrong_window_is_refused(
+    client: Client, tmp_path: Path, more: dict[str, Any], message: str
+) -> None:
+    schema = pa.schema([("at", pa.int64()), ("n", pa.int64())])
+    client.create_table("series", str(tmp_path), schema=schema, time_column="at")
+    with pytest.raises(CallerError, match=message):
+        client.add_files("series", ["a.parquet"], **more)
+
+
+def test_a_table_with_a_key_takes_no_window(client: Client, folder: Path) -> None:
+    with pytest.raises(CallerError, match="'events' has a key: version and window need an append"):
+        client.add_files("events", ["a"], version=1, window="2026-05-01..2026-05-02")
 
 
 def test_one_key_is_read_by_a_range_and_an_expired_one_is_answered_like_a_missing_one(

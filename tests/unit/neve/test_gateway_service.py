@@ -19,9 +19,18 @@ from common.metadata.changes import (
     ReserveFiles,
     Unknown,
 )
-from common.model.job import Kind
+from common.model.file import ChunkGrid
+from common.model.job import Kind, PlannedInterval, TabletPlan
 from common.model.outcome import RefusalCode
-from common.model.tablet import PLUS_INFINITY, TabletId
+from common.model.table import Table
+from common.model.tablet import (
+    PLUS_INFINITY,
+    Analysis,
+    ChunkHead,
+    ChunkNote,
+    StoredChunks,
+    TabletId,
+)
 from common.settings import Settings
 from common.telemetry import METRICS, Exporter
 from coordinator.registry import planner_for
@@ -39,6 +48,7 @@ from neve.gateway.access.callers import OPEN_PATHS
 from neve.gateway.access.quotas import ScanSlots
 from neve.gateway.authentication import LIST_BYTES_MAX
 from neve.gateway.metrics import RequestMetrics
+from neve.gateway.planning import plan_view
 from neve.local.supervisor import ask_actors
 from tests.support.gateway import QUEUED, TOKEN, Gateway, serving
 from tests.support.patience import PATIENCE_S
@@ -439,6 +449,25 @@ def test_the_plan_of_a_table_has_each_intervals_place_and_neighbours(
         (each.index, each.previous, each.next, each.overlaps_previous, each.overlaps_next)
         for each in planning.plan("hours").intervals
     ] == [(0, None, 1, False, True), (1, 0, 5, True, False), (5, 1, None, False, False)]
+
+
+def test_the_plan_of_a_table_has_the_stored_state_of_each_interval() -> None:
+    table = Table(id="t", name="hours", location="file:///t", schema=())
+    numbers = (1, 2)
+    plan = TabletPlan(
+        intervals=tuple(
+            PlannedInterval(
+                start_s=0, end_s=1, state="pending", reason="r", files=2, size_bytes=9, index=number
+            )
+            for number in numbers
+        )
+    )
+    head = ChunkHead(epoch=1, grid=ChunkGrid(1.0), policy="p")
+    notes = {1: ChunkNote(Analysis.DEFERRED, 3, 2)}
+    stored = StoredChunks(head=head, versions={1: 4}, notes=notes)
+
+    view = plan_view(table, [plan], 0, [TabletId("t", PLUS_INFINITY)], [stored])
+    assert [(each.stored, each.changes) for each in view.intervals] == [("deferred", 4), ("", None)]
 
 
 def test_rules_of_a_table_decide_its_plan(planning: Client, tmp_path: Path) -> None:
