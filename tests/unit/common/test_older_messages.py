@@ -56,7 +56,7 @@ NEW_FIELDS = {
 NEW_SETTINGS = {
     *("store.url_file", "coordinator.generation_interval_s", "gateway.token_file"),
     *("gateway.shared_folders", "access.caller_request_bytes_max", "access.audit_reads"),
-    "access.oidc_life_max_s",
+    *("access.oidc_life_max_s", "coordinator.maintenance_slots"),
 }
 """Settings that the recorded release does not know."""
 NEW_OF_GROUPS = {"groups.default.fair_band", "groups.default.strict_shares"}
