@@ -17,6 +17,8 @@ pytestmark = [pytest.mark.slow]
 PAUSED = "group default is paused"
 REFRESH_S = 3.0
 """A coordinator knows a new table by then."""
+COLLECT_S = 0.5
+"""`collect_interval_s` of the stack."""
 
 
 def test_a_table_is_compacted_when_a_trigger_asks(service: Service) -> None:
@@ -75,6 +77,13 @@ def operation_of(service: Service, table: LedgerTable, kind: str) -> Maintenance
     return next(row for row in rows if row.kind == kind)
 
 
+def decisions_of(service: Service, table: LedgerTable) -> set[tuple[str, str]]:
+    """Return the kind and step of the last decisions of the coordinator about a table."""
+    decisions = service.client.maintenance(table.name).decisions
+    assert all(decision.why for decision in decisions)
+    return {(decision.kind, decision.step) for decision in decisions}
+
+
 def append_until_rows_count(service: Service, table: LedgerTable) -> None:
     """Append; what was added before the coordinator knew the table counts with the next add."""
     version, added_s = 4, 0.0
@@ -122,5 +131,10 @@ def test_what_could_be_done_is_what_is_done(service: Service) -> None:
     service.wait("compaction", table.commits, table=table)
     service.wait_until_at_rest(table)
     assert (row("garbage").files, row("merging").state) == (files, "idle")
+    client.replan(table.name)
+    wanted = {("analysis", "score"), ("garbage", "wait"), ("manifest", "wait")}
+    service.wait("decisions of the scheduler", lambda: wanted <= decisions_of(service, table))
+    assert 0 <= (row("garbage").due_s or 0) <= COLLECT_S
+    assert row("manifest").tablet == ""
     table.check_rows()
     client.drop(table.name, delete_files=True)
