@@ -77,11 +77,20 @@ def operation_of(service: Service, table: LedgerTable, kind: str) -> Maintenance
     return next(row for row in rows if row.kind == kind)
 
 
-def decisions_of(service: Service, table: LedgerTable) -> set[tuple[str, str]]:
-    """Return the kind and step of the last decisions of the coordinator about a table."""
-    decisions = service.client.maintenance(table.name).decisions
-    assert all(decision.why for decision in decisions)
-    return {(decision.kind, decision.step) for decision in decisions}
+def see_decisions(service: Service, table: LedgerTable) -> None:
+    """Wait until the one scheduler has started each kind of work of the coordinator."""
+    client = service.client
+    client.replan(table.name)
+    wanted = {("analysis", "score"), ("garbage", "wait"), ("manifest", "wait")}
+
+    def started() -> bool:
+        decisions = client.maintenance(table.name).decisions
+        assert all(decision.why for decision in decisions)
+        return wanted <= {(decision.kind, decision.step) for decision in decisions}
+
+    service.wait("decisions of the scheduler", started)
+    assert 0 <= (operation_of(service, table, "garbage").due_s or 0) <= COLLECT_S
+    assert operation_of(service, table, "manifest").tablet == ""
 
 
 def append_until_rows_count(service: Service, table: LedgerTable) -> None:
@@ -106,8 +115,7 @@ def test_what_could_be_done_is_what_is_done(service: Service) -> None:
     table = LedgerTable(client, service.folder, keyed=True, stem="listed", settings=settings)
     for version in range(4):
         table.append(keyed_rows(range(300), version))
-    for _ in range(3):
-        assert client.scan(table.name).num_rows == 300
+    assert [client.scan(table.name).num_rows for _ in range(3)] == [300] * 3
     client.report_reads(table.name, {"last": 3000})
 
     row = partial(operation_of, service, table)
@@ -131,10 +139,6 @@ def test_what_could_be_done_is_what_is_done(service: Service) -> None:
     service.wait("compaction", table.commits, table=table)
     service.wait_until_at_rest(table)
     assert (row("garbage").files, row("merging").state) == (files, "idle")
-    client.replan(table.name)
-    wanted = {("analysis", "score"), ("garbage", "wait"), ("manifest", "wait")}
-    service.wait("decisions of the scheduler", lambda: wanted <= decisions_of(service, table))
-    assert 0 <= (row("garbage").due_s or 0) <= COLLECT_S
-    assert row("manifest").tablet == ""
+    see_decisions(service, table)
     table.check_rows()
     client.drop(table.name, delete_files=True)
