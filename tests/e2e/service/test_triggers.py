@@ -132,8 +132,7 @@ def test_what_could_be_done_is_what_is_done(service: Service) -> None:
     finally:
         client.resume_group("default")
     assert (listed.state, listed.why, listed.files) == ("waiting", PAUSED, files)
-    assert listed.adjusted > listed.score > 0
-    assert listed.cost_bytes * (listed.memory_bytes or 0) > 0
+    assert listed.adjusted > listed.score > 0 < listed.cost_bytes * (listed.memory_bytes or 0)
     assert [each.priority for each in queued] == [listed.priority]
     assert (listed.priority or 0) > 2 * files, "more than the files of tablet and job"
     service.wait("compaction", table.commits, table=table)
