@@ -141,6 +141,9 @@ class TableSettings(StoredValue):
     """Whether the table's folders contain a file that makes readers of the directory fail instead
     of returning wrong rows. It is written with the first append or the first commit that replaces
     files; readers of the manifest do not see it."""
+    gain_points: int = 0
+    """Points of the table's system jobs per file that they save for each 64 MiB read and written,
+    at least one: the score of `neve ops` ranks them within their class. 0: the planner's points."""
 
     def __post_init__(self) -> None:
         """Refuse fields of other types; values are validated where users set them."""

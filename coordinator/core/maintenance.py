@@ -21,6 +21,7 @@ from common.model.job import (
     Job,
     JobAction,
     Kind,
+    PriorityClass,
     TabletPlan,
     adjusted_priority,
     adjusted_score,
@@ -515,18 +516,31 @@ def _with_place(
 def queue_priority(job: Job, table: Table, heat: Heat) -> int:
     """Return the priority under which a job is queued.
 
-    A system job that drops files frees space at no cost, so it is the first of its class. Those of
-    a table with `maintenance_priority` or `workload_points` get a different priority within their
-    class; all others keep the priority that their planner assigned.
+    A system job that drops files frees space at no cost, so it is the first of its class. The
+    settings `gain_points`, `workload_points` and `maintenance_priority` of a table change the
+    points of its system jobs within their class: its score becomes the rank of a job. All others
+    keep the priority that their planner assigned.
     """
     settings = table.settings
     if job.kind is not Kind.SYSTEM or job.action == JobAction.ANALYZE:
         return job.priority
     if job.action == JobAction.DROP:
         return class_of(job.priority) * CLASS_WIDTH + CLASS_WIDTH - 1
-    points = settings.workload_points
+    points, priority = settings.workload_points, job.priority
+    if settings.gain_points and class_of(priority) is not PriorityClass.URGENT:
+        gained = round(settings.gain_points * _job_score(job))
+        priority = class_of(priority) * CLASS_WIDTH + min(gained, CLASS_WIDTH - 1)
     added = workload_score(heat.scans_s, heat.rows_s, points).compact if points else 0.0
-    return adjusted_priority(job.priority, added, settings.maintenance_priority)
+    return adjusted_priority(priority, added, settings.maintenance_priority)
+
+
+def _job_score(job: Job) -> float:
+    """Return the number of files that a job saves per 64 MiB read and written."""
+    return _per_cost(_files_saved(job), job.cost_bytes)
+
+
+def _files_saved(job: Job) -> int:
+    return max(1, len(job.inputs) - job.outputs_expected)
 
 
 # ---------------------------------------------------------------------------- One function per kind
@@ -600,9 +614,8 @@ def _of_jobs(facts: TabletFacts, name: OperationName) -> api.MaintenanceOperatio
     if not jobs:
         return _without_jobs(facts, row, name)
     able = [job for job in jobs if facts.why_held(job) is None]
-    best = max(able or jobs, key=attrgetter("priority"))
+    best = max(able or jobs, key=lambda job: queue_priority(job, facts.table, facts.heat))
     held, needs = facts.why_held(best), facts.needs(best.group)
-    gain = max(1, len(best.inputs) - best.outputs_expected)
     rate = needs.slot_bytes_s
     return replace(
         row,
@@ -611,13 +624,13 @@ def _of_jobs(facts: TabletFacts, name: OperationName) -> api.MaintenanceOperatio
         ).value,
         why=best.reason if held is None else held,
         files=len(best.inputs),
-        gain=float(gain),
+        gain=float(_files_saved(best)),
         gain_unit="files fewer",
         cost_bytes=best.cost_bytes,
         cpu_s=best.input_bytes / rate if rate and best.cost_bytes else None,
         memory_bytes=needs.memory_bytes if best.cost_bytes else 0,
         freed_bytes=best.input_bytes if name is OperationName.DROPS else 0,
-        score=_per_cost(gain, best.cost_bytes),
+        score=_job_score(best),
         priority=queue_priority(best, facts.table, facts.heat),
         group=best.group,
     )

@@ -36,6 +36,7 @@ NEW_FIELDS = {
         *("table.triggered_at_s", "table.triggered_by", "table.settings.triggers"),
         *("table.settings.trigger_interval_s", "table.settings.trigger_spread_s"),
         *("table.settings.maintenance_priority", "table.settings.workload_points"),
+        "table.settings.gain_points",
         *("table.settings.analysis_share", "table.settings.analysis_columns"),
         *("table.settings.keep_free_bytes", "table.settings.directory_guard"),
         *("table.settings.readers", "table.settings.log_segment_bytes"),

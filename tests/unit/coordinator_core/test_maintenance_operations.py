@@ -260,6 +260,21 @@ def test_jobs_rank_as_in_the_queue_and_space_is_freed_first() -> None:
     ]  # fmt: skip
 
 
+def test_with_gain_points_the_score_is_the_rank_of_a_job() -> None:
+    small = job("s", 10, inputs=("a", "b", "c"), input_bytes=MIB)
+    large = job("l", 4000, inputs=tuple("abcdefghi"), input_bytes=1024 * MIB)
+    table = with_settings(gain_points=100, maintenance_priority=1)
+    ranks = {each.id: queue_priority(each, table, COLD) for each in (small, large)}
+    assert ranks == {"s": round(200 * 1.1), "l": round(25 * 1.1)}, "2, and 8 per 32 times 64 MiB"
+    over = replace(small, priority=2 * CLASS_WIDTH + 7)
+    assert queue_priority(over, table, COLD) == 2 * CLASS_WIDTH + 220, "it stays in its class"
+    urgent = replace(small, priority=3 * CLASS_WIDTH + 7)
+    assert queue_priority(urgent, table, COLD) == urgent.priority
+    tablet = tablet_of(MIB, MIB, MIB, MIB)
+    row = rows_of(tablet, with_settings(gain_points=100))["merging"]
+    assert (row.score, row.priority) == (3.0, 300)
+
+
 def test_an_analysis_of_live_bytes_is_listed_when_somebody_asks() -> None:
     tablet = tablet_of(MIB)
     idle = rows_of(tablet)["statistics"]
