@@ -9,10 +9,11 @@ delta compactions are the jobs of the tablet's plan, splits and merges of tablet
 systems that have no work here, with the reason, so that operators who know them find an answer.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import islice
 from operator import attrgetter
 
 from common.model.file import total_bytes
@@ -296,7 +297,7 @@ class OwnDecision:
 @dataclass(slots=True)
 class _Kind:
     rules: KindRules
-    due_s: dict[str, float] = field(default_factory=dict)
+    due_s: OrderedDict[str, float] = field(default_factory=OrderedDict)
     """Table → end of its longest wait, ascending."""
     known: dict[str, OperationStatistics] = field(default_factory=dict)
     """Table → its known work."""
@@ -312,7 +313,8 @@ class _Kind:
 
     def compared(self) -> list[str]:
         """Return the first tables with known work on which it does not run."""
-        return [table for table in self.known if table not in self.running][:COMPARED_MAX]
+        idle = (table for table in self.known if table not in self.running)
+        return list(islice(idle, COMPARED_MAX))
 
 
 class OwnOperations:
@@ -377,8 +379,8 @@ class OwnOperations:
     def _start(self, kind: str, table: str, step: str, why: str, now_s: float) -> OwnDecision:
         entry = self._kinds[kind]
         entry.known.pop(table, None)
-        del entry.due_s[table]  # Added again at the end, so that the order is that of the times.
         entry.due_s[table] = now_s + entry.rules.wait_max_s
+        entry.due_s.move_to_end(table)
         decision = OwnDecision(kind=kind, table=table, step=step, why=why, begun_s=now_s)
         entry.running[table] = decision
         return decision
