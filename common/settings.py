@@ -89,7 +89,7 @@ class CoordinatorSettings:
         0.25, "Interval at which the coordinator checks its timers.", least=0.001, most=60
     )
     full_scan_interval_s: float = setting(
-        60.0, "Interval at which the record of every tablet is checked.", least=0.1
+        60.0, "Longest time between two checks of the records of a table's tablets.", least=0.1
     )
     full_scan_tasks: int = setting(
         2,
@@ -119,9 +119,7 @@ class CoordinatorSettings:
     lost_answer_beats: int = setting(
         3, "Consecutive heartbeats without an attempt after which it counts as lost.", least=1
     )
-    backoff_base_s: float = setting(
-        2.0, "First pause after a failure; the pause doubles with each further failure."
-    )
+    backoff_base_s: float = setting(2.0, "First pause after a failure; further failures double it.")
     backoff_max_s: float = setting(300.0, "Longest pause after failures.")
     quarantine_failures: int = setting(
         5, "Consecutive failures with the same files after which a tablet is quarantined.", least=1
@@ -178,7 +176,7 @@ class CoordinatorSettings:
         least=0.1,
     )
     collect_interval_s: float = setting(
-        30.0, "Interval between collections of replaced files.", least=0.1
+        30.0, "Longest time between two deletions, or manifests, of a table.", least=0.1
     )
     clock_skew_max_s: float = setting(
         5.0, "Largest difference between two clocks of the deployment."
@@ -213,6 +211,9 @@ class CoordinatorSettings:
         " table's data. A Redis that lost more than one interval is detected.",
         least=0.5,
         most=3600,
+    )
+    maintenance_slots: int = setting(
+        10, "Concurrent deletions, manifests and full scans (maintenance.md).", least=1, most=1000
     )
 
     def __post_init__(self) -> None:

@@ -256,7 +256,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("neve_tablets_planned_total", "counter", "Plans made by the coordinator."),
     Metric("neve_tablets_waiting", "gauge", "Tablets that wait to be planned."),
-    Metric("neve_full_scan_seconds", "gauge", "Duration of the last full scan of all tables."),
+    Metric("neve_full_scan_seconds", "gauge", "Duration of the last full scan of a table."),
     Metric("neve_full_scan_tablets_total", "counter", "Tablets that full scans have checked."),
     Metric(
         "neve_full_scan_planned_total", "counter", "Tablets that full scans have read and planned."

@@ -142,7 +142,7 @@ class CoordinatorActor:
         async with asyncio.TaskGroup() as loops:
             for loop in self._parts.loops(self._settings):
                 loops.create_task(loop)
-            for loop in storage_loops(self._settings, self._context, self._writable):
+            for loop in storage_loops(self._settings, self._parts, self._writable):
                 loops.create_task(loop)
             loops.create_task(self._record_tablets_forever())
             loops.create_task(self._generations.run_forever(self._scanner.tables.values))

@@ -1,10 +1,14 @@
-"""Lists the maintenance operations of a table: reads its tablets, and collects their facts.
+"""Runs the coordinator's own maintenance, and lists the operations of a table.
 
-`core.maintenance.operations` creates the rows. Listing begins and changes nothing.
+`core.maintenance` decides which operation runs next, and creates the rows of the listing. Listing
+begins and changes nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 
 from common.compactor_needs import tasks_memory_bytes
 from common.errors import CompactionError, UnknownTableError
@@ -13,10 +17,16 @@ from common.model.job import Job, TabletPlan
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.settings import Settings
+from common.units import exact_duration
 from coordinator.context import ShellContext
 from coordinator.core.maintenance import (
     GarbageCounts,
     JobNeeds,
+    KindRules,
+    OperationName,
+    OperationStatistics,
+    OwnDecision,
+    OwnOperations,
     TabletFacts,
     ranked,
     tablet_operations,
@@ -25,10 +35,104 @@ from coordinator.core.state import CoordinatorState
 from coordinator.ports import PlanTablet
 from coordinator.scan.scanner import read_request_facts
 from coordinator.storage.garbage_collector import GarbageCollector
+from coordinator.storage.manifests import ManifestPublisher, publishes
 from neve import api
+
+# ----------------------------------------------------------------- The coordinator's own operations
+
+
+REFRESH_S = 1.0
+"""Interval between looks at the list of tables."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnKind:
+    """A kind of operations that run in the coordinator, one table at a time."""
+
+    part: str
+    """Its name in the faults of a table."""
+    rules: KindRules
+    tables: Callable[[], Collection[Table]]
+    """Returns the tables on which it may run."""
+    run: Callable[[Table], Awaitable[OperationStatistics | None]]
+    """Runs it on a table; returns the work that is left, if it can be done at once."""
+
+
+class OwnMaintenance:
+    """Runs each operation that `OwnOperations` starts, until it ends or fails."""
+
+    def __init__(self, context: ShellContext, slots: int, used_pct: Callable[[], float]) -> None:
+        """Create an instance without kinds.
+
+        Args:
+            context: Shared dependencies of the shell.
+            slots: Operations that run concurrently.
+            used_pct: Returns the used percentage of the metadata store's memory.
+        """
+        self.schedule = OwnOperations(slots)
+        self._faults = context.faults
+        self._used_pct = used_pct
+        self._kinds: dict[str, OwnKind] = {}
+        self._tables: dict[str, dict[str, Table]] = {}
+        self._news = asyncio.Event()
+
+    def add(self, name: str, kind: OwnKind) -> None:
+        """Add a kind; its tables are visited from the next refresh on."""
+        self._kinds[name], self._tables[name] = kind, {}
+        self.schedule.add_kind(name, kind.rules)
+
+    def ask(self, kind: str, operation: OperationStatistics) -> None:
+        """Note the known work of a kind on a table."""
+        self.schedule.ask(kind, operation, self.now_s())
+        self._news.set()
+
+    def now_s(self) -> float:
+        """Return the time of the schedule, which is that of the event loop."""
+        return asyncio.get_running_loop().time()
+
+    async def run_forever(self) -> None:
+        """Run what the schedule starts."""
+        refresh_s = self.now_s()
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                self._news.clear()
+                if self.now_s() >= refresh_s:
+                    self._refresh()
+                    refresh_s = self.now_s() + REFRESH_S
+                while (decision := self.schedule.next(self.now_s(), self._used_pct())) is not None:
+                    tasks.create_task(self._run(decision))
+                due_s = self.schedule.next_due_s(self.now_s())
+                wake_s = refresh_s if due_s is None else min(refresh_s, due_s)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout_at(wake_s):
+                        await self._news.wait()
+
+    def _refresh(self) -> None:
+        for name, kind in self._kinds.items():
+            self._tables[name] = {table.id: table for table in kind.tables()}
+            self.schedule.set_tables(name, self._tables[name], self.now_s())
+
+    async def _run(self, decision: OwnDecision) -> None:
+        kind, left = self._kinds[decision.kind], None
+        table = self._tables[decision.kind].get(decision.table)
+        if table is None:  # It is newer than the last refresh.
+            table = next((each for each in kind.tables() if each.id == decision.table), None)
+        try:
+            if table is not None:
+                left = await self._faults.run(kind.part, table.id, partial(kind.run, table))
+        finally:
+            self.schedule.ended(decision, self.now_s())
+            if left is not None:
+                self.schedule.ask(decision.kind, left, self.now_s())
+            self._news.set()
+
+
+# -------------------------------------------------------------------------------------- The listing
+
 
 TABLETS_MAX = 100
 """Maximum number of tablets in a listing."""
+DECISIONS_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +153,18 @@ class Maintenance:
         context: ShellContext,
         plan: PlanTablet,
         state: CoordinatorState,
-        collector: GarbageCollector,
         *,
+        own: OwnMaintenance,
+        stored: tuple[GarbageCollector, ManifestPublisher],
         slot_rate: Callable[[str], float | None],
     ) -> None:
-        """Create a listing from these parts; `slot_rate` returns the measured rate of a group."""
+        """Create a listing of these parts; `slot_rate` returns the measured rate of a group."""
         self._settings = settings
         self._context = context
         self._plan = plan
         self._state = state
-        self._collector = collector
+        self._own = own
+        self._collector, self._manifests = stored
         self._slot_rate = slot_rate
 
     async def operations(self, table_id: str, tablet: TabletId | None) -> api.TableMaintenance:
@@ -90,10 +196,12 @@ class Maintenance:
         for left, right in zip(tablets[:count], [*tablets[1:], None], strict=False):
             if left is not None and not isinstance(left, UnreadableTablet):
                 rows += tablet_operations(await self._facts(left, right, moment))
+        rows.append(await self._manifest(table))
         return api.TableMaintenance(
             table=table.name,
-            operations=ranked(rows, table.settings.maintenance_priority),
+            operations=ranked([self._with_wait(row, table.id) for row in rows]),
             rates=self._rates(ids[:count]),
+            decisions=self._decisions(table.id),
             more=tablet is None and len(ids) > TABLETS_MAX,
         )
 
@@ -122,6 +230,52 @@ class Maintenance:
             heat=self._state.heat(tablet.id, clock.now_s()),
             why_held=why_held,
             needs=self._needs,
+        )
+
+    async def _manifest(self, table: Table) -> api.MaintenanceOperation:
+        """Return the row of the table's manifest."""
+        state, score = api.MaintenanceState.IDLE, 0.0
+        interval_s = table.settings.manifest_interval_s
+        if interval_s is None:
+            state, why = api.MaintenanceState.NOT_APPLICABLE, "manifest_interval_s is not set"
+        elif not publishes(table):
+            why = f"the table is {table.state.value}"
+        elif await self._manifests.is_due(table):
+            state, score = api.MaintenanceState.RUNNABLE, 1.0
+            why = "the table has changed, or replaced files wait for the next manifest"
+        else:
+            why = (
+                f"nothing to publish; a table that changes has one per {exact_duration(interval_s)}"
+            )
+        return api.MaintenanceOperation(
+            tablet="",
+            kind=OperationName.MANIFEST.value,
+            state=state.value,
+            why=why,
+            gain=score,
+            gain_unit="manifests",
+            score=score,
+            adjusted=score,
+        )
+
+    def _with_wait(self, row: api.MaintenanceOperation, table: str) -> api.MaintenanceOperation:
+        """Return a row with the longest wait of its kind, if the coordinator runs it."""
+        due_s = self._own.schedule.due_s(row.kind, table)
+        if due_s is None or row.state == api.MaintenanceState.NOT_APPLICABLE:
+            return row
+        return replace(row, due_s=max(0.0, due_s - self._own.now_s()))
+
+    def _decisions(self, table: str) -> tuple[api.MaintenanceDecision, ...]:
+        now_s = self._own.now_s()
+        return tuple(
+            api.MaintenanceDecision(
+                kind=decision.kind,
+                step=decision.step,
+                why=decision.why,
+                ago_s=now_s - decision.begun_s,
+                took_s=None if decision.ended_s is None else decision.ended_s - decision.begun_s,
+            )
+            for decision in self._own.schedule.of_table(table)[:DECISIONS_SHOWN]
         )
 
     def _needs(self, group: str) -> JobNeeds:

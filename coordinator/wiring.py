@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from common.metadata.store import TabletStore
@@ -13,7 +14,7 @@ from common.model.request import RequestState
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.parquet.location import identities_of
-from common.settings import Settings
+from common.settings import CoordinatorSettings, Settings
 from common.spi.planner import Surroundings
 from common.wire import CoordinatorStatus, MetricValue
 from coordinator.autoscaler import Autoscaler
@@ -21,9 +22,10 @@ from coordinator.context import ShellContext, TableFaults
 from coordinator.core import events as on
 from coordinator.core.backlog import PLANNED_JOBS
 from coordinator.core.limits import Limits
+from coordinator.core.maintenance import KindRules, OperationName
 from coordinator.core.scans import GarbageRules
 from coordinator.core.state import CoordinatorState
-from coordinator.maintenance import Maintenance
+from coordinator.maintenance import Maintenance, OwnKind, OwnMaintenance
 from coordinator.ports import CompactorLever, PlanTablet, Submit
 from coordinator.registry import control_loop, planner_for
 from coordinator.requests import (
@@ -38,9 +40,10 @@ from coordinator.scan.scanner import Scanner
 from coordinator.service import CoordinatorService
 from coordinator.split_merge import OperationDriver, OperationRules, OperationSteps
 from coordinator.storage.garbage_collector import (
+    TABLES_AT_ONCE,
     GarbageCollector,
     UnfinishedTables,
-    collect_forever,
+    finish_drops_forever,
 )
 from coordinator.storage.manifests import ManifestPublisher
 from coordinator.storage.storage_access import ArrowStorage, FreeSpace
@@ -208,6 +211,8 @@ class CoordinatorParts:
     limiting: RateLimits
     store_care: StoreHealthWatch
     autoscaler: Autoscaler
+    stored: tuple[GarbageCollector, ManifestPublisher]
+    upkeep: OwnMaintenance
     maintenance: Maintenance
 
     def explain(self, tablet: TabletId, now_s: float) -> api.Explanation:
@@ -230,7 +235,7 @@ class CoordinatorParts:
             self.scanner.plan_forever(),
             self.scanner.follow_forever(),
             self.scanner.refresh_tables_forever(),
-            self.full_scan.run_forever(own),
+            self.upkeep.run_forever(),
             self.requests.run_forever(),
             self.automatic.run_forever(),
             self.triggers.run_forever(own.tick_s),
@@ -302,41 +307,40 @@ class FatalFilesInCore:
 
 
 def storage_loops(
-    settings: Settings, context: ShellContext, writable: Callable[[], Collection[Table]]
+    settings: Settings, parts: CoordinatorParts, writable: Callable[[], Collection[Table]]
 ) -> list[Coroutine[Any, Any, None]]:
-    """Return the loops that publish manifests, delete replaced files and repair tables.
+    """Let the scheduler of maintenance publish manifests and delete replaced files.
 
     Args:
         settings: Settings of the operator.
-        context: Shared dependencies of the shell.
+        parts: The parts of the coordinator.
         writable: Returns the tables whose location may be written.
+
+    Returns:
+        The loops that repair tables and names.
     """
-    own, store = settings.coordinator, context.store
-    manifests, collector = _collecting(settings, context)
+    own, context = settings.coordinator, parts.context
+    collector, manifests = parts.stored
+    rules = KindRules(tables_max=TABLES_AT_ONCE, wait_max_s=own.collect_interval_s)
+    collecting = OwnKind(part="the collector", rules=rules, tables=writable, run=collector.run)
+    publishing = OwnKind(part="publishing", rules=rules, tables=writable, run=manifests.run)
+    parts.upkeep.add(OperationName.GARBAGE, collecting)
+    parts.upkeep.add(OperationName.MANIFEST, publishing)
+    unfinished = UnfinishedTables(
+        context.store, own.garbage_grace_s, context.log, context.faults, _identities
+    )
     return [
-        collect_forever(
-            store,
-            collector,
-            writable,
-            own.collect_interval_s,
-            context.log,
-            faults=context.faults,
+        finish_drops_forever(
+            context.store, writable, own.collect_interval_s, context.log, context.faults
         ),
-        manifests.run_forever(writable, own.collect_interval_s),
-        UnfinishedTables(
-            store,
-            own.garbage_grace_s,
-            context.log,
-            context.faults,
-            _identities,
-        ).run_forever(own.unfinished_interval_s),
+        unfinished.run_forever(own.unfinished_interval_s),
     ]
 
 
 def _collecting(
     settings: Settings, context: ShellContext
-) -> tuple[ManifestPublisher, GarbageCollector]:
-    """Return the manifest publisher, and the collector that respects its manifests."""
+) -> tuple[GarbageCollector, ManifestPublisher]:
+    """Return the collector, and the manifest publisher whose manifests it respects."""
     own, store = settings.coordinator, context.store
     known_generation = context.generations.known if context.generations else lambda _table: 0
     manifests = ManifestPublisher(
@@ -345,7 +349,6 @@ def _collecting(
         own.garbage_grace_s,
         context.log,
         known_generation=known_generation,
-        faults=context.faults,
         threads=context.threads,
     )
     rules = GarbageRules(
@@ -353,10 +356,9 @@ def _collecting(
         clock_skew_max_s=own.clock_skew_max_s,
         retired_s=own.retired_names_s,
     )
-    storage = ArrowStorage(context.clock, context.threads)
     collector = GarbageCollector(
         store,
-        storage,
+        ArrowStorage(context.clock, context.threads),
         rules,
         context.log,
         manifests,
@@ -364,7 +366,7 @@ def _collecting(
         faults=context.faults,
         known_generation=known_generation,
     )
-    return manifests, collector
+    return collector, manifests
 
 
 async def _identities(locations: Mapping[str, str]) -> Mapping[str, LocationIdentity]:
@@ -415,19 +417,17 @@ def assemble(
     scanner.attach(submit)
     selectors = SelectorCalls()
     policies = Policies(plan=plan, selectors=selectors, why_given_up=state.why_given_up)
-    requests = RequestDriver(context, RequestSteps(context, policies, service.submit))
+    requests = RequestDriver(context, RequestSteps(context, policies, submit))
     automatic = AutomaticRequests(context, selectors)
-    rules = OperationRules(lasts_max_s=own.operation_max_s, at_once_max=own.operations_max)
-    fatal = FatalFilesInCore(state, service.submit)
-    steps = OperationSteps(context, plan, state.why_given_up, rules, fatal, submit=service.submit)
-    operations = OperationDriver(context, steps)
+    operations = _operations(own, context, plan, state, submit)
     autoscaler = Autoscaler(settings, context, lever, state=state, scanner=scanner, submit=submit)
     local = LocalRangeScans(context.store, plan)
     full_scan = FullScan(context.store, scanner, state, local, context.log)
     full_scan.use(remote, own.full_scan_tasks)
-    scanner.on_table_changed += [requests.table_changed, operations.table_changed]
-    scanner.on_tablet_changed.append(requests.tablet_changed)
-    scanner.on_tablet_read += [automatic.tablet_read, operations.tablet_read, space.tablet_read]
+    store_care = StoreHealthWatch(context.store, context.log)
+    upkeep = _upkeep(own, context, scanner, full_scan, store_care)
+    stored, rate = _collecting(settings, context), autoscaler.slot_rate
+    _listen(scanner, requests, operations, [automatic.tablet_read, space.tablet_read])
     return CoordinatorParts(
         store=context.store,
         context=context,
@@ -441,10 +441,60 @@ def assemble(
         triggers=TriggerDriver(context, scanner, state),
         operations=operations,
         limiting=RateLimits(context, service.submit),
-        store_care=StoreHealthWatch(context.store, context.log),
-        maintenance=_maintenance(settings, context, plan, state, autoscaler),
+        store_care=store_care,
         autoscaler=autoscaler,
+        stored=stored,
+        upkeep=upkeep,
+        maintenance=Maintenance(
+            settings, context, plan, state, own=upkeep, stored=stored, slot_rate=rate
+        ),
     )
+
+
+def _operations(
+    own: CoordinatorSettings,
+    context: ShellContext,
+    plan: PlanTablet,
+    state: CoordinatorState,
+    submit: Submit,
+) -> OperationDriver:
+    """Return the driver of splits and merges."""
+    rules = OperationRules(lasts_max_s=own.operation_max_s, at_once_max=own.operations_max)
+    fatal = FatalFilesInCore(state, submit)
+    steps = OperationSteps(context, plan, state.why_given_up, rules, fatal, submit=submit)
+    return OperationDriver(context, steps)
+
+
+def _listen(
+    scanner: Scanner,
+    requests: RequestDriver,
+    operations: OperationDriver,
+    readers: Collection[Callable[[Tablet, Table], None]],
+) -> None:
+    """Report changes and reads of the scanner to the parts that wait for them."""
+    scanner.on_table_changed += [requests.table_changed, operations.table_changed]
+    scanner.on_tablet_changed.append(requests.tablet_changed)
+    scanner.on_tablet_read += [operations.tablet_read, *readers]
+
+
+def _upkeep(
+    own: CoordinatorSettings,
+    context: ShellContext,
+    scanner: Scanner,
+    full_scan: FullScan,
+    store_care: StoreHealthWatch,
+) -> OwnMaintenance:
+    """Return the scheduler of maintenance, which chooses the tables that are scanned."""
+    upkeep = OwnMaintenance(context, own.maintenance_slots, lambda: store_care.health.used_pct)
+    scanning = OwnKind(
+        part="the full scan",
+        rules=KindRules(tables_max=TABLES_AT_ONCE, wait_max_s=own.full_scan_interval_s),
+        tables=scanner.tables.values,
+        run=full_scan.run,
+    )
+    upkeep.add(OperationName.ANALYSIS, scanning)
+    full_scan.ask_by(partial(upkeep.ask, OperationName.ANALYSIS))
+    return upkeep
 
 
 def _surroundings(
@@ -460,14 +510,3 @@ def _surroundings(
         )
 
     return around
-
-
-def _maintenance(
-    settings: Settings,
-    context: ShellContext,
-    plan: PlanTablet,
-    state: CoordinatorState,
-    autoscaler: Autoscaler,
-) -> Maintenance:
-    _, collector = _collecting(settings, context)
-    return Maintenance(settings, context, plan, state, collector, slot_rate=autoscaler.slot_rate)

@@ -397,6 +397,11 @@ class StoreHealth:
             " tables when it is full: set it to noeviction now"
         )
 
+    @property
+    def used_pct(self) -> float:
+        """Used percentage of its memory limit; 0 without a limit."""
+        return 100.0 * self.memory_bytes / self.memory_max_bytes if self.memory_max_bytes else 0.0
+
     def _room(self) -> str:
         if not self.memory_max_bytes:
             return ""

@@ -254,6 +254,48 @@ def is_urgent(job: Job) -> bool:
     return class_of(job.priority) >= PriorityClass.OVER_LIMIT
 
 
+PRIORITY_BASE = 1.1
+PRIORITY_MAX = 5
+"""Table priorities are clamped to the range from `-PRIORITY_MAX` to `PRIORITY_MAX`."""
+
+
+def priority_factor(priority: int) -> float:
+    """Return the factor by which the priority of a table multiplies scores."""
+    return float(PRIORITY_BASE ** max(-PRIORITY_MAX, min(PRIORITY_MAX, priority)))
+
+
+def adjusted_score(perf: float, workload: float, priority: int) -> float:
+    """Return the score by which operations of different tables are compared.
+
+    Args:
+        perf: Score of the operation itself. If it is 0, the result is 0, because the operation
+            gains nothing, regardless of workload and priority.
+        workload: Score that the tablet's workload adds (`workload_score`).
+        priority: Priority of its table, clamped to the range from -5 to 5.
+    """
+    return 0.0 if perf == 0 else (perf + workload) * priority_factor(priority)
+
+
+def adjusted_priority(job_priority: int, workload: float, table_priority: int) -> int:
+    """Return the priority of a system job, adjusted by workload and table priority.
+
+    The score of the job is its points within its priority class. The job stays in its class, so
+    that no table priority outranks a request or a tablet over its limit.
+
+    Args:
+        job_priority: Priority from its planner.
+        workload: Points that the workload of its tablet adds.
+        table_priority: Priority of its table.
+    """
+    if not workload and not table_priority:
+        return job_priority
+    rank = class_of(job_priority)
+    if rank is PriorityClass.URGENT:
+        return job_priority
+    points = adjusted_score(job_priority - rank * CLASS_WIDTH, workload, table_priority)
+    return rank * CLASS_WIDTH + min(max(round(points), 0), CLASS_WIDTH - 1)
+
+
 class LaneClass(IntEnum):
     """The priority classes, and below them the analyses, which have no priority of their own."""
 

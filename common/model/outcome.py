@@ -226,7 +226,10 @@ class TabletStatistics:
     """Column → share of the compared updates that change it."""
     merged_share: float | None = None
     """Share of the delta rows whose older row is in the tablet: a merge leaves one row of the two.
-    Rows are whole, so the share is the same for all columns. None: not measured."""
+    None: not measured."""
+    merged_shares: tuple[tuple[str, float], ...] = ()
+    """Column → the same, of the delta rows that concern the column: they change it, put or delete
+    the whole row, or have no older row."""
 
     @property
     def updated_share(self) -> float:

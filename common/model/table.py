@@ -156,6 +156,9 @@ class TableSettings(StoredValue):
     backlog_mode: str = "interesting"
     """How a tracker with tiers measures the backlog: `interesting` counts the tiers that are due
     for a merge, `seed` counts all files, and outputs that are being written as whole files."""
+    gain_points: int = 0
+    """Points of the table's system jobs per file that they save for each 64 MiB read and written,
+    at least one: the score of `neve ops` ranks them within their class. 0: the planner's points."""
 
     def __post_init__(self) -> None:
         """Refuse fields of other types; values are validated where users set them."""

@@ -158,3 +158,24 @@ def within_reach(base: Sequence[DataFile], span: Span) -> Sequence[DataFile]:
     """
     starts, ends = [file.key_min or b"" for file in base], [file.key_max or b"" for file in base]
     return base[bisect_left(ends, span[0]) : bisect_right(starts, span[1])]
+
+
+# ---- Apache Kudu's scores of delta compactions
+
+
+STORES_UPPER = 1000
+"""Number of delta stores at which a minor delta compaction gets the full score."""
+MAJOR_RATIO_MIN = 0.1
+"""Ratio of updates to base below which a major delta compaction scores 0."""
+
+
+def minor_delta_score(stores: int) -> float:
+    """Return the score of merging the delta stores of a row set, from 0 to 1."""
+    return min(1.0, stores / STORES_UPPER) if stores > 1 else 0.0
+
+
+def major_delta_score(redo_bytes: float, base_bytes: float) -> float:
+    """Return the score of merging updates into their base, from 0 to 1."""
+    if base_bytes <= 0 or redo_bytes / base_bytes < MAJOR_RATIO_MIN:
+        return 0.0
+    return min(1.0, redo_bytes / base_bytes)

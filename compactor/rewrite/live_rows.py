@@ -27,7 +27,7 @@ from common.errors import InputError, RequestError
 from common.model.file import DataFile
 from common.model.outcome import FileStatistics, TabletStatistics
 from common.parquet.location import Location
-from common.rows.conform import Int64s, conform
+from common.rows.conform import Flags, Int64s, conform
 from common.rows.key_encoding import filled
 from common.rows.merge import SortedRows, in_range, sorted_rows, take_rows
 from common.rows.rules import RowRules, dead_rows, may_expire, unsettled_rows
@@ -92,6 +92,8 @@ class Comparison:
     """Rows by number of their file."""
     merged: dict[int, int] = field(default_factory=dict)
     """Those of them with an older row of their key."""
+    merged_columns: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Column → those of `merged` that change it, or put or delete the whole row."""
     read_bytes: int = 0
 
 
@@ -198,18 +200,16 @@ def _with_comparison(
     names = sorted({name for comparison in comparisons for name in comparison.changed})
     deltas = {file.path for delta_set in delta_sets(files) for file in delta_set.deltas}
     numbers = {at for at, file in enumerate(files) if file.path in deltas}
-    rows = sum(
-        count
-        for comparison in comparisons
-        for at, count in comparison.rows.items()
-        if at in numbers
-    )
-    merged = sum(
-        count
-        for comparison in comparisons
-        for at, count in comparison.merged.items()
-        if at in numbers
-    )
+
+    def in_deltas(counts: Iterable[Mapping[int, int]]) -> int:
+        return sum(count for each in counts for at, count in each.items() if at in numbers)
+
+    rows = in_deltas(comparison.rows for comparison in comparisons)
+    merged = in_deltas(comparison.merged for comparison in comparisons)
+    by_column = {
+        name: in_deltas(comparison.merged_columns.get(name, {}) for comparison in comparisons)
+        for name in names
+    }
     return replace(
         statistics,
         compared_rows=updates,
@@ -219,6 +219,11 @@ def _with_comparison(
             if updates
         ),
         merged_share=merged / rows if rows else None,
+        merged_shares=tuple(
+            (name, count / (count + rows - merged))
+            for name, count in by_column.items()
+            if count + rows - merged
+        ),
     )
 
 
@@ -355,29 +360,32 @@ def _compare_range(
     new, old = ordered.row[ranks[newer]], ordered.row[ranks[newer + 1]]
     tombstones, _ = dead_rows(range_rows.rows, rules, plan.rules.now_s)
     both = ~(tombstones[new] | tombstones[old])
+    changes = {
+        each: flags
+        for each in columns
+        if each in range_rows.rows.column_names
+        and (flags := _changed(range_rows.rows.column(each), new, old)) is not None
+    }
+    sources = range_rows.sources
     return Comparison(
         updates=int(both.sum()),
-        changed={
-            each: count
-            for each in columns
-            if each in range_rows.rows.column_names
-            and (count := _changed(range_rows.rows.column(each), new[both], old[both])) is not None
-        },
-        rows=_by_file(range_rows.sources),
-        merged=_by_file(range_rows.sources[new]),
+        changed={each: int(flags[both].sum()) for each, flags in changes.items()},
+        rows=_by_file(sources),
+        merged=_by_file(sources[new]),
+        merged_columns={each: _by_file(sources[new[f | ~both]]) for each, f in changes.items()},
         read_bytes=range_rows.read_bytes,
     )
 
 
-def _changed(column: pa.ChunkedArray, new: Int64s, old: Int64s) -> int | None:
-    """Return how many values differ between rows; None: this type is not compared."""
+def _changed(column: pa.ChunkedArray, new: Int64s, old: Int64s) -> Flags | None:
+    """Return which values differ between rows; None: this type is not compared."""
     after, before = column.take(pa.array(new)), column.take(pa.array(old))
     try:
         differs = pc.fill_null(pc.not_equal(after, before), False)
     except pa.ArrowNotImplementedError:
         return None
     gone = pc.xor(pc.is_null(after), pc.is_null(before))
-    return int(pc.sum(pc.or_(differs, gone)).as_py() or 0)
+    return np.asarray(pc.or_(differs, gone).to_numpy(), np.bool_)
 
 
 def _live_of_times(plan: RewritePlan, numbers: Sequence[int], name: str) -> LiveCount:

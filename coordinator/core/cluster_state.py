@@ -30,10 +30,10 @@ from coordinator.core.attempts import (
 from coordinator.core.backlog import BacklogHistory, Backlogs
 from coordinator.core.control import ControlLoop, ControlRules, Pressures
 from coordinator.core.limits import Limits
-from coordinator.core.maintenance import TabletHeat
 from coordinator.core.queue import Backfill, Capacity, JobQueue, JobQueues
 from coordinator.core.queue_index import FairShare
 from coordinator.core.retry import CrashHistory, Deferrals, ReplanTimers, Retry
+from coordinator.core.scans import TabletHeat
 from coordinator.core.throttle import Grants
 from coordinator.core.triggers import TriggerDecisions
 

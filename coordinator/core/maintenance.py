@@ -1,28 +1,47 @@
-"""The operations of a tablet: gain, cost and needs of each kind, or the reason it does not run.
+"""Maintenance operations: their scores, which one runs next, and the rows of `neve ops`.
 
+    OwnOperations ──► the next operation of the coordinator itself: deletion, manifest, full scan
     TabletFacts ──► `KINDS`: one function per kind ──► rows ──► `ranked`
 
-Rows report decisions that other code makes: merges, drops and delta compactions are the jobs of the
-tablet's plan, splits and merges of tablets come from `split_merge`, garbage from
-the collector, analysis from `scans`. Delta compactions are scored by the sizes of base and
-deltas (`common.spi.deltas`). The list includes kinds of other systems that have no work here, with
-the reason, so that operators who know them find an answer.
+Both choose by `find_best_operation`. Rows report decisions that other code makes: merges, drops and
+delta compactions are the jobs of the tablet's plan, splits and merges of tablets come from
+`split_merge`, garbage from the collector, analysis from `scans`. The list includes kinds of other
+systems that have no work here, with the reason, so that operators who know them find an answer.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from math import exp
+from itertools import islice
 from operator import attrgetter
 
-from common.model.job import CLASS_WIDTH, Job, JobAction, Kind, PriorityClass, TabletPlan, class_of
-from common.model.table import Table, TableSettings
-from common.model.tablet import Tablet, TabletId
-from common.primitives import BoundedMap
-from common.spi.deltas import DELTA_TAG, MAJOR, MINOR, delta_sets
+from common.model.file import total_bytes
+from common.model.job import (
+    CLASS_WIDTH,
+    Job,
+    JobAction,
+    Kind,
+    PriorityClass,
+    TabletPlan,
+    adjusted_priority,
+    adjusted_score,
+    analysis_job,
+    class_of,
+)
+from common.model.table import Table
+from common.model.tablet import Tablet
+from common.spi.deltas import (
+    DELTA_TAG,
+    MAJOR,
+    MINOR,
+    delta_sets,
+    major_delta_score,
+    minor_delta_score,
+)
 from common.spi.planner import COLD, Heat
-from common.units import format_count
-from coordinator.core.scans import needs_look
+from common.units import format_count, format_duration
+from coordinator.core.scans import needs_look, wanted_analysis, workload_score
 from coordinator.core.split_merge import (
     merge_bytes,
     why_merge,
@@ -30,103 +49,19 @@ from coordinator.core.split_merge import (
     why_not_split,
     why_split,
 )
-from coordinator.core.triggers import refusal_reason
+from coordinator.core.triggers import ANALYSIS, refusal_reason, unmeasured_share
 from neve import api
-
-# --------------------------------------------------------------------------------------------- Heat
-# Decaying read and write rates of tablets, in the coordinator's memory. Pure.
-#
-# Written rows are the rows of files that users added; the scanner sees them when it plans a tablet.
-# Scans come from the gateway and from reports of other readers. The rates start at zero with the
-# coordinator and need about a minute to become accurate.
-
-
-WINDOW_S = 60.0
-"""Time in which the weight of an event decays to 1/e."""
-
-
-@dataclass(slots=True)
-class _Counts:
-    seen_s: float
-    scans: float = 0.0
-    rows: float = 0.0
-    added_s: float = 0.0
-    """Store time of the newest counted add."""
-
-    def decay(self, now_s: float) -> None:
-        """Decay the counts up to now."""
-        kept = exp(-max(0.0, now_s - self.seen_s) / WINDOW_S)
-        self.scans, self.rows, self.seen_s = self.scans * kept, self.rows * kept, now_s
-
-
-class TabletHeat:
-    """The rates of tablets. Bounded: the tablet that was inactive for longest is evicted."""
-
-    def __init__(self, tablets_max: int) -> None:
-        """Create an empty registry."""
-        self._counts: BoundedMap[TabletId, _Counts] = BoundedMap(tablets_max)
-
-    def note_adds(self, tablet: TabletId, adds: Sequence[tuple[float, int]], now_s: float) -> None:
-        """Count written rows; adds that were counted before are ignored.
-
-        Args:
-            tablet: The tablet with the adds.
-            adds: Store time and row count of each add.
-            now_s: The current time.
-        """
-        before = self._counts.get(tablet)
-        counted_s = 0.0 if before is None else before.added_s
-        rows = sum(rows for at_s, rows in adds if at_s > counted_s)
-        if not rows:
-            return
-        counts = self._now(tablet, now_s)
-        counts.rows += rows
-        counts.added_s = max(at_s for at_s, _ in adds)
-
-    def note_scans(self, tablet: TabletId, scans: int, now_s: float) -> None:
-        """Count scans of a tablet."""
-        self._now(tablet, now_s).scans += scans
-
-    def of(self, tablet: TabletId, now_s: float) -> Heat:
-        """Return the current rates of a tablet."""
-        counts = self._counts.get(tablet)
-        if counts is None:
-            return COLD
-        kept = exp(-max(0.0, now_s - counts.seen_s) / WINDOW_S) / WINDOW_S
-        return Heat(scans_s=counts.scans * kept, rows_s=counts.rows * kept)
-
-    def forget(self, tablet: TabletId) -> None:
-        """Remove a tablet that no longer exists."""
-        self._counts.pop(tablet)
-
-    def _now(self, tablet: TabletId, now_s: float) -> _Counts:
-        counts = self._counts.get(tablet) or _Counts(seen_s=now_s)
-        counts.decay(now_s)
-        self._counts.put(tablet, counts)
-        return counts
-
 
 # ------------------------------------------------------------------------------------------- Scores
 # Apache Kudu's scores of maintenance operations, and the choice of its scheduler. Pure.
 #
-# The formulas come from `maintenance_manager.cc`, `tablet_mm_ops.cc` and
-# `tablet_replica_mm_ops.cc`. Random draws are arguments from 0 to 1.
-#
-# The service uses `workload_score` and `adjusted_priority` to order the system jobs of tables that
-# configure it, `find_best_operation` to rank the rows of `neve ops`, and the scores of delta
-# compactions for these rows. Flush scores are not used: an append is written to a file at once.
-
-
-# ----------------------------------------------------------------------------- Single operations
+# The formulas come from `maintenance_manager.cc` and `tablet_replica_mm_ops.cc`. Random draws are
+# arguments from 0 to 1. Scores of flushes are not used: an append is written to a file at once.
 
 FLUSH_LATE_MS = 120_000.0
 """Age above which a buffer gets a score for its age."""
 FLUSH_UPPER_MS = 3_600_000.0
 """Age at which a buffer gets the full age score."""
-STORES_UPPER = 1000
-"""Number of delta stores at which a minor delta compaction gets the full score."""
-MAJOR_RATIO_MIN = 0.1
-"""Ratio of updates to base below which a major delta compaction scores 0."""
 
 
 def flush_score(anchored_mb: float, age_ms: float, threshold_mb: float) -> float:
@@ -148,91 +83,6 @@ def flush_score(anchored_mb: float, age_ms: float, threshold_mb: float) -> float
     return 0.0
 
 
-def minor_delta_score(stores: int) -> float:
-    """Return the score of merging the delta stores of a row set, from 0 to 1."""
-    return min(1.0, stores / STORES_UPPER) if stores > 1 else 0.0
-
-
-def major_delta_score(redo_bytes: float, base_bytes: float) -> float:
-    """Return the score of merging updates into their base, from 0 to 1."""
-    if base_bytes <= 0 or redo_bytes / base_bytes < MAJOR_RATIO_MIN:
-        return 0.0
-    return min(1.0, redo_bytes / base_bytes)
-
-
-# --------------------------------------------------------------- Workload and table priorities
-
-SCANS_FULL_S = 1.0
-"""Scans per second that give the full read score."""
-ROWS_FULL_S = 1000.0
-"""Rows written per second that give the full write score."""
-PRIORITY_BASE = 1.1
-PRIORITY_MAX = 5
-"""Table priorities are clamped to the range from `-PRIORITY_MAX` to `PRIORITY_MAX`."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadScore:
-    """Score that the workload of a tablet adds to its operations."""
-
-    flush: float
-    """Added to operations that free memory; depends on reads only."""
-    compact: float
-    """Added to operations that speed up reads; depends on reads and writes."""
-
-
-def workload_score(
-    scans_per_s: float, rows_written_per_s: float, upper_bound: float = 1.0
-) -> WorkloadScore:
-    """Return the scores that the workload of a tablet adds to its operations.
-
-    Args:
-        scans_per_s: Scans of the tablet per second.
-        rows_written_per_s: Rows written to it per second.
-        upper_bound: Maximum score that is added; 0 disables the addition.
-    """
-    reads = min(1.0, scans_per_s / SCANS_FULL_S) * upper_bound
-    writes = min(1.0, rows_written_per_s / ROWS_FULL_S) * upper_bound
-    return WorkloadScore(flush=reads, compact=min(upper_bound, reads + writes))
-
-
-def priority_factor(priority: int) -> float:
-    """Return the factor by which the priority of a table multiplies scores."""
-    return float(PRIORITY_BASE ** max(-PRIORITY_MAX, min(PRIORITY_MAX, priority)))
-
-
-def adjusted_score(perf: float, workload: float, priority: int) -> float:
-    """Return the score by which operations of different tables are compared.
-
-    Args:
-        perf: Score of the operation itself. If it is 0, the result is 0, because the operation
-            gains nothing, regardless of workload and priority.
-        workload: Score that the tablet's workload adds (`workload_score`).
-        priority: Priority of its table, clamped to the range from -5 to 5.
-    """
-    return 0.0 if perf == 0 else (perf + workload) * priority_factor(priority)
-
-
-def adjusted_priority(job_priority: int, workload: float, table_priority: int) -> int:
-    """Return the priority of a system job, adjusted by workload and table priority.
-
-    The score of the job is its points within its priority class. The job stays in its class, so
-    that no table priority outranks a request or a tablet over its limit.
-
-    Args:
-        job_priority: Priority from its planner.
-        workload: Points that the workload of its tablet adds.
-        table_priority: Priority of its table.
-    """
-    if not workload and not table_priority:
-        return job_priority
-    rank = class_of(job_priority)
-    if rank is PriorityClass.URGENT:
-        return job_priority
-    points = adjusted_score(job_priority - rank * CLASS_WIDTH, workload, table_priority)
-    return rank * CLASS_WIDTH + min(max(round(points), 0), CLASS_WIDTH - 1)
-
-
 # --------------------------------------------------------------------- Choosing the next operation
 
 
@@ -241,6 +91,8 @@ class OperationStatistics:
     """Inputs of the scheduler for one operation."""
 
     name: str
+    why: str = ""
+    """Why it has work."""
     runnable: bool = True
     """Whether it may run now: not cancelled, not running, and with work to do."""
     low_io: bool = False
@@ -250,7 +102,7 @@ class OperationStatistics:
     ram_anchored_bytes: int = 0
     """Memory that it frees."""
     data_retained_bytes: int = 0
-    """Disk space that it frees."""
+    """Disk space that it frees; a file of unknown size counts as one byte."""
     perf: float = 0.0
     """Improvement of later reads and writes."""
     workload: float = 0.0
@@ -401,6 +253,158 @@ def _free_log(
     return BestOperation(most, "log")
 
 
+# ------------------------------------------------------------ The coordinator's own operations
+# The one scheduler of deletions, manifests and full scans: what runs next, and on which table?
+#
+#     1. cheap log, memory pressure, log target of `find_best_operation`; may use the last free slot
+#     2. an operation whose longest wait is over: the one that has waited longest
+#     3. space, score of `find_best_operation`
+#
+# Steps 1 and 3 compare the operations that are known to have work. Only the operation itself can
+# find other work, so it also runs when its longest wait is over, and no kind starves another.
+
+
+WAIT_STEP = "wait"
+NECESSARY_STEPS = frozenset({"low-io", "memory", "log"})
+"""Steps whose operations may use the last free slot. The flush of a buffer will be one."""
+COMPARED_MAX = 100
+"""Operations of a kind that one choice compares: those with known work for the longest time."""
+DECISIONS_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindRules:
+    """Bounds of a kind of operations."""
+
+    tables_max: int
+    """Tables on which it runs concurrently."""
+    wait_max_s: float
+    """Longest time between two starts on a table, unless all slots are taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnDecision:
+    """The start of an operation, and why it was chosen."""
+
+    kind: str
+    table: str
+    step: str
+    why: str
+    begun_s: float
+    ended_s: float | None = None
+
+
+@dataclass(slots=True)
+class _Kind:
+    rules: KindRules
+    due_s: OrderedDict[str, float] = field(default_factory=OrderedDict)
+    """Table → end of its longest wait, ascending."""
+    known: dict[str, OperationStatistics] = field(default_factory=dict)
+    """Table → its known work."""
+    running: dict[str, OwnDecision] = field(default_factory=dict)
+
+    def has_room(self) -> bool:
+        return len(self.running) < self.rules.tables_max
+
+    def overdue(self, now_s: float) -> tuple[float, str] | None:
+        """Return the table that has waited longest, if its longest wait is over."""
+        table = next((table for table in self.due_s if table not in self.running), None)
+        return None if table is None or self.due_s[table] > now_s else (self.due_s[table], table)
+
+    def compared(self) -> list[str]:
+        """Return the first tables with known work on which it does not run."""
+        idle = (table for table in self.known if table not in self.running)
+        return list(islice(idle, COMPARED_MAX))
+
+
+class OwnOperations:
+    """At most `slots` operations run, `tables_max` of a kind, and one of a kind on a table.
+
+    One of several slots is free unless an operation of `NECESSARY_STEPS` uses it.
+    """
+
+    def __init__(self, slots: int) -> None:
+        """Create a scheduler without kinds."""
+        self._slots = slots
+        self._kinds: dict[str, _Kind] = {}
+        self._ended: deque[OwnDecision] = deque(maxlen=DECISIONS_MAX)
+
+    def add_kind(self, kind: str, rules: KindRules) -> None:
+        """Add a kind without tables."""
+        self._kinds[kind] = _Kind(rules)
+
+    def set_tables(self, kind: str, tables: Collection[str], now_s: float) -> None:
+        """Replace the tables of a kind; the longest wait of a new table begins now."""
+        entry, present = self._kinds[kind], frozenset(tables)
+        for gone in [table for table in entry.due_s if table not in present]:
+            del entry.due_s[gone]
+            entry.known.pop(gone, None)
+        for table in tables:
+            entry.due_s.setdefault(table, now_s + entry.rules.wait_max_s)
+
+    def ask(self, kind: str, operation: OperationStatistics, now_s: float) -> None:
+        """Note the known work of a kind on a table, which is the name of the operation."""
+        entry = self._kinds[kind]
+        entry.due_s.setdefault(operation.name, now_s + entry.rules.wait_max_s)
+        entry.known[operation.name] = operation
+
+    def next(self, now_s: float, used_pct: float = 0.0) -> OwnDecision | None:
+        """Start the operation that runs next; None if nothing may run now.
+
+        Args:
+            now_s: The current time; it never decreases.
+            used_pct: Used percentage of the memory limit.
+        """
+        free = self._slots - sum(len(entry.running) for entry in self._kinds.values())
+        open_kinds = {kind: entry for kind, entry in self._kinds.items() if entry.has_room()}
+        compared = {
+            (kind, table): entry.known[table]
+            for kind, entry in open_kinds.items()
+            for table in entry.compared()
+        }
+        best = find_best_operation(compared.values(), used_pct=used_pct)
+        is_necessary = best is not None and best.step in NECESSARY_STEPS
+        if free <= 0 or (free == 1 < self._slots and not is_necessary):
+            return None
+        late = [(*due, kind) for kind, entry in open_kinds.items() if (due := entry.overdue(now_s))]
+        if late and not is_necessary:
+            _, table, kind = min(late)
+            wait = format_duration(self._kinds[kind].rules.wait_max_s)
+            return self._start(kind, table, WAIT_STEP, f"its longest wait of {wait} is over", now_s)
+        if best is None:
+            return None
+        kind, table = next(key for key, value in compared.items() if value is best.operation)
+        return self._start(kind, table, best.step, best.operation.why, now_s)
+
+    def _start(self, kind: str, table: str, step: str, why: str, now_s: float) -> OwnDecision:
+        entry = self._kinds[kind]
+        entry.known.pop(table, None)
+        entry.due_s[table] = now_s + entry.rules.wait_max_s
+        entry.due_s.move_to_end(table)
+        decision = OwnDecision(kind=kind, table=table, step=step, why=why, begun_s=now_s)
+        entry.running[table] = decision
+        return decision
+
+    def ended(self, decision: OwnDecision, now_s: float) -> None:
+        """Note the end of an operation."""
+        del self._kinds[decision.kind].running[decision.table]
+        self._ended.append(replace(decision, ended_s=now_s))
+
+    def next_due_s(self, now_s: float) -> float | None:
+        """Return when the next longest wait ends; None if all waits are over or none is known."""
+        firsts = [next(iter(entry.due_s.values())) for entry in self._kinds.values() if entry.due_s]
+        return min((due_s for due_s in firsts if due_s > now_s), default=None)
+
+    def due_s(self, kind: str, table: str) -> float | None:
+        """Return when the longest wait of a kind on a table ends; None if it has no such table."""
+        return self._kinds[kind].due_s.get(table) if kind in self._kinds else None
+
+    def of_table(self, table: str) -> list[OwnDecision]:
+        """Return the remembered decisions about a table, the running ones first."""
+        running = [entry.running[table] for entry in self._kinds.values() if table in entry.running]
+        return running + [decision for decision in reversed(self._ended) if decision.table == table]
+
+
 # --------------------------------------------------------------------------------------- Operations
 
 
@@ -416,7 +420,9 @@ class OperationName(StrEnum):
     SPLIT = "split"
     MERGE = "merge"
     GARBAGE = "garbage"
+    MANIFEST = "manifest"
     ANALYSIS = "analysis"
+    STATISTICS = "statistics"
     MINOR_DELTA = "minor-delta"
     MAJOR_DELTA = "major-delta"
     FLUSH = "flush"
@@ -466,12 +472,12 @@ class TabletFacts:
 
 
 def tablet_operations(facts: TabletFacts) -> tuple[api.MaintenanceOperation, ...]:
-    """Return a row for each kind of operation, in the order of `OperationName`."""
+    """Return a row for each kind of operation of a tablet, in the order of `OperationName`."""
     settings = facts.table.settings
     heat = workload_score(facts.heat.scans_s, facts.heat.rows_s)
     rows: list[api.MaintenanceOperation] = []
-    for name in OperationName:
-        row = KINDS[name](facts)
+    for name, row_of in KINDS.items():
+        row = row_of(facts)
         # Only scans benefit from merging deltas into their base, so writes do not count here.
         workload = heat.flush if name is OperationName.MAJOR_DELTA else heat.compact
         adjusted = adjusted_score(row.score, workload, settings.maintenance_priority)
@@ -479,48 +485,64 @@ def tablet_operations(facts: TabletFacts) -> tuple[api.MaintenanceOperation, ...
     return tuple(rows)
 
 
-def ranked(
-    rows: Sequence[api.MaintenanceOperation], table_priority: int = 0
-) -> tuple[api.MaintenanceOperation, ...]:
-    """Return rows with the ranks that Kudu's rule gives to the runnable ones.
+def ranked(rows: Sequence[api.MaintenanceOperation]) -> tuple[api.MaintenanceOperation, ...]:
+    """Return rows with the rank, and the step of Kudu's rule, of the runnable ones.
 
-    Args:
-        rows: Rows of any number of tablets.
-        table_priority: Priority of their table.
+    Jobs are compared by their priority in the queue, so their ranks are the order in which they
+    start; the other rows by their adjusted score.
     """
-    places: dict[str, int] = {}
+    places: dict[str, tuple[int, str]] = {}
     statistics = [
         OperationStatistics(
             name=f"{row.tablet} {row.kind}",
             runnable=row.state == api.MaintenanceState.RUNNABLE,
-            data_retained_bytes=row.freed_bytes,
-            perf=row.score,
-            workload=row.workload,
-            priority=table_priority,
+            data_retained_bytes=row.freed_bytes if row.priority is None else 0,
+            perf=row.adjusted if row.priority is None else float(row.priority),
         )
         for row in rows
     ]
-    for rank, (operation, _) in enumerate(ranked_operations(statistics), start=1):
-        places[operation.name] = rank
-    return tuple(replace(row, rank=places.get(f"{row.tablet} {row.kind}")) for row in rows)
+    for rank, (operation, step) in enumerate(ranked_operations(statistics), start=1):
+        places[operation.name] = (rank, step)
+    return tuple(_with_place(row, places.get(f"{row.tablet} {row.kind}")) for row in rows)
 
 
-def has_own_priorities(settings: TableSettings) -> bool:
-    """Return whether a table's settings modify the priorities that its planner assigns."""
-    return bool(settings.maintenance_priority or settings.workload_points)
+def _with_place(
+    row: api.MaintenanceOperation, place: tuple[int, str] | None
+) -> api.MaintenanceOperation:
+    if place is None:
+        return row
+    rank, step = place
+    return replace(row, rank=rank, step="space" if row.freed_bytes else step)
 
 
 def queue_priority(job: Job, table: Table, heat: Heat) -> int:
     """Return the priority under which a job is queued.
 
-    System jobs of a table with `maintenance_priority` or `workload_points` get a different priority
-    within their class; all others keep the priority that their planner assigned.
+    A system job that drops files frees space at no cost, so it is the first of its class. The
+    settings `gain_points`, `workload_points` and `maintenance_priority` of a table change the
+    points of its system jobs within their class: its score becomes the rank of a job. All others
+    keep the priority that their planner assigned.
     """
     settings = table.settings
-    if job.kind is not Kind.SYSTEM or not has_own_priorities(settings):
+    if job.kind is not Kind.SYSTEM or job.action == JobAction.ANALYZE:
         return job.priority
-    added = workload_score(heat.scans_s, heat.rows_s, settings.workload_points).compact
-    return adjusted_priority(job.priority, added, settings.maintenance_priority)
+    if job.action == JobAction.DROP:
+        return class_of(job.priority) * CLASS_WIDTH + CLASS_WIDTH - 1
+    points, priority = settings.workload_points, job.priority
+    if settings.gain_points and class_of(priority) is not PriorityClass.URGENT:
+        gained = round(settings.gain_points * _job_score(job))
+        priority = class_of(priority) * CLASS_WIDTH + min(gained, CLASS_WIDTH - 1)
+    added = workload_score(heat.scans_s, heat.rows_s, points).compact if points else 0.0
+    return adjusted_priority(priority, added, settings.maintenance_priority)
+
+
+def _job_score(job: Job) -> float:
+    """Return the number of files that a job saves per 64 MiB read and written."""
+    return _per_cost(_files_saved(job), job.cost_bytes)
+
+
+def _files_saved(job: Job) -> int:
+    return max(1, len(job.inputs) - job.outputs_expected)
 
 
 # ---------------------------------------------------------------------------- One function per kind
@@ -594,9 +616,8 @@ def _of_jobs(facts: TabletFacts, name: OperationName) -> api.MaintenanceOperatio
     if not jobs:
         return _without_jobs(facts, row, name)
     able = [job for job in jobs if facts.why_held(job) is None]
-    best = max(able or jobs, key=attrgetter("priority"))
+    best = max(able or jobs, key=lambda job: queue_priority(job, facts.table, facts.heat))
     held, needs = facts.why_held(best), facts.needs(best.group)
-    gain = max(1, len(best.inputs) - best.outputs_expected)
     rate = needs.slot_bytes_s
     return replace(
         row,
@@ -605,13 +626,13 @@ def _of_jobs(facts: TabletFacts, name: OperationName) -> api.MaintenanceOperatio
         ).value,
         why=best.reason if held is None else held,
         files=len(best.inputs),
-        gain=float(gain),
+        gain=float(_files_saved(best)),
         gain_unit="files fewer",
         cost_bytes=best.cost_bytes,
         cpu_s=best.input_bytes / rate if rate and best.cost_bytes else None,
         memory_bytes=needs.memory_bytes if best.cost_bytes else 0,
         freed_bytes=best.input_bytes if name is OperationName.DROPS else 0,
-        score=_per_cost(gain, best.cost_bytes),
+        score=_job_score(best),
         priority=queue_priority(best, facts.table, facts.heat),
         group=best.group,
     )
@@ -687,6 +708,7 @@ def _garbage(facts: TabletFacts) -> api.MaintenanceOperation:
     if counts.deletable:
         files = format_count(counts.deletable, "replaced file")
         why = f"{files} can be deleted: the next round of the collector deletes them"
+        row = replace(row, freed_bytes=counts.deletable, score=float(counts.deletable))
         return replace(row, state=api.MaintenanceState.RUNNABLE.value, why=why)
     if counts.waiting:
         files = format_count(counts.waiting, "replaced file")
@@ -709,9 +731,28 @@ def _analysis(facts: TabletFacts) -> api.MaintenanceOperation:
             "the tablet has changed, or has work that runs, waits or is due, since its record"
             " was written"
         )
-        return replace(row, state=api.MaintenanceState.RUNNABLE.value, why=why)
+        return replace(row, state=api.MaintenanceState.RUNNABLE.value, why=why, score=1.0)
     why = f"its record states {record.analysis.value} for these files and settings"
     return replace(row, state=api.MaintenanceState.IDLE.value, why=why)
+
+
+def _statistics(facts: TabletFacts) -> api.MaintenanceOperation:
+    """Return the row of the analysis of live bytes, the job with the lowest priority."""
+    tablet, settings = facts.tablet, facts.table.settings
+    row = api.MaintenanceOperation(tablet=tablet.id.text, kind=OperationName.STATISTICS.value)
+    group = wanted_analysis(tablet.record) or facts.plan.analysis_group
+    unmeasured = unmeasured_share(tablet.files.values())
+    if not group:
+        trigger = f"the trigger analysis asks from {settings.analysis_share:.0%} on"
+        if ANALYSIS not in settings.triggers:
+            trigger = f"`neve analyze {facts.table.name}` asks for it"
+        return replace(row, why=f"{unmeasured:.0%} of its bytes are not counted; {trigger}")
+    job = analysis_job(tablet.id, facts.table.name, group)
+    held = facts.why_held(job)
+    state = api.MaintenanceState.RUNNABLE if held is None else api.MaintenanceState.WAITING
+    size = total_bytes(tablet.files.values())
+    row = replace(row, state=state.value, why=held or job.reason, files=len(tablet.files))
+    return replace(row, cost_bytes=size, priority=job.priority, group=group)
 
 
 def _not_applicable(
@@ -737,6 +778,7 @@ KINDS: Mapping[OperationName, Callable[[TabletFacts], api.MaintenanceOperation]]
     OperationName.MERGE: _merge,
     OperationName.GARBAGE: _garbage,
     OperationName.ANALYSIS: _analysis,
+    OperationName.STATISTICS: _statistics,
     OperationName.MINOR_DELTA: _minor_delta,
     OperationName.MAJOR_DELTA: _major_delta,
     OperationName.FLUSH: _not_applicable(
@@ -744,7 +786,8 @@ KINDS: Mapping[OperationName, Callable[[TabletFacts], api.MaintenanceOperation]]
         "nothing is buffered: an append is written to a file before it is acknowledged",
     ),
 }
-"""Kind → function that returns its row. A test checks that the registry is complete."""
+"""Kind → function that returns the row of a tablet; manifests belong to tables. A test checks that
+the registry is complete."""
 
 
 def _per_cost(gain: float, cost_bytes: int) -> float:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from common.metadata.changes import WriteAnalysis
-from common.model.job import Job, JobAction, Kind, TabletBacklog, analysis_job
+from common.model.job import Job, Kind, TabletBacklog, analysis_job
 from common.model.outcome import AttemptEnd
 from common.model.table import TableState
 from common.model.tablet import Analysis, ChunkNotes, TabletId
@@ -14,7 +14,7 @@ from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.actions import Action
 from coordinator.core.cluster_state import ClusterState, LastPlan
-from coordinator.core.maintenance import has_own_priorities, queue_priority
+from coordinator.core.maintenance import queue_priority
 from coordinator.core.retry import wait_queue_of_table
 from coordinator.core.scans import (
     QUIET_ANALYSES,
@@ -140,7 +140,7 @@ def _wanted_analysis(cluster: ClusterState, event: on.TabletPlanned) -> tuple[Jo
 def _with_priority(cluster: ClusterState, job: Job, now_s: float) -> Job:
     """Return a job with its priority adjusted by the table's settings and the tablet's heat."""
     table = cluster.tables.get(job.tablet.table)
-    if table is None or not has_own_priorities(table.settings) or job.action == JobAction.ANALYZE:
+    if table is None:
         return job
     priority = queue_priority(job, table, cluster.heat.of(job.tablet, now_s))
     return job if priority == job.priority else replace(job, priority=priority)

@@ -31,9 +31,11 @@ from common.model.tablet import (
     Record,
     StoredChunks,
     Tablet,
+    TabletId,
 )
-from common.primitives import digest, earliest_s
+from common.primitives import BoundedMap, digest, earliest_s
 from common.rows.rules import RowRules
+from common.spi.planner import COLD, Heat
 from coordinator.core.requests import must_ask_selector, table_selector
 from coordinator.core.triggers import open_trigger_s
 
@@ -512,6 +514,110 @@ def recent_user_adds(tablet: Tablet, now_s: float) -> tuple[tuple[float, int], .
         if file.added_at_s > since_s and file.job is None
     ]
     return tuple(adds) if len(adds) <= ADDS_MAX else tuple(sorted(adds)[-ADDS_MAX:])
+
+
+# ------------------------------------------------------------------------------- Heat of tablets
+# Decaying read and write rates of tablets, in the coordinator's memory. Pure.
+#
+# Written rows are the rows of files that users added; the scanner sees them when it plans a tablet.
+# Scans come from the gateway and from reports of other readers. The rates start at zero with the
+# coordinator and need about a minute to become accurate. The workload score is Apache Kudu's.
+
+
+WINDOW_S = 60.0
+"""Time in which the weight of an event decays to 1/e."""
+
+
+@dataclass(slots=True)
+class _Counts:
+    seen_s: float
+    scans: float = 0.0
+    rows: float = 0.0
+    added_s: float = 0.0
+    """Store time of the newest counted add."""
+
+    def decay(self, now_s: float) -> None:
+        """Decay the counts up to now."""
+        kept = math.exp(-max(0.0, now_s - self.seen_s) / WINDOW_S)
+        self.scans, self.rows, self.seen_s = self.scans * kept, self.rows * kept, now_s
+
+
+class TabletHeat:
+    """The rates of tablets. Bounded: the tablet that was inactive for longest is evicted."""
+
+    def __init__(self, tablets_max: int) -> None:
+        """Create an empty registry."""
+        self._counts: BoundedMap[TabletId, _Counts] = BoundedMap(tablets_max)
+
+    def note_adds(self, tablet: TabletId, adds: Sequence[tuple[float, int]], now_s: float) -> None:
+        """Count written rows; adds that were counted before are ignored.
+
+        Args:
+            tablet: The tablet with the adds.
+            adds: Store time and row count of each add.
+            now_s: The current time.
+        """
+        before = self._counts.get(tablet)
+        counted_s = 0.0 if before is None else before.added_s
+        rows = sum(rows for at_s, rows in adds if at_s > counted_s)
+        if not rows:
+            return
+        counts = self._now(tablet, now_s)
+        counts.rows += rows
+        counts.added_s = max(at_s for at_s, _ in adds)
+
+    def note_scans(self, tablet: TabletId, scans: int, now_s: float) -> None:
+        """Count scans of a tablet."""
+        self._now(tablet, now_s).scans += scans
+
+    def of(self, tablet: TabletId, now_s: float) -> Heat:
+        """Return the current rates of a tablet."""
+        counts = self._counts.get(tablet)
+        if counts is None:
+            return COLD
+        kept = math.exp(-max(0.0, now_s - counts.seen_s) / WINDOW_S) / WINDOW_S
+        return Heat(scans_s=counts.scans * kept, rows_s=counts.rows * kept)
+
+    def forget(self, tablet: TabletId) -> None:
+        """Remove a tablet that no longer exists."""
+        self._counts.pop(tablet)
+
+    def _now(self, tablet: TabletId, now_s: float) -> _Counts:
+        counts = self._counts.get(tablet) or _Counts(seen_s=now_s)
+        counts.decay(now_s)
+        self._counts.put(tablet, counts)
+        return counts
+
+
+SCANS_FULL_S = 1.0
+"""Scans per second that give the full read score."""
+ROWS_FULL_S = 1000.0
+"""Rows written per second that give the full write score."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadScore:
+    """Score that the workload of a tablet adds to its operations."""
+
+    flush: float
+    """Added to operations that free memory; depends on reads only."""
+    compact: float
+    """Added to operations that speed up reads; depends on reads and writes."""
+
+
+def workload_score(
+    scans_per_s: float, rows_written_per_s: float, upper_bound: float = 1.0
+) -> WorkloadScore:
+    """Return the scores that the workload of a tablet adds to its operations.
+
+    Args:
+        scans_per_s: Scans of the tablet per second.
+        rows_written_per_s: Rows written to it per second.
+        upper_bound: Maximum score that is added; 0 disables the addition.
+    """
+    reads = min(1.0, scans_per_s / SCANS_FULL_S) * upper_bound
+    writes = min(1.0, rows_written_per_s / ROWS_FULL_S) * upper_bound
+    return WorkloadScore(flush=reads, compact=min(upper_bound, reads + writes))
 
 
 # ----------------------------------------- Recheck time: when to read an unchanged tablet again

@@ -14,7 +14,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Protocol
 
 from common.errors import BrokenValueError, MetadataError, UnavailableError
@@ -24,8 +23,8 @@ from common.metadata.store_values import UnreadableTablet
 from common.model.job import analysis_id
 from common.model.table import Table
 from common.model.tablet import Analysis, Tablet, TabletId
-from common.settings import CoordinatorSettings
 from common.telemetry import Log
+from coordinator.core.maintenance import OperationStatistics
 from coordinator.core.scans import (
     ANALYSES_AT_ONCE,
     ScanVerdict,
@@ -248,12 +247,12 @@ class _RangeScan:
 
 
 RANGE_TABLETS = 10_000
-TABLES_AT_ONCE = 4
 TRIES_MAX = 3
 """Tries of one range; after that, the range waits for the next full scan."""
 RETRY_PAUSE_S = 1.0
 COMPARED_AT_ONCE = 500
 """Tablets that are compared with the queue before the event loop may run other tasks."""
+_NEWS = "the table is new or has changed, or changes of it were missed"
 
 
 @dataclass(slots=True)
@@ -270,7 +269,7 @@ class ScanCounts:
     found: int = 0
     """Tablets passed to the scanner."""
     last_s: float = 0.0
-    """Duration of the last scan of all tables."""
+    """Duration of the last scan of a table."""
 
 
 @dataclass(slots=True)
@@ -293,7 +292,7 @@ class _TableScan:
 
 
 class FullScan:
-    """Scans all tables periodically, and a new or changed table at once."""
+    """Scans tables when the scheduler of maintenance chooses them; a new or changed one at once."""
 
     def __init__(
         self, store: TabletStore, scanner: Scanner, queued: QueuedJobs, local: RangeScans, log: Log
@@ -308,10 +307,9 @@ class FullScan:
         self._tasks = 1
         self._log = log
         self._requested: dict[str, _ScanRequest] = {}
-        self._busy: set[str] = set()
+        self._ask: Callable[[OperationStatistics], None] = lambda _operation: None
         self._scanned: set[str] = set()
         """Tables that were scanned completely since the start."""
-        self._news = asyncio.Event()
         self.counts = ScanCounts()
         scanner.scan_by(self.look)
 
@@ -320,50 +318,36 @@ class FullScan:
         self._remote = remote if tasks else None
         self._tasks = max(1, tasks)
 
+    def ask_by(self, ask: Callable[[OperationStatistics], None]) -> None:
+        """Report requested scans to the scheduler, which calls `run`."""
+        self._ask = ask
+
     def look(self, table: str, *, fresh: bool = True, every: bool = False) -> None:
         """Request the scan of a table; requests for the same table are merged."""
         request = self._requested.setdefault(table, _ScanRequest())
         request.fresh, request.every = request.fresh or fresh, request.every or every
-        self._news.set()
-
-    async def run_forever(self, settings: CoordinatorSettings) -> None:
-        """Scan requested tables, and all tables every `full_scan_interval_s`."""
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(TABLES_AT_ONCE):
-                tasks.create_task(self._serve_forever())
-            tasks.create_task(self._request_all_forever(settings.full_scan_interval_s))
-
-    async def _request_all_forever(self, interval_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(interval_s)
-            begun_s = loop.time()
-            self._scanner.remind()
-            for table in list(self._scanner.tables):
-                self.look(table, fresh=False)
-            while self._requested or self._busy:
-                await asyncio.sleep(min(1.0, interval_s))
-            self.counts.last_s = loop.time() - begun_s
-
-    async def _serve_forever(self) -> None:
-        while True:
-            await self._news.wait()
-            table_id = next(
-                (requested for requested in self._requested if requested not in self._busy), None
+        known = self._scanner.tables.get(table)
+        self._ask(
+            OperationStatistics(
+                name=table,
+                why="every tablet shall be planned" if request.every else _NEWS,
+                perf=1.0,
+                priority=0 if known is None else known.settings.maintenance_priority,
             )
-            if table_id is None:
-                self._news.clear()
-                continue
-            request, table = self._requested.pop(table_id), self._scanner.tables.get(table_id)
-            if table is None:
-                continue
-            self._busy.add(table_id)
-            scan = partial(self.scan_table, table, fresh=request.fresh, every=request.every)
-            try:
-                await self._faults.run("the full scan", table_id, scan)
-            finally:
-                self._busy.discard(table_id)
-                self._news.set()
+        )
+
+    async def run(self, listed: Table) -> None:
+        """Scan a table as it was requested; otherwise report it as changed, and scan it."""
+        request = self._requested.pop(listed.id, None)
+        table = self._scanner.tables.get(listed.id)
+        if table is None:
+            return
+        if request is None:
+            self._scanner.remind(table.id)
+            request = _ScanRequest()
+        begun_s = asyncio.get_running_loop().time()
+        await self.scan_table(table, fresh=request.fresh, every=request.every)
+        self.counts.last_s = asyncio.get_running_loop().time() - begun_s
 
     async def scan_table(self, table: Table, *, fresh: bool = False, every: bool = False) -> None:
         """Scan one table; ranges that fail wait for the next full scan.

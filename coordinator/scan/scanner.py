@@ -210,10 +210,9 @@ class Scanner:
         """Use `scan` for all tablets of a table that is new or has changed."""
         self._scan = scan
 
-    def remind(self) -> None:
-        """Report every table as changed, because a notification may have been missed."""
-        for table in self.tables:
-            self._table_changed(table)
+    def remind(self, table: str) -> None:
+        """Report a table as changed, because a notification may have been missed."""
+        self._table_changed(table)
 
     def ask(self, tablet: TabletId) -> None:
         """Schedule a tablet with precedence."""

@@ -6,8 +6,8 @@ older than the grace period → no reader may list the file (pins and manifests)
 file → delete the file, then the entry. The next round repeats a round that failed at any point. A
 round that stalls between a check and a deletion does not delete.
 
-A round processes several tables at a time and at most `ROUND_MAX` files of each, so that a dropped
-table with a million files does not delay the garbage of other tables.
+The scheduler of maintenance starts a round for one table. A round processes at most `ROUND_MAX`
+files, so that a dropped table with a million files does not delay the garbage of other tables.
 """
 
 import asyncio
@@ -35,8 +35,9 @@ from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from common.runtime import Clock, SystemClock
 from common.telemetry import Log
+from common.units import format_count
 from coordinator.context import TableFaults
-from coordinator.core.maintenance import GarbageCounts
+from coordinator.core.maintenance import GarbageCounts, OperationStatistics
 from coordinator.core.scans import GarbageRules, is_deletable
 from coordinator.ports import Storage
 
@@ -44,12 +45,15 @@ PART = "deletion of files"
 STAMP_BATCH = 500
 DELETE_BATCH = 500
 TABLES_AT_ONCE = 4
+"""Tables whose files are deleted at a time: an unavailable storage leaves room for others."""
+ENTRY_BYTES = 256
+"""Estimated memory of the store for one replaced file."""
 DELETE_THREADS = 32
 """Concurrent deletions of all tables."""
 DELETES_AT_ONCE = DELETE_THREADS // TABLES_AT_ONCE
 """Concurrent deletions of one table, so that an unavailable storage leaves threads for others."""
 ROUND_MAX = 5_000
-"""Maximum number of deletions of one table per round; the next round then starts at once."""
+"""Maximum number of deletions of one table per round; the next round then has known work."""
 LOOK_LASTS_S = 30.0
 """How long after its check a file may be deleted; after that, it is checked again."""
 
@@ -62,8 +66,8 @@ class CollectedCounts:
     deleted: int = 0
     kept: int = 0
     waiting: int = 0
-    more: bool = False
-    """Whether some of the waiting files could be deleted now."""
+    left: int = 0
+    """Waiting files that another round could delete now."""
 
     def __add__(self, other: "CollectedCounts") -> "CollectedCounts":
         """Return the sums of both results."""
@@ -72,7 +76,7 @@ class CollectedCounts:
             deleted=self.deleted + other.deleted,
             kept=self.kept + other.kept,
             waiting=self.waiting + other.waiting,
-            more=self.more or other.more,
+            left=self.left + other.left,
         )
 
 
@@ -124,6 +128,25 @@ class GarbageCollector:
         self._faults = faults or TableFaults(log)
         self._known_generation = known_generation
         self._reported: set[str] = set()
+
+    async def run(self, table: Table) -> OperationStatistics | None:
+        """Collect a table; return the work that is left, if another round can do it at once."""
+        try:
+            done = await self.collect(table)
+        except (MetadataError, UnavailableError) as error:
+            self._log("collecting a table failed", table=table.name, cause=str(error))
+            return None
+        if done.deleted:
+            self._log("files deleted", table=table.name, files=done.deleted, waiting=done.waiting)
+        if not done.left:
+            return None
+        return OperationStatistics(
+            name=table.id,
+            why=f"{format_count(done.left, 'replaced file')} can be deleted",
+            ram_anchored_bytes=done.left * ENTRY_BYTES,
+            data_retained_bytes=done.left,
+            priority=table.settings.maintenance_priority,
+        )
 
     async def collect(self, table: Table) -> CollectedCounts:
         """Stamp new entries of a table, and delete the files that are due.
@@ -225,10 +248,11 @@ class GarbageCollector:
         for first in range(0, min(len(ripe), ROUND_MAX), DELETE_BATCH):
             done, used = await self._delete_some(table, ripe[first : first + DELETE_BATCH])
             deleted, kept = deleted + done, kept + used
-        # If nothing could be deleted, the next round waits for its normal interval.
+        # If nothing could be deleted, the next round waits for its longest wait.
         more = len(ripe) > ROUND_MAX and deleted + kept > 0
         waiting = len(stamped) - deleted - kept
-        return CollectedCounts(deleted=deleted, kept=kept, waiting=waiting, more=more)
+        left = len(ripe) - deleted - kept if more else 0
+        return CollectedCounts(deleted=deleted, kept=kept, waiting=waiting, left=left)
 
     async def _ripe(self, table: Table, stamped: Sequence[GarbageEntry]) -> list[GarbageEntry]:
         """Return the entries whose files may be deleted now, unless a tablet holds them."""
@@ -394,34 +418,6 @@ class GarbageCollector:
             await self._store.apply(DropTable(table=table.id, resumed=True))
 
 
-async def collect_all(
-    collector: GarbageCollector,
-    tables: Collection[Table],
-    log: Log,
-    faults: TableFaults | None = None,
-) -> CollectedCounts:
-    """Collect all tables, several at a time; a failing or large table does not block others.
-
-    Returns:
-        The sum of the results.
-    """
-    faults, turns = faults or TableFaults(log), asyncio.Semaphore(TABLES_AT_ONCE)
-
-    async def collect(table: Table) -> CollectedCounts:
-        try:
-            return await collector.collect(table)
-        except (MetadataError, UnavailableError) as error:
-            log("collecting a table failed", table=table.name, cause=str(error))
-            return CollectedCounts()
-
-    async def collect_in_turn(table: Table) -> CollectedCounts:
-        async with turns:
-            work = partial(collect, table)
-            return await faults.run("the collector", table.id, work) or CollectedCounts()
-
-    return sum(await asyncio.gather(*map(collect_in_turn, tables)), start=CollectedCounts())
-
-
 async def finish_drops(
     store: TabletStore, tables: Collection[Table], log: Log, faults: TableFaults | None = None
 ) -> None:
@@ -450,34 +446,17 @@ async def finish_drops(
         log("unfinished tables not looked for", cause=str(error))
 
 
-async def collect_forever(
+async def finish_drops_forever(
     store: TabletStore,
-    collector: GarbageCollector,
     tables: Callable[[], Collection[Table]],
     interval_s: float,
     log: Log,
-    *,
     faults: TableFaults | None = None,
 ) -> None:
-    """Collect all tables in a loop.
-
-    Args:
-        store: The store with the garbage entries.
-        collector: Collects one table.
-        tables: Returns the tables to collect.
-        interval_s: Pause between two rounds; skipped while deletable files are left.
-        log: Receives the counts of deleted files.
-        faults: Isolates failures of one table.
-    """
-    faults = faults or TableFaults(log)
-    more = False
+    """Call `finish_drops` every `interval_s`."""
     while True:
-        await asyncio.sleep(0 if more else interval_s)
-        done = await collect_all(collector, tables(), log, faults)
+        await asyncio.sleep(interval_s)
         await finish_drops(store, tables(), log, faults)
-        if done.deleted:
-            log("files deleted", files=done.deleted, waiting=done.waiting)
-        more = done.more
 
 
 # -------------------------------------------------------------------------------- Unfinished tables

@@ -10,10 +10,8 @@ the same time: the store records one of two manifests with the same number, and 
 only a pointer to the recorded manifest.
 """
 
-import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from common.errors import CompactionError
@@ -31,16 +29,17 @@ from common.parquet.manifest import (
     manifest_header,
 )
 from common.parquet.service_files import generation_fault, owner_of, written_generation
+from common.primitives import BoundedMap
 from common.runtime import IdSource
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
-from coordinator.context import TableFaults
 from coordinator.core.scans import PublishRules, is_publish_due
 
 PART_FILES = 100_000
 WRITING_MAX_S = 1800.0
 """A manifest that takes longer to write is abandoned; its files are deleted later."""
-TABLES_AT_ONCE = 4
+TABLES_MAX = 100_000
+"""Tables whose last manifest is remembered."""
 NEVER_S = float("inf")
 
 
@@ -64,7 +63,6 @@ class ManifestPublisher:
         *,
         renew_s: float = RENEW_S,
         known_generation: Callable[[str], int] = lambda _table: 0,
-        faults: TableFaults | None = None,
         threads: StorageThreads | None = None,
     ) -> None:
         """Create a publisher with an empty cache.
@@ -76,19 +74,17 @@ class ManifestPublisher:
             log: Receives anomalies.
             renew_s: Pause between two renewals of a pin.
             known_generation: Returns the generation that the store of a table must have reached.
-            faults: Isolates failures of one table.
             threads: Threads for calls to the storage.
         """
         self._threads = threads or StorageThreads()
-        self._faults = faults or TableFaults(log)
         self._renew_s = renew_s
         self._known_generation = known_generation
         self._store = store
         self._ids = ids
         self._grace_s = grace_s
         self._log = log
-        self._published: dict[str, _LastPublished] = {}
-        self._withdrawn: set[str] = set()
+        self._published: BoundedMap[str, _LastPublished] = BoundedMap(TABLES_MAX)
+        self._withdrawn: BoundedMap[str, None] = BoundedMap(TABLES_MAX)
 
     async def covered_s(self, table: Table) -> float:
         """Return the stamp below which replaced files are in no manifest that a reader may use.
@@ -112,7 +108,7 @@ class ManifestPublisher:
             table.location, manifest_files.read_pointer, open_location(table.location)
         )
         if pointer is None or pointer.path != last.path:
-            self._published.pop(table.id, None)  # A publisher died before it recorded the manifest.
+            self._published.pop(table.id)  # A publisher died before it recorded the manifest.
             return 0.0
         return covered_s
 
@@ -156,43 +152,42 @@ class ManifestPublisher:
         if not publishes(table):
             await self._withdraw(table, last)
             return False
-        self._withdrawn.discard(table.id)
-        now_s, tail = await self._store.now_s(), await self._store.tail(table.id)
-        changed = self._published.get(table.id) != _LastPublished(tail, table)
+        self._withdrawn.pop(table.id)
+        seen = _LastPublished(await self._store.tail(table.id), table)
+        if not await self._is_due(table, last, seen):
+            return False
+        return await self._publish(table, last, seen)
+
+    async def is_due(self, table: Table) -> bool:
+        """Return whether the next look publishes the manifest of a table.
+
+        Raises:
+            MetadataError: The store did not answer as it should.
+            UnavailableError: The store did not answer.
+        """
+        if table.incomplete or not publishes(table):
+            return False
+        last = await self._store.manifest(table.id)
+        return await self._is_due(
+            table, last, _LastPublished(await self._store.tail(table.id), table)
+        )
+
+    async def _is_due(self, table: Table, last: Manifest | None, seen: _LastPublished) -> bool:
+        now_s, changed = await self._store.now_s(), self._published.get(table.id) != seen
         awaited = not changed and last is not None and await self._awaited(table, last)
         interval_s = table.settings.manifest_interval_s
         assert interval_s is not None, table.name
         rules = PublishRules(interval_s=interval_s, grace_s=self._grace_s)
-        if not is_publish_due(last, now_s, rules, changed=changed, awaited=awaited):
-            return False
-        return await self._publish(table, last, _LastPublished(tail, table))
+        return is_publish_due(last, now_s, rules, changed=changed, awaited=awaited)
 
-    async def run_forever(self, tables: Callable[[], Collection[Table]], interval_s: float) -> None:
-        """Publish due manifests of all tables in a loop, several tables at a time.
-
-        Args:
-            tables: Returns the tables that may be written.
-            interval_s: Pause between two rounds.
-        """
-        gate = asyncio.Semaphore(TABLES_AT_ONCE)
-
-        async def look(table: Table) -> None:
-            try:
-                await self.look(table)
-            except CompactionError as error:
-                self._log("manifest not published", table=table.name, cause=str(error))
-
-        async def guarded(table: Table) -> None:
-            async with gate:
-                await self._faults.run("publishing", table.id, partial(look, table))
-
-        while True:
-            existing = [table for table in tables() if table.state is not TableState.GOING]
-            await asyncio.gather(*(guarded(table) for table in existing))
-            ids = {table.id for table in existing}
-            self._published = {key: value for key, value in self._published.items() if key in ids}
-            self._withdrawn &= ids
-            await asyncio.sleep(interval_s)
+    async def run(self, table: Table) -> None:
+        """Publish a table's manifest if it is due; a failure is logged."""
+        if table.state is TableState.GOING:
+            return
+        try:
+            await self.look(table)
+        except CompactionError as error:
+            self._log("manifest not published", table=table.name, cause=str(error))
 
     async def _awaited(self, table: Table, last: Manifest) -> bool:
         """Return whether replaced files wait for a manifest that begins after their stamp."""
@@ -244,7 +239,7 @@ class ManifestPublisher:
         if not isinstance(outcome, Applied):
             self._log("manifest not noted", table=table.name, number=number, cause=outcome.reason)
             return False
-        self._published[table.id] = published
+        self._published.put(table.id, published)
         return True
 
     async def _went_back(self, table: Table) -> bool:
@@ -310,7 +305,7 @@ class ManifestPublisher:
             await self._threads.run(
                 table.location, manifest_files.delete_folder, location, MANIFEST_FOLDER
             )
-            self._withdrawn.add(table.id)
+            self._withdrawn.put(table.id, None)
 
 
 def publishes(table: Table) -> bool:

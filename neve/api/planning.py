@@ -228,9 +228,10 @@ class MaintenanceOperation:
     """Maintenance of a tablet: its gain, cost and memory, or why it is not done."""
 
     tablet: str
+    """Empty: the operation is one of the whole table."""
     kind: str
-    """`merging`, `drops`, `split`, `merge`, `garbage`, `analysis`, `minor-delta`, `major-delta`,
-    `flush`."""
+    """`merging`, `drops`, `split`, `merge`, `garbage`, `manifest`, `analysis`, `statistics`,
+    `minor-delta`, `major-delta`, `flush`."""
     state: str = MaintenanceState.IDLE.value
     """`runnable`; `running`: no further operation of its kind can begin; `waiting`: it may not
     begin now; `idle`: it has no work; `not-applicable`: the service has none of this kind."""
@@ -257,10 +258,32 @@ class MaintenanceOperation:
     adjusted: float = 0.0
     """The score, adjusted for workload and table priority."""
     rank: int | None = None
-    """Rank among the runnable operations, by the rule of Apache Kudu."""
+    """Rank among the runnable operations of the table, by the rule of Apache Kudu. Jobs run on
+    compactors, other kinds in the coordinator, so the first of both run at the same time."""
+    step: str = ""
+    """Step of the rule that gives the rank: `space` or `score`."""
+    due_s: float | None = None
+    """Seconds until its longest wait is over; None: it is a job, or runs when it has work."""
     priority: int | None = None
     """Priority of its best job in the queue."""
     group: str = ""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceDecision:
+    """The start of an operation of the coordinator on a table, and why it was chosen."""
+
+    kind: str
+    """`garbage`, `manifest` or `analysis`."""
+    step: str
+    """`memory` (it frees memory of the metadata store), `wait` (its longest wait was over), `space`
+    or `score`."""
+    why: str
+    ago_s: float
+    """Seconds since the start."""
+    took_s: float | None = None
+    """Duration; None: it is running."""
 
 
 @readable_across_releases
@@ -281,6 +304,8 @@ class TableMaintenance:
     table: str
     operations: tuple[MaintenanceOperation, ...] = ()
     rates: tuple[TabletRates, ...] = ()
+    decisions: tuple[MaintenanceDecision, ...] = ()
+    """The last starts of operations of the coordinator on the table, the running ones first."""
     more: bool = False
     """Whether the table has further tablets; name one to see its operations."""
 

@@ -72,6 +72,9 @@ class LiveBytes:
     """Fraction of the rows of deltas whose older row is in the tablet."""
     key_quantiles: tuple[str, ...] = ()
     """Keys that divide the tablet into parts of about equal bytes, in the form of tablet ends."""
+    merged_shares: dict[str, float] = field(default_factory=dict)
+    """Column of `analysis_columns` → the same, of the rows of deltas that concern the column: they
+    change it, put or delete the whole row, or have no older row."""
 
 
 @readable_across_releases

@@ -535,9 +535,28 @@ def render_ops(
             for rates in busy
         ]
         parts += ["", grid([("TABLET", ""), ("SCANS/S", RIGHT), ("ROWS/S", RIGHT)], rows)]
+    if maintenance.decisions:
+        parts += ["", _decisions(maintenance.decisions)]
     if maintenance.more:
         parts += ["", "the table has more tablets; name one to see its operations"]
     return lines(*parts)
+
+
+def _decisions(decisions: Sequence[api.MaintenanceDecision]) -> RenderableType:
+    """Render the last starts of operations of the coordinator."""
+    return grid(
+        [("STARTED", RIGHT), ("KIND", ""), ("STEP", ""), ("TOOK", RIGHT), ("WHY", "")],
+        [
+            (
+                f"{format_duration(decision.ago_s)} ago",
+                decision.kind,
+                decision.step,
+                "running" if decision.took_s is None else format_duration(decision.took_s),
+                decision.why,
+            )
+            for decision in decisions
+        ],
+    )
 
 
 _WITH_WORK = ("runnable", "running", "waiting")
@@ -552,24 +571,28 @@ def _listing(
             ("KIND", ""),
             ("STATE", ""),
             ("RANK", RIGHT),
+            ("STEP", ""),
             ("SCORE", RIGHT),
             ("GAIN", ""),
             ("COST", RIGHT),
             ("MEMORY", RIGHT),
             ("CPU", RIGHT),
+            ("WITHIN", RIGHT),
             ("WHY", ""),
         ],
         [
             (
-                shortened(keys(table, operation.tablet)),
+                shortened(keys(table, operation.tablet)) if operation.tablet else "(table)",
                 operation.kind,
                 operation.state,
                 operation.rank,
+                operation.step or None,
                 f"{operation.adjusted:.3g}" if operation.score else None,
                 f"{operation.gain:.3g} {operation.gain_unit}" if operation.gain else None,
                 format_bytes(operation.cost_bytes) if operation.cost_bytes else None,
                 None if operation.memory_bytes is None else format_bytes(operation.memory_bytes),
                 None if operation.cpu_s is None else format_duration(operation.cpu_s),
+                None if operation.due_s is None else format_duration(operation.due_s),
                 operation.why,
             )
             for operation in operations

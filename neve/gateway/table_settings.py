@@ -52,6 +52,7 @@ _BOUNDS: dict[str, dict[str, Any]] = {
     "triggers": {"choices": TRIGGERS},
     "maintenance_priority": {"least": -5, "most": 5},
     "workload_points": {"most": 9999},
+    "gain_points": {"most": 9999},
     "analysis_share": {"above": 0, "most": 1},
     "analysis_columns": {"most": 32},
     "readers": {"choices": tuple(READERS)},

@@ -152,6 +152,7 @@ def _statistics_view(statistics: TabletStatistics) -> dict[str, Any]:
         "compared_rows": statistics.compared_rows,
         "changed_shares": dict(statistics.changed_shares),
         "merged_share": statistics.merged_share,
+        "merged_shares": dict(statistics.merged_shares),
         "key_quantiles": tuple(key.hex() for key in statistics.key_quantiles),
     }
 

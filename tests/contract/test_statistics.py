@@ -161,6 +161,7 @@ async def test_what_was_found_about_rows_is_written_with_the_version_that_was_re
     found = TabletStatistics(
         tablet_version=0, measured_at_s=0.0, rows=30, updated_rows=6, key_quantiles=(b"c", b"m"),
         compared_rows=5, changed_shares=(("price", 0.8),), merged_share=0.25,
+        merged_shares=(("price", 0.2),),
     )  # fmt: skip
     change = counted(tablet, "t1", a=40)
     assert change.statistics is not None

@@ -217,11 +217,19 @@ class FakeCoordinator:
             score=3.0,
             adjusted=3.3,
             rank=1,
+            step="score",
         )
-        idle = api.MaintenanceOperation(tablet="last", kind="split", why="never")
+        idle = api.MaintenanceOperation(tablet="last", kind="split", why="never", due_s=12.0)
+        decision = api.MaintenanceDecision(
+            kind="garbage", step="wait", why="its longest wait of 30.0 s is over", ago_s=3.0
+        )
         rates = (api.TabletRates(tablet="last", scans_s=0.5, rows_s=1200.0),)
         return api.TableMaintenance(
-            table="events", operations=(merging, idle), rates=rates, more=tablet is None
+            table="events",
+            operations=(merging, idle),
+            rates=rates,
+            decisions=(decision,),
+            more=tablet is None,
         )
 
     async def note_scans(self, table: str, scans: Mapping[str, int]) -> None:

@@ -17,11 +17,14 @@ from common.settings import Settings
 from common.wire import Assignment, AttemptReport, Heartbeat, HeartbeatReply, TakeRequest
 from coordinator.context import Generations, ShellContext, TableFaults
 from coordinator.core import events as on
+from coordinator.core.maintenance import KindRules, OperationName
 from coordinator.core.scans import GarbageRules
+from coordinator.maintenance import OwnKind
 from coordinator.storage.garbage_collector import (
+    TABLES_AT_ONCE,
     GarbageCollector,
     UnfinishedTables,
-    collect_forever,
+    finish_drops_forever,
 )
 from coordinator.store_watch import take_lead, until_replaced
 from coordinator.wiring import CoordinatorParts, assemble
@@ -148,7 +151,7 @@ class SimCoordinator:
         async with asyncio.TaskGroup() as loops:
             for loop in self.parts.loops(self._settings):
                 loops.create_task(loop)
-            for loop in self._upkeep(context):
+            for loop in self._upkeep():
                 loops.create_task(loop)
             if self._generations is not None:
                 tables = self.parts.scanner.tables
@@ -169,9 +172,19 @@ class SimCoordinator:
         may = every.may_change
         return [table for table in tables if table.state is TableState.GOING or may(table.id)]
 
-    def _upkeep(self, _context: ShellContext) -> list[Coroutine[Any, Any, None]]:
-        """Return what looks after storage."""
-        return [self._collect_forever(), self._remove_unfinished()]
+    def _upkeep(self) -> list[Coroutine[Any, Any, None]]:
+        """Return what looks after names, and let the scheduler delete files."""
+        assert self.parts is not None
+        own = self._settings.coordinator
+        rules = KindRules(tables_max=TABLES_AT_ONCE, wait_max_s=own.collect_interval_s)
+        kind = OwnKind(
+            part="the collector", rules=rules, tables=self._writable, run=self._collector().run
+        )
+        self.parts.upkeep.add(OperationName.GARBAGE, kind)
+        finishing = finish_drops_forever(
+            self._store, self._writable, own.collect_interval_s, self._log
+        )
+        return [finishing, self._remove_unfinished()]
 
     async def _remove_unfinished(self) -> None:
         own = self._settings.coordinator
@@ -180,7 +193,7 @@ class SimCoordinator:
         unfinished = UnfinishedTables(self._store, own.garbage_grace_s, self._log, faults)
         await unfinished.run_forever(own.unfinished_interval_s)
 
-    async def _collect_forever(self) -> None:
+    def _collector(self) -> GarbageCollector:
         own = self._settings.coordinator
         rules = GarbageRules(
             grace_s=own.garbage_grace_s,
@@ -189,11 +202,9 @@ class SimCoordinator:
         )
         storage = DiskStorage(self.world, self._truth)
         known = self._generations.known if self._generations else lambda _table: 0
-        collector = GarbageCollector(
+        return GarbageCollector(
             self._store, storage, rules, self._log, clock=self.world, known_generation=known
         )
-        interval_s = own.collect_interval_s
-        await collect_forever(self._store, collector, self._writable, interval_s, self._log)
 
     async def _leave_when_replaced(self, claimed_s: float) -> None:
         leader = await until_replaced(self._store, self.name, self._log, claimed_s)

@@ -21,7 +21,6 @@ from compactor.rewrite.general_merge import rewrite_bag, rewrite_in_memory
 from compactor.rewrite.plan.rewrite_plan import make_plan
 from compactor.rewrite.verify import verify
 from compactor.service import TableStorage
-from coordinator.context import ShellContext
 from coordinator.wiring import storage_loops
 from neve import api
 from neve.gateway.table_files import StoredFiles, TableFiles
@@ -113,8 +112,9 @@ class LakeTruth(Truth):
 class LakeCoordinator(SimCoordinator):
     """Looks after files and manifests as the real one does."""
 
-    def _upkeep(self, context: ShellContext) -> Loops:
-        return storage_loops(self._settings, context, self._writable)
+    def _upkeep(self) -> Loops:
+        assert self.parts is not None
+        return storage_loops(self._settings, self.parts, self._writable)
 
 
 class LakeEngine(SimEngine):

@@ -329,6 +329,7 @@ def pack_statistics(statistics: TabletStatistics) -> bytes:
         statistics.compared_rows,
         [list(changed_share) for changed_share in statistics.changed_shares],
         statistics.merged_share,
+        [list(merged_share) for merged_share in statistics.merged_shares],
     ])  # fmt: skip
 
 
@@ -338,7 +339,7 @@ def unpack_statistics(where: str, data: bytes) -> TabletStatistics:
     Raises:
         MetadataError: They are malformed.
     """
-    version, at_s, rows, updated, quantiles, compared, changed, merged, *_ = unpack(where, data)
+    version, at_s, rows, updated, quantiles, compared, changed, merged, *more = unpack(where, data)
     return TabletStatistics(
         tablet_version=int(version),
         measured_at_s=float(at_s),
@@ -348,6 +349,7 @@ def unpack_statistics(where: str, data: bytes) -> TabletStatistics:
         compared_rows=int(compared),
         changed_shares=tuple((str(name), float(share)) for name, share in changed),
         merged_share=None if merged is None else float(merged),
+        merged_shares=tuple((str(name), float(share)) for name, share in (more or [()])[0]),
     )
 
 

@@ -78,6 +78,7 @@ def counted(service: Service, table: LedgerTable) -> None:
     assert measured.updated_share == pytest.approx(4200 / 24_200)
     assert measured.changed_shares == {"text": 1.0}
     assert (measured.compared_rows, measured.merged_share) == (4200, 1.0)
+    assert measured.merged_shares == {"text": 1.0}
     ends = [*measured.key_quantiles]
     assert ends
     assert all(one < other for one, other in pairwise(ends)), ends

@@ -17,6 +17,8 @@ pytestmark = [pytest.mark.slow]
 PAUSED = "group default is paused"
 REFRESH_S = 3.0
 """A coordinator knows a new table by then."""
+COLLECT_S = 0.5
+"""`collect_interval_s` of the stack."""
 
 
 def test_a_table_is_compacted_when_a_trigger_asks(service: Service) -> None:
@@ -75,6 +77,22 @@ def operation_of(service: Service, table: LedgerTable, kind: str) -> Maintenance
     return next(row for row in rows if row.kind == kind)
 
 
+def see_decisions(service: Service, table: LedgerTable) -> None:
+    """Wait until the one scheduler has started each kind of work of the coordinator."""
+    client = service.client
+    client.replan(table.name)
+    wanted = {("analysis", "score"), ("garbage", "wait"), ("manifest", "wait")}
+
+    def started() -> bool:
+        decisions = client.maintenance(table.name).decisions
+        assert all(decision.why for decision in decisions)
+        return wanted <= {(decision.kind, decision.step) for decision in decisions}
+
+    service.wait("decisions of the scheduler", started)
+    assert 0 <= (operation_of(service, table, "garbage").due_s or 0) <= COLLECT_S
+    assert operation_of(service, table, "manifest").tablet == ""
+
+
 def append_until_rows_count(service: Service, table: LedgerTable) -> None:
     """Append; what was added before the coordinator knew the table counts with the next add."""
     version, added_s = 4, 0.0
@@ -97,8 +115,7 @@ def test_what_could_be_done_is_what_is_done(service: Service) -> None:
     table = LedgerTable(client, service.folder, keyed=True, stem="listed", settings=settings)
     for version in range(4):
         table.append(keyed_rows(range(300), version))
-    for _ in range(3):
-        assert client.scan(table.name).num_rows == 300
+    assert [client.scan(table.name).num_rows for _ in range(3)] == [300] * 3
     client.report_reads(table.name, {"last": 3000})
 
     row = partial(operation_of, service, table)
@@ -115,12 +132,12 @@ def test_what_could_be_done_is_what_is_done(service: Service) -> None:
     finally:
         client.resume_group("default")
     assert (listed.state, listed.why, listed.files) == ("waiting", PAUSED, files)
-    assert listed.adjusted > listed.score > 0
-    assert listed.cost_bytes * (listed.memory_bytes or 0) > 0
+    assert listed.adjusted > listed.score > 0 < listed.cost_bytes * (listed.memory_bytes or 0)
     assert [each.priority for each in queued] == [listed.priority]
     assert (listed.priority or 0) > 2 * files, "more than the files of tablet and job"
     service.wait("compaction", table.commits, table=table)
     service.wait_until_at_rest(table)
     assert (row("garbage").files, row("merging").state) == (files, "idle")
+    see_decisions(service, table)
     table.check_rows()
     client.drop(table.name, delete_files=True)

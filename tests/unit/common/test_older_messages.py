@@ -36,6 +36,7 @@ NEW_FIELDS = {
         *("table.triggered_at_s", "table.triggered_by", "table.settings.triggers"),
         *("table.settings.trigger_interval_s", "table.settings.trigger_spread_s"),
         *("table.settings.maintenance_priority", "table.settings.workload_points"),
+        "table.settings.gain_points",
         *("table.settings.analysis_share", "table.settings.analysis_columns"),
         *("table.settings.keep_free_bytes", "table.settings.directory_guard"),
         *("table.settings.readers", "table.settings.log_segment_bytes"),
@@ -57,7 +58,7 @@ NEW_FIELDS = {
 NEW_SETTINGS = {
     *("store.url_file", "coordinator.generation_interval_s", "gateway.token_file"),
     *("gateway.shared_folders", "access.caller_request_bytes_max", "access.audit_reads"),
-    "access.oidc_life_max_s",
+    *("access.oidc_life_max_s", "coordinator.maintenance_slots"),
 }
 """Settings that the recorded release does not know."""
 NEW_OF_GROUPS = {"groups.default.fair_band", "groups.default.strict_shares"}

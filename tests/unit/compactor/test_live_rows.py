@@ -274,6 +274,22 @@ def test_how_many_rows_of_deltas_have_an_older_row_is_counted(tmp_path: Path) ->
     assert found.merged_share == 0.75, "ten of forty rows are new keys"
 
 
+def test_the_share_of_deltas_that_merge_is_counted_column_by_column(tmp_path: Path) -> None:
+    def row(key: int, version: int, x: float | None, *, dead: bool = False) -> dict[str, Any]:
+        return {"k": key, "name": "a", "v": version, "dead": dead, "at": None, "x": x}
+
+    base = [row(key, 1, 1.0) for key in range(1000)]
+    same = [row(key, 2, 1.0) for key in range(20)]
+    other = [row(key, 2, None) for key in range(20, 26)]
+    deleted = [row(key, 2, 1.0, dead=True) for key in range(26, 30)]
+    new = [row(key, 2, 5.0) for key in range(1000, 1010)]
+    paths = write(tmp_path, [base, [*same, *other, *deleted, *new]])
+    found = comparing(keyed_table(tmp_path), paths, "x", "at")
+    assert found.merged_share == 30 / 40
+    assert found.compared_rows == 26
+    assert dict(found.merged_shares) == {"x": 10 / 20, "at": 4 / 14}
+
+
 def test_without_columns_nothing_but_the_columns_that_tell_live_rows_is_read(
     tmp_path: Path,
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from common.model.file import DataFile
 from common.model.group import Service
-from common.model.job import JobAction, Kind, TabletPlan
+from common.model.job import CLASS_WIDTH, JobAction, Kind, TabletPlan
 from common.model.table import Column, Table, TableSettings
 from common.model.tablet import (
     PLUS_INFINITY,
@@ -74,9 +74,9 @@ def with_settings(**settings: Any) -> Table:
 
 
 def test_each_kind_is_registered_and_each_row_has_its_estimates() -> None:
-    assert set(KINDS) == set(OperationName)
+    assert set(KINDS) == set(OperationName) - {OperationName.MANIFEST}
     rows = rows_of(tablet_of(MIB, MIB, MIB, MIB))
-    assert list(rows) == [name.value for name in OperationName]
+    assert list(rows) == [name.value for name in KINDS]
     for row in rows.values():
         assert row.why, row
         assert row.state, row
@@ -130,7 +130,9 @@ def test_a_drop_frees_space_and_costs_nothing() -> None:
     assert (rows["drops"].cost_bytes, rows["drops"].memory_bytes) == (0, 0)
     assert rows["merging"].state == "idle"
     first = ranked(tuple(rows.values()))
-    assert {row.kind: row.rank for row in first if row.rank} == {"drops": 1}
+    ranks = {row.kind: (row.rank, row.step) for row in first if row.rank}
+    assert ranks == {"drops": (1, "space"), "analysis": (2, "score")}
+    assert rows["drops"].priority == CLASS_WIDTH - 1, "it is the first of its class in the queue"
 
 
 def overlapping(*sizes: int) -> Tablet:
@@ -242,11 +244,49 @@ def test_of_equal_operations_workload_and_priority_decide() -> None:
     tablet = tablet_of(MIB, MIB, MIB, MIB)
     cold, hot = rows_of(tablet), rows_of(tablet, heat=Heat(scans_s=0.5, rows_s=100.0))
     assert (cold["merging"].adjusted, hot["merging"].adjusted) == (3.0, 3.6)
-    other = replace(cold["merging"], tablet="00")
-    places = {row.tablet: row.rank for row in ranked((other, hot["merging"]))}
-    assert places == {"last": 1, "00": 2}
     dear = rows_of(tablet, with_settings(maintenance_priority=2))["merging"]
     assert dear.adjusted == pytest.approx(3.0 * 1.1**2)
+
+
+def test_jobs_rank_as_in_the_queue_and_space_is_freed_first() -> None:
+    tablet, busy = tablet_of(MIB, MIB, MIB, MIB), with_settings(workload_points=10)
+    cold = rows_of(tablet, busy, garbage=GarbageCounts(waiting=3, deletable=3))
+    hot = replace(rows_of(tablet, busy, heat=Heat(scans_s=0.5))["merging"], tablet="00")
+    assert (cold["merging"].priority, hot.priority) == (8, 13)
+    rows = ranked((cold["merging"], cold["analysis"], hot, cold["garbage"]))
+    assert [(row.kind, row.rank, row.step) for row in rows] == [
+        ("merging", 3, "score"), ("analysis", 4, "score"),
+        ("merging", 2, "score"), ("garbage", 1, "space"),
+    ]  # fmt: skip
+
+
+def test_with_gain_points_the_score_is_the_rank_of_a_job() -> None:
+    small = job("s", 10, inputs=("a", "b", "c"), input_bytes=MIB)
+    large = job("l", 4000, inputs=tuple("abcdefghi"), input_bytes=1024 * MIB)
+    table = with_settings(gain_points=100, maintenance_priority=1)
+    ranks = {each.id: queue_priority(each, table, COLD) for each in (small, large)}
+    assert ranks == {"s": round(200 * 1.1), "l": round(25 * 1.1)}, "2, and 8 per 32 times 64 MiB"
+    over = replace(small, priority=2 * CLASS_WIDTH + 7)
+    assert queue_priority(over, table, COLD) == 2 * CLASS_WIDTH + 220, "it stays in its class"
+    urgent = replace(small, priority=3 * CLASS_WIDTH + 7)
+    assert queue_priority(urgent, table, COLD) == urgent.priority
+    tablet = tablet_of(MIB, MIB, MIB, MIB)
+    row = rows_of(tablet, with_settings(gain_points=100))["merging"]
+    assert (row.score, row.priority) == (3.0, 300)
+
+
+def test_an_analysis_of_live_bytes_is_listed_when_somebody_asks() -> None:
+    tablet = tablet_of(MIB)
+    idle = rows_of(tablet)["statistics"]
+    assert (idle.state, idle.why) == (
+        "idle", "100% of its bytes are not counted; `neve analyze events` asks for it"
+    )  # fmt: skip
+    triggered = rows_of(tablet, with_settings(triggers=("analysis",)), plan=TabletPlan())
+    assert triggered["statistics"].why.endswith("the trigger analysis asks from 50% on")
+    asked = replace(tablet, record=Record(files=1, analysis_group="small"))
+    row = rows_of(asked)["statistics"]
+    assert (row.state, row.group, row.priority, row.cost_bytes) == ("runnable", "small", 0, MIB)
+    assert rows_of(asked, why_held=lambda _job: "paused")["statistics"].state == "waiting"
 
 
 def test_only_system_jobs_of_tables_that_ask_for_it_get_another_priority() -> None:

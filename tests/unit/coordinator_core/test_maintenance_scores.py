@@ -9,21 +9,24 @@ from typing import Any
 
 import pytest
 
-from common.model.job import CLASS_WIDTH, PriorityClass, class_of
+from common.model.job import (
+    CLASS_WIDTH,
+    PriorityClass,
+    adjusted_priority,
+    adjusted_score,
+    class_of,
+)
+from common.spi.deltas import major_delta_score, minor_delta_score
 from coordinator.core.maintenance import (
     BestOperation,
     OperationStatistics,
     SchedulerRules,
-    adjusted_priority,
-    adjusted_score,
     find_best_operation,
     flush_probability,
     flush_score,
-    major_delta_score,
-    minor_delta_score,
     ranked_operations,
-    workload_score,
 )
+from coordinator.core.scans import workload_score
 
 pytestmark = pytest.mark.unit
 

@@ -6,7 +6,7 @@ import pytest
 
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.spi.planner import COLD
-from coordinator.core.maintenance import WINDOW_S, TabletHeat
+from coordinator.core.scans import WINDOW_S, TabletHeat
 
 pytestmark = pytest.mark.unit
 

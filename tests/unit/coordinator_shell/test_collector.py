@@ -42,8 +42,6 @@ from coordinator.storage.garbage_collector import (
     LOOK_LASTS_S,
     CollectedCounts,
     GarbageCollector,
-    collect_all,
-    collect_forever,
 )
 from coordinator.storage.storage_access import ArrowStorage
 from tests.support.memory_store import MemoryStore
@@ -622,7 +620,7 @@ async def with_garbage(store: MemoryStore, count: int, name: str = "t1") -> list
     return paths
 
 
-def test_a_round_takes_some_files_and_the_next_begins_at_once(
+def test_a_round_takes_some_files_and_the_next_has_known_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(collector_module, "ROUND_MAX", 7)
@@ -633,26 +631,16 @@ def test_a_round_takes_some_files_and_the_next_begins_at_once(
         store, storage = MemoryStore(clock), FakeStorage()
         await with_garbage(store, 20)
         clock.advance(100)
-        collector, rounds = collector_of(store, storage), list[dict[str, object]]()
-        first = await collector.collect(TABLE)
-        assert (first.deleted, first.waiting, first.more) == (9, 11, True)
-        pauses, real = list[float](), asyncio.sleep
-
-        async def sleep(seconds: float) -> None:
-            pauses.append(seconds)
-            await real(0)
-
-        monkeypatch.setattr(asyncio, "sleep", sleep)
-        looping = collect_forever(
-            store, collector, lambda: [TABLE], 30.0, lambda _event, **told: rounds.append(told)
-        )
-        task = asyncio.create_task(looping)
-        async with asyncio.timeout(PATIENCE_S):
-            while len(pauses) < 3:
-                await real(0)
-        task.cancel()
-        assert pauses == [30.0, 0, 30.0]
-        assert [each["files"] for each in rounds] == [9, 2]
+        collector = collector_of(store, storage)
+        left = await collector.run(TABLE)
+        assert left is not None
+        assert (left.name, left.why) == ("t1", "11 replaced files can be deleted")
+        assert (left.data_retained_bytes, left.ram_anchored_bytes) == (11, 11 * 256)
+        again = await collector.run(TABLE)
+        assert again is not None
+        assert again.data_retained_bytes == 2
+        assert await collector.run(TABLE) is None
+        assert not await store.garbage("t1")
 
     asyncio.run(story())
 
@@ -673,13 +661,13 @@ def test_a_storage_that_stands_still_holds_up_its_own_table_only() -> None:
             storage.paths.update(await with_garbage(store, 50, name))
         clock.advance(100)
         tables, collector = list(await store.tables()), collector_of(store, storage)
-        everything = asyncio.create_task(collect_all(collector, tables, _log))
+        everything = asyncio.gather(*map(collector.run, tables))
         async with asyncio.timeout(PATIENCE_S):
             while await store.garbage("quick"):
                 await asyncio.sleep(0)
         assert len(await store.garbage("held")) == 50
         stuck.set()
-        assert (await everything).deleted == 100
+        await everything
         assert not storage.paths
 
     asyncio.run(story())

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,8 +14,11 @@ from common.model.file import DataFile
 from common.model.job import Kind, job_id
 from common.model.tablet import Analysis, TabletId
 from common.runtime import call_id
-from common.settings import CoordinatorSettings, Settings
+from common.settings import Settings
+from coordinator.context import ShellContext
+from coordinator.core.maintenance import KindRules
 from coordinator.core.scans import TabletSpan
+from coordinator.maintenance import OwnKind, OwnMaintenance
 from coordinator.registry import planner_for
 from coordinator.scan import full_scan, scanner
 from coordinator.scan.full_scan import (
@@ -27,7 +31,7 @@ from coordinator.scan.scanner import Scanner
 from coordinator.store_watch import take_lead
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
-from tests.support.predictable import ManualClock
+from tests.support.predictable import CountedIds, ManualClock
 from tests.support.request_shell import TABLE
 from tests.support.sim_loop import EPOCH_S, World
 from tests.support.thirty_tablets import ENDS, applied, store_with_table
@@ -290,15 +294,16 @@ def test_the_first_scan_is_under_way_until_each_table_was_scanned() -> None:
 
 def test_wishes_for_a_table_join_and_a_table_that_is_gone_is_passed_by() -> None:
     async def story() -> None:
-        scans = Scans(await stored(3), Queue())
+        scans, asked = Scans(await stored(3), Queue()), list[tuple[str, str]]()
         scans.scanner.tables["t1"] = replace(TABLE)
+        scans.full.ask_by(lambda operation: asked.append((operation.name, operation.why)))
         for table in ("t1", "t1", "gone"):
             scans.full.look(table)
         scans.full.look("t1", fresh=False, every=True)
-        serving = asyncio.create_task(scans.full._serve_forever())
-        while scans.full.counts.scans < 1:
-            await asyncio.sleep(0)
-        serving.cancel()
+        assert [name for name, _ in asked] == ["t1", "t1", "gone", "t1"]
+        assert asked[-1][1] == "every tablet shall be planned"
+        await scans.full.run(replace(TABLE, id="gone"))
+        await scans.full.run(TABLE)
         assert scans.take_found() == [ENDS[2]]
         assert (scans.full.counts.scans, scans.full.counts.planned) == (1, 30)
 
@@ -307,7 +312,7 @@ def test_wishes_for_a_table_join_and_a_table_that_is_gone_is_passed_by() -> None
 
 @pytest.mark.parametrize("interval_s", [60.0, 7.0])
 def test_every_tablet_is_looked_at_at_the_start_and_each_interval(interval_s: float) -> None:
-    """On simulated time."""
+    """On simulated time, and no longer apart while the scheduler has a free slot."""
     world, looks = World(1), list[tuple[float, int]]()
     store = MemoryStore(world)
     scans = Scans(store, Queue())
@@ -319,16 +324,23 @@ def test_every_tablet_is_looked_at_at_the_start_and_each_interval(interval_s: fl
             return scanned
 
     async def life() -> None:
+        context = ShellContext(store, world, CountedIds("a"), scans.log, "coord-1")
         full = FullScan(store, scans.scanner, Queue(), Noting(), scans.log)
+        upkeep = OwnMaintenance(context, 2, lambda: 0.0)
+        kind = OwnKind(
+            part="the full scan",
+            rules=KindRules(tables_max=1, wait_max_s=interval_s),
+            tables=scans.scanner.tables.values,
+            run=full.run,
+        )
+        upkeep.add("analysis", kind)
+        full.ask_by(partial(upkeep.ask, "analysis"))
         await store.apply(CreateTable(table=TABLE, splits=ENDS[:-1]))
         await take_lead(store, scans.scanner, "coord-1", scans.log)
-        await full.run_forever(CoordinatorSettings(full_scan_interval_s=interval_s))
+        await upkeep.run_forever()
 
     world.process("coordinator").start(life())
     world.run_until(EPOCH_S + 3.5 * interval_s)
     world.end()
     assert [count for _, count in looks] == [len(ENDS)] * 4
-    # It ends when nothing is left to do, and sees that after a second at most.
-    late = [at_s - number * interval_s for number, (at_s, _) in enumerate(looks)]
-    assert late[:2] == [0.0, 0.0]
-    assert all(0.0 <= each <= number for number, each in enumerate(late))
+    assert [at_s for at_s, _ in looks] == pytest.approx([n * interval_s for n in range(4)])

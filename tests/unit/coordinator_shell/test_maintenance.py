@@ -88,9 +88,8 @@ def test_tablets_are_listed_with_their_rates_and_how_many_more_there_are() -> No
             assert [rate.tablet for rate in found.rates] == ["40", "80", "last"]
             assert [rate.scans_s for rate in found.rates] == pytest.approx([0.1, 0.0, 0.0])
             assert [rate.rows_s for rate in found.rates] == pytest.approx([10 / 60] * 3)
-            assert len({operation.kind for operation in found.operations}) * 3 == len(
-                found.operations
-            )
+            kinds = [operation.kind for operation in found.operations]
+            assert len(kinds) == 3 * (len({*kinds}) - 1) + 1, "a manifest belongs to the table"
             assert not found.more
             with pytest.raises(UnknownTableError, match="table t9 is gone"):
                 await it.parts.maintenance.operations("t9", None)

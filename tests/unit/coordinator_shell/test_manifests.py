@@ -21,6 +21,7 @@ from common.metadata.changes import (
     PublishManifest,
 )
 from common.metadata.file_pin import LEASE_S
+from common.model.table import TableState
 from common.parquet.location import open_location
 from common.parquet.service_files import write_description, write_generation
 from coordinator.core.scans import GarbageRules
@@ -32,7 +33,6 @@ from coordinator.storage.manifests import (
 )
 from coordinator.storage.storage_access import ArrowStorage
 from tests.support.manifest_site import GRACE_S, SCHEMA, Site, replaced, silent, story
-from tests.support.patience import PATIENCE_S
 from tests.support.predictable import CountedIds
 
 pytestmark = pytest.mark.unit
@@ -258,14 +258,16 @@ def test_a_table_that_is_dropped_meanwhile_keeps_its_last_manifest(tmp_path: Pat
     story(tmp_path, tell)
 
 
-def test_the_loop_goes_on_behind_an_error(tmp_path: Path) -> None:
+def test_a_failure_is_logged_and_a_table_that_is_dropped_is_left(tmp_path: Path) -> None:
     async def tell(site: Site) -> None:
         broken = replace(site.table, id="t2", name="broken", location="file:///nowhere/at/all")
-        loop = asyncio.create_task(site.manifests.run_forever(lambda: [broken, site.table], 0.0))
-        async with asyncio.timeout(PATIENCE_S):
-            while not (site.folder / "_neve/manifest/latest.json").exists():
-                await asyncio.sleep(0)
-        loop.cancel()
+        await site.manifests.run(broken)
+        await site.manifests.run(replace(site.table, state=TableState.GOING))
+        assert not (site.folder / "_neve/manifest/latest.json").exists()
+        assert await site.manifests.is_due(site.table)
+        await site.manifests.run(site.table)
+        assert site.pointer["number"] == 1
+        assert not await site.manifests.is_due(site.table)
 
     story(tmp_path, tell)
 

@@ -34,10 +34,6 @@ from coordinator.context import (
     TableFaults,
     is_store_away,
 )
-from coordinator.core.scans import GarbageRules
-from coordinator.storage import garbage_collector
-from coordinator.storage.garbage_collector import GarbageCollector, collect_all
-from coordinator.storage.storage_access import ArrowStorage
 from coordinator.store_watch import take_lead
 from coordinator.wiring import assemble, storage_loops
 from tests.support.memory_store import MemoryStore
@@ -118,14 +114,14 @@ class Life:
         await take_lead(self.store, self.parts.scanner, "coord-1", self.log)
         every = (
             *self.parts.loops(SETTINGS),
-            *storage_loops(SETTINGS, self.context, everyone),
+            *storage_loops(SETTINGS, self.parts, everyone),
             self.generations.run_forever(everyone),
         )
         self.loops = [asyncio.create_task(loop) for loop in every]
 
     def look_at_everything(self) -> None:
-        self.parts.scanner.remind()
         for table in (BAD, GOOD):
+            self.parts.scanner.remind(table)
             self.parts.full_scan.look(table)
 
     async def taken(self) -> str:
@@ -315,21 +311,6 @@ def test_an_entry_of_the_list_of_tables_that_cannot_be_read_bars_no_other(tmp_pa
         await life.parts.scanner.refresh_tables()
         assert life.parts.status().store_warnings == ()
         await life.stop()
-
-    asyncio.run(story())
-
-
-def test_the_collector_goes_on_with_the_next_table(tmp_path: Path) -> None:
-    async def story() -> None:
-        memory = MemoryStore(ManualClock())
-        tables = await two_tables(memory, tmp_path)
-        store: TabletStore = Poisoned(memory)  # type: ignore[assignment]  # all by name
-        faults = TableFaults(lambda *_args, **_fields: None)
-        rules = GarbageRules(grace_s=0.0, clock_skew_max_s=0.0)
-        own = GarbageCollector(store, ArrowStorage(), rules, lambda *_args, **_fields: None)
-        total = await collect_all(own, tables, lambda *_args, **_fields: None, faults)
-        assert total == garbage_collector.CollectedCounts()
-        assert faults.counts == {"the collector": 1}
 
     asyncio.run(story())
 

@@ -10,7 +10,7 @@ from common.metadata.keyspace import hset
 from common.model.table import Column, Table
 from common.settings import CoordinatorSettings, Settings
 from coordinator.context import ShellContext
-from coordinator.wiring import storage_loops
+from coordinator.wiring import assemble, storage_loops
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
 from tests.support.predictable import CountedIds, ManualClock
@@ -33,10 +33,11 @@ def test_the_interval_and_the_grace_are_those_of_the_settings() -> None:
         def log(event: str, **_fields: object) -> None:
             logged.append(event)
 
+        settings = Settings(coordinator=own)
         context = ShellContext(store, clock, CountedIds("a"), log, "coord-1")
         loops = [
             asyncio.create_task(loop)
-            for loop in storage_loops(Settings(coordinator=own), context, list)
+            for loop in storage_loops(settings, assemble(settings, context), list)
         ]
         async with asyncio.timeout(PATIENCE_S):
             await asyncio.sleep(0.3)

@@ -262,12 +262,13 @@ def test_watching_a_backlog_ends_with_ctrl_c(gateway: Gateway) -> None:
 
 
 def test_what_could_be_done_and_what_planners_decide_is_shown(neve: Shell, folder: Path) -> None:
-    listed = "runnable 1 3.3 3 files fewer 8.0 MiB 1.0 GiB 2.0 s 4 files of a size"
+    listed = "runnable 1 score 3.3 3 files fewer 8.0 MiB 1.0 GiB 2.0 s - 4 files of a size"
     neve.run("ops", "events", says=listed)
     neve.run("ops", "events", says="0.50 1,200")
     neve.run("ops", "events", says="the table has more tablets; name one")
     assert "never" not in neve.run("ops", "events", "last").stdout
-    neve.run("ops", "events", "last", "--all", says="split idle - - - - - - never")
+    neve.run("ops", "events", "last", "--all", says="split idle - - - - - - - 12.0 s never")
+    neve.run("ops", "events", says="3.0 s ago garbage wait running its longest wait of 30.0 s")
     assert neve.json("ops", "events")["operations"][1]["kind"] == "split"
     neve.run("trigger", "events", says="last refused 0 0 2 files: too few")
     neve.run("trigger", "events", "last", says="last refused 0 0 2 files: too few")
