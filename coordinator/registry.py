@@ -1,6 +1,7 @@
 """Loads the planning plug-ins named in the settings, and validates their options."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 
 from common.control_settings import ControlSettings
 from common.errors import ConfigError, PluginError
@@ -25,6 +26,7 @@ from common.units import parse_size_bytes
 from coordinator.core.control import ControlLoop, ControlRules, GuardRules, with_pressure
 from coordinator.core.planning import plan_tablet, with_backlog
 from coordinator.ports import PlanTablet
+from neve.api import Correction
 
 
 def load_planners(services: Mapping[str, Service]) -> dict[str, Planner]:
@@ -251,7 +253,11 @@ def planner_for(
         requests: Mapping[str, RequestFacts] | None = None,
         *,
         only: Kind | None = None,
+        correction: Correction | None = None,
     ) -> TabletPlan:
+        known = around(tablet, table)
+        if correction is not None:
+            known = replace(known, correction=correction)
         tablet_plan = plan_tablet(
             tablet,
             table,
@@ -262,7 +268,7 @@ def planner_for(
             fallback=fallback,
             requests=requests,
             only=only,
-            around=around(tablet, table),
+            around=known,
         )
         return with_backlog(
             with_pressure(tablet_plan, tablet),

@@ -1,6 +1,6 @@
 """A data file: an immutable Parquet file with the statistics that decisions need."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from common.model.fields import StoredValue
@@ -77,3 +77,26 @@ def total_bytes(files: Iterable[DataFile]) -> int:
 def may_cross(file: DataFile, at: bytes) -> bool:
     """Return whether a file may hold keys on both sides of a split key."""
     return file.key_min is None or file.key_max is None or file.key_min <= at < file.key_max
+
+
+def overlapping_files(files: Iterable[DataFile], keyless: Collection[str] | None = None) -> int:
+    """Return the maximum number of files that may hold the same key.
+
+    Args:
+        files: The files.
+        keyless: Paths of the files that count although they have no key bounds; None: all.
+    """
+    begins, ends, unbounded = list[bytes](), list[bytes](), 0
+    for file in files:
+        if file.key_min is None or file.key_max is None:
+            unbounded += keyless is None or file.path in keyless
+        else:
+            begins.append(file.key_min)
+            ends.append(file.key_max)
+    ends.sort()
+    most = ended = 0
+    for begun, begin in enumerate(sorted(begins), 1):
+        while ends[ended] < begin:
+            ended += 1
+        most = max(most, begun - ended)
+    return most + unbounded

@@ -81,11 +81,17 @@ class Job:
     """Times at which a new output begins; see `PlannedJob`."""
     output_rows_max: int = 0
     """Largest number of rows of an output between two times of `cuts_at_s`; 0: no limit."""
+    expected_bytes: int = 0
+    """Bytes that it writes according to the table's recent jobs; 0: as many as it reads."""
+    expected_s: float = 0.0
+    """Time that it takes according to the table's recent jobs; 0: unknown."""
 
     @property
     def cost_bytes(self) -> int:
-        """Input bytes plus the same number of output bytes; 0 unless the job is a rewrite."""
-        return 0 if self.action in _CHEAP else 2 * self.input_bytes
+        """Bytes that it reads and is expected to write; 0 unless the job is a rewrite."""
+        if self.action in _CHEAP:
+            return 0
+        return self.input_bytes + (self.expected_bytes or self.input_bytes)
 
 
 _CHEAP = frozenset({JobAction.DROP.value, JobAction.MOVE.value, JobAction.ANALYZE.value})
@@ -396,3 +402,5 @@ class TabletPlan:
     """Intervals of system jobs; see `Plan`."""
     pressure: TabletPressure | None = None
     """None: not measured."""
+    correction: api.Correction = field(default_factory=api.Correction)
+    """Correction of estimates that its planners have used."""

@@ -141,6 +141,11 @@ class TableSettings(StoredValue):
     """Whether the table's folders contain a file that makes readers of the directory fail instead
     of returning wrong rows. It is written with the first append or the first commit that replaces
     files; readers of the manifest do not see it."""
+    shadow_planner: str = ""
+    """Plug-in that is compared with the table's planner; its jobs are never started. `neve plan
+    TABLE --shadow` shows the comparison. Empty: none."""
+    shadow_planner_options: Mapping[str, str] = field(default_factory=dict)
+    """Options of the shadow planner."""
 
     def __post_init__(self) -> None:
         """Refuse fields of other types; values are validated where users set them."""

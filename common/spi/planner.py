@@ -21,6 +21,7 @@ from common.model.outcome import TabletStatistics
 from common.model.table import FIXED_SETTINGS, Table, TableSettings
 from common.model.tablet import Bounds, TabletId
 from common.units import shown
+from neve.api import Correction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,7 @@ class Heat:
 
 
 COLD = Heat()
+UNCORRECTED = Correction()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,8 @@ class Surroundings:
     """Attempt → share of its inputs that was read (0 to 1), bytes of outputs that were written."""
     free_bytes: int | None = None
     """Free space in the table's location; None: not measured."""
+    correction: Correction = UNCORRECTED
+    """Results of the table's recent jobs, relative to their estimates."""
 
 
 NOTHING_KNOWN = Surroundings()
@@ -113,6 +117,8 @@ class PlanParameters:
     """Free space in the table's location; None: not measured."""
     statistics: TabletStatistics | None = None
     """Result of the last analysis; None: there was none."""
+    correction: Correction = UNCORRECTED
+    """Results of the table's recent jobs, relative to their estimates."""
     explains: bool = True
     """Whether reasons for files that are left out (`Plan.left`) are used. False in simulations: a
     planner may then omit the reasons, but must decide the same."""

@@ -18,6 +18,7 @@ from common.model.outcome import TabletStatistics
 from common.model.table import Table, TableState
 from common.model.tablet import TabletId
 from common.primitives import BoundedMap
+from common.spi.planner import UNCORRECTED
 from common.units import format_count, format_duration
 from common.wire import AttemptReport
 from coordinator.core.attempts import (
@@ -36,6 +37,7 @@ from coordinator.core.queue_index import FairShare
 from coordinator.core.retry import CrashHistory, Deferrals, ReplanTimers, Retry
 from coordinator.core.throttle import Grants
 from coordinator.core.triggers import TriggerDecisions
+from neve.api import Correction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,8 @@ class LastPlan:
     """Time of the trigger that the plan answers; 0 if none was open."""
     statistics: TabletStatistics | None = None
     """Result of the last analysis."""
+    correction: Correction = UNCORRECTED
+    """Correction of estimates that the planners have used."""
 
 
 class Counters:

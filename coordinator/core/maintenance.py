@@ -213,7 +213,9 @@ def adjusted_score(perf: float, workload: float, priority: int) -> float:
     return 0.0 if perf == 0 else (perf + workload) * priority_factor(priority)
 
 
-def adjusted_priority(job_priority: int, workload: float, table_priority: int) -> int:
+def adjusted_priority(
+    job_priority: int, workload: float, table_priority: int, gain: float = 1.0
+) -> int:
     """Return the priority of a system job, adjusted by workload and table priority.
 
     The score of the job is its points within its priority class. The job stays in its class, so
@@ -223,13 +225,15 @@ def adjusted_priority(job_priority: int, workload: float, table_priority: int) -
         job_priority: Priority from its planner.
         workload: Points that the workload of its tablet adds.
         table_priority: Priority of its table.
+        gain: Factor for the score of the job.
     """
-    if not workload and not table_priority:
+    if not workload and not table_priority and gain == 1.0:
         return job_priority
     rank = class_of(job_priority)
     if rank is PriorityClass.URGENT:
         return job_priority
-    points = adjusted_score(job_priority - rank * CLASS_WIDTH, workload, table_priority)
+    score = gain * (job_priority - rank * CLASS_WIDTH)
+    points = adjusted_score(score, workload, table_priority)
     return rank * CLASS_WIDTH + min(max(round(points), 0), CLASS_WIDTH - 1)
 
 
@@ -510,17 +514,23 @@ def has_own_priorities(settings: TableSettings) -> bool:
     return bool(settings.maintenance_priority or settings.workload_points)
 
 
-def queue_priority(job: Job, table: Table, heat: Heat) -> int:
+def queue_priority(job: Job, table: Table, heat: Heat, gain: float = 1.0) -> int:
     """Return the priority under which a job is queued.
 
     System jobs of a table with `maintenance_priority` or `workload_points` get a different priority
     within their class; all others keep the priority that their planner assigned.
+
+    Args:
+        job: The job.
+        table: Its table.
+        heat: Read and write rates of its tablet.
+        gain: Gain of the table's recent jobs per expected gain; multiplies the points of the job.
     """
     settings = table.settings
     if job.kind is not Kind.SYSTEM or not has_own_priorities(settings):
         return job.priority
     added = workload_score(heat.scans_s, heat.rows_s, settings.workload_points).compact
-    return adjusted_priority(job.priority, added, settings.maintenance_priority)
+    return adjusted_priority(job.priority, added, settings.maintenance_priority, gain)
 
 
 # ---------------------------------------------------------------------------- One function per kind
@@ -596,8 +606,9 @@ def _of_jobs(facts: TabletFacts, name: OperationName) -> api.MaintenanceOperatio
     able = [job for job in jobs if facts.why_held(job) is None]
     best = max(able or jobs, key=attrgetter("priority"))
     held, needs = facts.why_held(best), facts.needs(best.group)
-    gain = max(1, len(best.inputs) - best.outputs_expected)
-    rate = needs.slot_bytes_s
+    correction = facts.plan.correction
+    gain = max(1.0, len(best.inputs) - best.outputs_expected * correction.files)
+    rate = correction.bytes_s or needs.slot_bytes_s
     return replace(
         row,
         state=(
@@ -605,14 +616,14 @@ def _of_jobs(facts: TabletFacts, name: OperationName) -> api.MaintenanceOperatio
         ).value,
         why=best.reason if held is None else held,
         files=len(best.inputs),
-        gain=float(gain),
+        gain=gain,
         gain_unit="files fewer",
         cost_bytes=best.cost_bytes,
         cpu_s=best.input_bytes / rate if rate and best.cost_bytes else None,
         memory_bytes=needs.memory_bytes if best.cost_bytes else 0,
         freed_bytes=best.input_bytes if name is OperationName.DROPS else 0,
         score=_per_cost(gain, best.cost_bytes),
-        priority=queue_priority(best, facts.table, facts.heat),
+        priority=queue_priority(best, facts.table, facts.heat, correction.gain),
         group=best.group,
     )
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fastapi import Depends
 from fastapi.security import HTTPBearer
@@ -38,6 +38,7 @@ from common.runtime import Clock, IdSource
 from common.settings import Settings
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
+from neve.api import Correction
 from neve.gateway.access.audit import Audit, AuditFile
 from neve.gateway.access.callers import open_table, sees_table
 from neve.gateway.access.quotas import Quotas, ScanSlots, Shares
@@ -211,8 +212,15 @@ class ReadWaits:
             )
 
 
-PlanTablet = Callable[[Tablet, Table, float], TabletPlan]
-"""Plans a tablet of a table at a time with the planners of the settings; pure."""
+class TabletPlanner(Protocol):
+    """Plans a tablet of a table at a time with the planners of the settings; pure."""
+
+    def __call__(
+        self, tablet: Tablet, table: Table, now_s: float, /, *, correction: Correction
+    ) -> TabletPlan:
+        """Return the plan."""
+        ...
+
 
 UnreadSettings = Callable[[TableSettings], Mapping[str, str]]
 
@@ -235,7 +243,7 @@ class Services:
     store: TabletStore
     store_watch: StoreWatch
     coordinator: "CoordinatorActor"
-    plan: PlanTablet
+    plan: TabletPlanner
     settings: Settings
     clock: Clock
     ids: IdSource

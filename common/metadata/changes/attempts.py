@@ -76,7 +76,7 @@ from common.metadata.keyspace import (
     sadd,
     set_string,
 )
-from common.metadata.store_values import AttemptOutcome
+from common.metadata.store_values import AttemptOutcome, with_estimates
 from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.outcome import (
@@ -292,6 +292,12 @@ class CommitAttempt(Change):
     """Its inputs, if known: saves a round trip. The reservation is authoritative."""
     statistics: Statistics | None = None
     """Result of an analysis, which replaces nothing; written to files that still exist."""
+    expected_bytes: int = 0
+    """Estimates, for the history: bytes of the outputs."""
+    expected_files: int = 0
+    """Number of outputs; 0: the job has no estimates."""
+    expected_s: float = 0.0
+    """Time that the attempt takes; 0: unknown."""
 
 
 def may_commit(
@@ -466,6 +472,9 @@ def _replaced(
         rows_deleted=change.counts.deleted,
         reason=change.reason,
     )
+    if change.expected_files:
+        estimates = (change.expected_bytes, change.expected_files, change.expected_s)
+        history = with_estimates(history, estimates, inputs, outputs)
     mark = AttemptOutcome(attempt=entry.attempt, end=AttemptEnd.COMMITTED)
     return (
         hdel(keys.files, *entry.inputs),
