@@ -686,6 +686,9 @@ class AttemptStateMachine:
             elapsed_s=now_s - self.progress.since_s,
             reason=job.reason,
             statistics=result.statistics,
+            expected_bytes=job.expected_bytes or job.input_bytes,
+            expected_files=job.outputs_expected if job.action == JobAction.REWRITE else 0,
+            expected_s=job.expected_s,
         )
         return self._committed_by(commit, now_s)
 

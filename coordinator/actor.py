@@ -261,6 +261,10 @@ class CoordinatorActor:
         self._recorded.ask(self._state.backlog_sizes(asked), self._now_s())
         return self._recorded.of_table(table)
 
+    async def shadow_plan(self, table: str) -> api.ShadowPlan:
+        """Return the comparison of a table's planner with its shadow planner."""
+        return self._parts.shadow_plan(table)
+
     async def backlog_history(self) -> list[BacklogSample]:
         """Return the backlog of the last hour, oldest sample first."""
         return self._state.backlog_history()

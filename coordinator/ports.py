@@ -10,6 +10,7 @@ from common.model.tablet import Tablet, TabletId
 from common.parquet.service_files import ForeignMark, LocationOwner
 from common.spi.planner import RequestFacts
 from coordinator.core.events import Event
+from neve.api import Correction
 
 Submit = Callable[[Event], None]
 """Passes an event to the state; the turn has ended when the call returns."""
@@ -132,8 +133,11 @@ class PlanTablet(Protocol):
         requests: Mapping[str, RequestFacts] | None = None,
         *,
         only: Kind | None = None,
+        correction: Correction | None = None,
     ) -> TabletPlan:
         """Return the plan of a tablet; arguments as for `core.planning.plan_tablet`.
+
+        With a `correction`, the caller has read the history of the table.
 
         Raises:
             PluginError: A planner or dispatcher failed.

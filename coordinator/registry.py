@@ -38,6 +38,7 @@ from coordinator.core.control import ControlLoop, ControlRules, GuardRules, with
 from coordinator.core.planning import plan_tablet, planner_of_system
 from coordinator.core.scans import scope_of, whole_scope, with_scope
 from coordinator.ports import PlanTablet
+from neve.api import Correction
 
 
 def load_planners(services: Mapping[str, Service]) -> dict[str, Planner]:
@@ -325,6 +326,7 @@ def planner_for(
         requests: Mapping[str, RequestFacts] | None = None,
         *,
         only: Kind | None = None,
+        correction: Correction | None = None,
     ) -> TabletPlan:
         grid = policy = None
         if tablet.chunks is not None and only is None:
@@ -332,6 +334,9 @@ def planner_for(
         found = whole_scope(tablet)
         if grid is not None and policy is not None:
             found = scope_of(tablet, table, grid, policy, now_s)
+        known = replace(around(tablet, table), latest_s=found.latest_s)
+        if correction is not None:
+            known = replace(known, correction=correction)
         tablet_plan = plan_tablet(
             found.tablet,
             table,
@@ -342,7 +347,7 @@ def planner_for(
             fallback=fallback,
             requests=requests,
             only=only,
-            around=replace(around(tablet, table), latest_s=found.latest_s),
+            around=known,
         )
         tablet_plan = with_pressure(tablet_plan, found.tablet)
         if grid is not None:

@@ -1,21 +1,26 @@
-"""Regular reads of the store: the lead, the rate limits, and the health of the store.
+"""Regular reads of the store: the lead, the rate limits, results of jobs, the store's health.
 
 A coordinator takes all durable state from the store. Existing reservations enter the state as
 FOUND. Those whose compactors report within the grace period are adopted, the others are released.
 """
 
 import asyncio
+from contextlib import suppress
+from functools import partial
 
 from common.errors import ConfigError, MetadataError, UnavailableError
 from common.metadata.changes import Applied, ClaimCoordination, SetLimit
 from common.metadata.store import TabletStore
-from common.metadata.store_values import StoreHealth
+from common.metadata.store_values import CORRECTED_JOBS_MAX, StoreHealth, correction_of
 from common.model.group import LimitScope, checked_limit
+from common.primitives import BoundedMap
+from common.spi.planner import UNCORRECTED
 from common.telemetry import Log
-from coordinator.context import ShellContext
+from coordinator.context import STORE_AWAY_ERRORS, ShellContext
 from coordinator.core import events as on
 from coordinator.ports import Submit
 from coordinator.scan.scanner import Scanner
+from neve.api import Correction
 
 # ----------------------------------------------------------------------------------------- The lead
 
@@ -146,6 +151,64 @@ class RateLimits:
         while True:
             await asyncio.sleep(LIMITS_INTERVAL_S)
             await self.load()
+
+
+# ------------------------------------------------------------- Corrections by the results of tables
+
+
+CORRECTIONS_INTERVAL_S = 5.0
+"""Shortest interval between two reads of a table's history."""
+CORRECTED_TABLES_MAX = 10_000
+HISTORY_READ = 2 * CORRECTED_JOBS_MAX
+"""Entries per read; some are failures, or jobs of requests."""
+
+
+class TableCorrections:
+    """The corrections of tables by their histories.
+
+    The history of a table is read when the table is first planned, and again after commits.
+    """
+
+    def __init__(self, context: ShellContext) -> None:
+        """Create an instance without corrections."""
+        self._context = context
+        self._corrections: BoundedMap[str, Correction] = BoundedMap(CORRECTED_TABLES_MAX)
+        self._due: dict[str, None] = {}
+        self._news = asyncio.Event()
+
+    def of(self, table: str) -> Correction:
+        """Return the correction of a table, as far as its history has been read."""
+        correction = self._corrections.get(table)
+        if correction is None:
+            self.read_soon(table)
+            return UNCORRECTED
+        return correction
+
+    def read_soon(self, table: str) -> None:
+        """Schedule a read of the history of a table."""
+        self._due[table] = None
+        self._news.set()
+
+    async def read(self, table: str) -> None:
+        """Read the history of a table.
+
+        Raises:
+            MetadataError: The store did not answer as it should.
+        """
+        history = await self._context.store.history(table, HISTORY_READ)
+        self._corrections.put(table, correction_of(history))
+
+    async def run_forever(self) -> None:
+        """Read the scheduled histories; one that cannot be read leaves the last correction."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            due, self._due = self._due, {}
+            for table in due:
+                with suppress(*STORE_AWAY_ERRORS):
+                    work = partial(self.read, table)
+                    await self._context.faults.run("results", table, work, STORE_AWAY_ERRORS)
+            await asyncio.sleep(CORRECTIONS_INTERVAL_S)
 
 
 # -------------------------------------------------------------------------- The health of the store

@@ -9,6 +9,7 @@ from typing import Any
 
 from common.metadata.store import TabletStore
 from common.metadata.store_values import StoreHealth
+from common.model.job import Kind
 from common.model.location_identity import LocationIdentity
 from common.model.request import RequestState
 from common.model.table import Table
@@ -24,6 +25,7 @@ from coordinator.core.backlog import PLANNED_JOBS
 from coordinator.core.limits import Limits
 from coordinator.core.maintenance import KindRules, OperationName
 from coordinator.core.scans import GarbageRules
+from coordinator.core.shadow import COMPARED_TABLETS_MAX, ShadowPlans
 from coordinator.core.state import CoordinatorState
 from coordinator.maintenance import Maintenance, OwnKind, OwnMaintenance
 from coordinator.ports import CompactorLever, PlanTablet, Submit
@@ -47,7 +49,7 @@ from coordinator.storage.garbage_collector import (
 )
 from coordinator.storage.manifests import ManifestPublisher
 from coordinator.storage.storage_access import ArrowStorage, FreeSpace
-from coordinator.store_watch import RateLimits, StoreHealthWatch
+from coordinator.store_watch import RateLimits, StoreHealthWatch, TableCorrections
 from coordinator.triggers import TriggerDriver
 from neve import api
 
@@ -193,6 +195,10 @@ def backlog_figures(backlogs: Collection[api.Backlog]) -> Iterator[MetricValue]:
 # ------------------------------------------------------------------------------------------- Wiring
 
 
+SHADOW_PAUSE_S = 1.0
+"""Pause while no tablet has to be planned by a shadow planner."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorParts:
     """The assembled parts of one coordinator. Their loops are started by the actor."""
@@ -210,6 +216,8 @@ class CoordinatorParts:
     operations: OperationDriver
     limiting: RateLimits
     store_care: StoreHealthWatch
+    corrections: TableCorrections
+    shadows: ShadowPlans
     autoscaler: Autoscaler
     stored: tuple[GarbageCollector, ManifestPublisher]
     upkeep: OwnMaintenance
@@ -228,6 +236,11 @@ class CoordinatorParts:
         sentences = (*faults, *self.operations.sentences(tablet), *explanation.sentences)
         return replace(explanation, sentences=sentences)
 
+    def shadow_plan(self, table_id: str) -> api.ShadowPlan:
+        """Return the comparison of a table's planner with its shadow planner."""
+        table = self.scanner.tables.get(table_id)
+        return api.ShadowPlan(table="") if table is None else self.shadows.comparison(table)
+
     def loops(self, settings: Settings) -> list[Coroutine[Any, Any, None]]:
         """Return the loops that run forever, without storage loops and the check of the lead."""
         own = settings.coordinator
@@ -242,8 +255,10 @@ class CoordinatorParts:
             self.operations.run_forever(),
             self.limiting.run_forever(),
             self.store_care.run_forever(),
+            self.corrections.run_forever(),
             self.autoscaler.run_forever(),
             self._tick_forever(own.tick_s),
+            self._plan_shadows_forever(),
         ]
 
     def status(self) -> CoordinatorStatus:
@@ -282,6 +297,28 @@ class CoordinatorParts:
     def _scaling(self, group: str, status: CoordinatorStatus) -> api.GroupScaling | None:
         members = [compactor for compactor in status.compactors if compactor.group == group]
         return self.autoscaler.scaling(group, members)
+
+    async def _plan_shadows_forever(self) -> None:
+        """Plan tablets of tables with a shadow planner, one at a time, after all other work."""
+        while True:
+            for table in self.shadows.take_new():
+                await self.context.faults.run(
+                    "shadow planning", table, partial(self._read_tablets, table)
+                )
+            now_s = self.context.clock.now_s()
+            tablet = self.shadows.take(now_s)
+            await asyncio.sleep(SHADOW_PAUSE_S if tablet is None else 0)
+            if tablet is not None:
+                work = partial(self._plan_shadow, tablet, now_s)
+                await self.context.faults.run("shadow planning", str(tablet), work)
+
+    async def _read_tablets(self, table: str) -> None:
+        """Schedule tablets of a table, so that those at rest take part in its comparison."""
+        for tablet in await self.store.tablet_ids(table, None, COMPARED_TABLETS_MAX):
+            self.scanner.found(tablet)
+
+    async def _plan_shadow(self, tablet: TabletId, now_s: float) -> None:
+        self.shadows.plan(tablet, now_s)
 
     async def _tick_forever(self, interval_s: float) -> None:
         while True:
@@ -410,7 +447,8 @@ def assemble(
     own = settings.coordinator
     state = _state_of(settings, context, is_scaled=lever is not None)
     space = FreeSpace(context.clock, context.threads, lambda tablet: scanner.ask(tablet))
-    plan = planner_for(settings, _surroundings(context, state, space))
+    corrections = TableCorrections(context)
+    plan = planner_for(settings, _surroundings(context, state, space, corrections))
     scanner = Scanner(context.store, plan, context.log, context.faults)
     service = CoordinatorService(state, context, scanner)
     submit = service.submit
@@ -427,6 +465,7 @@ def assemble(
     store_care = StoreHealthWatch(context.store, context.log)
     upkeep = _upkeep(own, context, scanner, full_scan, store_care)
     stored, rate = _collecting(settings, context), autoscaler.slot_rate
+    scanner.on_committed.append(corrections.read_soon)
     _listen(scanner, requests, operations, [automatic.tablet_read, space.tablet_read])
     return CoordinatorParts(
         store=context.store,
@@ -442,6 +481,8 @@ def assemble(
         operations=operations,
         limiting=RateLimits(context, service.submit),
         store_care=store_care,
+        corrections=corrections,
+        shadows=_shadows(settings, context, plan, scanner),
         autoscaler=autoscaler,
         stored=stored,
         upkeep=upkeep,
@@ -497,8 +538,35 @@ def _upkeep(
     return upkeep
 
 
+def _shadows(
+    settings: Settings,
+    context: ShellContext,
+    plan: PlanTablet,
+    scanner: Scanner,
+) -> ShadowPlans:
+    """Return the comparisons with shadow planners; they follow what the scanner reads."""
+    shadows = ShadowPlans(partial(plan, only=Kind.SYSTEM), settings.services)
+
+    def table_changed(table_id: str) -> None:
+        table = scanner.tables.get(table_id)
+        if table is None or not table.settings.shadow_planner:
+            shadows.forget(table_id)
+        else:
+            shadows.table_seen(table)
+
+    def tablet_read(tablet: Tablet, table: Table) -> None:
+        shadows.tablet_read(tablet, table, context.clock.now_s())
+
+    scanner.on_table_changed.append(table_changed)
+    scanner.on_tablet_read.append(tablet_read)
+    return shadows
+
+
 def _surroundings(
-    context: ShellContext, state: CoordinatorState, space: FreeSpace
+    context: ShellContext,
+    state: CoordinatorState,
+    space: FreeSpace,
+    corrections: TableCorrections,
 ) -> Callable[[Tablet, Table], Surroundings]:
     """Return the function that collects the facts for planners that are not metadata."""
 
@@ -507,6 +575,7 @@ def _surroundings(
             heat=state.heat(tablet.id, context.clock.now_s()),
             progress=state.progress(tablet.id) if tablet.running else {},
             free_bytes=space.of(table),
+            correction=corrections.of(table.id),
         )
 
     return around

@@ -4,17 +4,19 @@ The change feed, marks of calls and attempts, garbage, pins, history, manifests;
 fsck` sees it; and the health of the store.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from common.errors import ConfigError
 from common.model.fields import StoredValue
+from common.model.file import DataFile, overlapping_files
 from common.model.location_identity import LocationIdentity, identity_of_uri
 from common.model.outcome import AttemptEnd
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.units import format_bytes
+from neve.api import Correction
 
 # -------------------------------------------------------------------------------- Entries and marks
 
@@ -232,6 +234,82 @@ class HistoryEntry(StoredValue):
     transform_dropped: int = 0
     rows_changed: int = 0
     rows_deleted: int = 0
+    expected_bytes: int = 0
+    """Estimate of `bytes_out`, for a commit of a rewrite."""
+    expected_files: int = 0
+    """Estimate of the number of outputs; 0: the job has no estimates."""
+    expected_s: float = 0.0
+    """Estimate of the time from start to end; 0: unknown."""
+    expected_gain: int = 0
+    gain: int = 0
+    """Decrease of the largest number of files that may hold the same key, from inputs to outputs;
+    `expected_gain` is its estimate."""
+
+
+def with_estimates(
+    entry: HistoryEntry,
+    estimates: tuple[int, int, float],
+    inputs: Sequence[DataFile],
+    outputs: Sequence[DataFile],
+) -> HistoryEntry:
+    """Return an entry with the estimates of its job, and the read amplification gained.
+
+    Args:
+        entry: Entry of a commit.
+        estimates: Bytes and number of the outputs, and the time of the attempt.
+        inputs: Its inputs.
+        outputs: Its outputs.
+    """
+    size_bytes, files, took_s = estimates
+    before = overlapping_files(inputs)
+    # Outputs with keys do not overlap each other.
+    keyed = all(file.key_min is not None for file in inputs)
+    return replace(
+        entry,
+        expected_bytes=size_bytes,
+        expected_files=files,
+        expected_s=took_s,
+        expected_gain=before - (1 if keyed else files),
+        gain=before - overlapping_files(outputs),
+    )
+
+
+CORRECTED_JOBS_MAX = 32
+"""Number of recent jobs that a correction is based on."""
+_STEP = 1 / 8
+_RATIO_MAX = 4.0
+
+
+def correction_of(entries: Iterable[HistoryEntry]) -> Correction:
+    """Return the correction of estimates that follows from the history of a table.
+
+    Args:
+        entries: Finished attempts, newest first. Only commits of system jobs with estimates count.
+    """
+    counted = [entry for entry in entries if entry.expected_files and entry.request is None]
+    counted = counted[:CORRECTED_JOBS_MAX]
+    written = files = gain = 1.0
+    for entry in reversed(counted):
+        written = _moved(written, entry.bytes_out, entry.bytes_in)
+        files = _moved(files, len(entry.outputs), entry.expected_files)
+        gain = _moved(gain, entry.gain, entry.expected_gain)
+    took_s = sum(max(0.0, entry.ended_s - entry.started_s) for entry in counted)
+    read_bytes = sum(entry.bytes_in for entry in counted)
+    return Correction(
+        jobs=len(counted),
+        written=written,
+        files=files,
+        gain=gain,
+        bytes_s=read_bytes / took_s if took_s else 0.0,
+    )
+
+
+def _moved(factor: float, result: float, estimate: float) -> float:
+    """Return a factor after another result; without an estimate it stays."""
+    if estimate <= 0:
+        return factor
+    ratio = min(max(result / estimate, 1 / _RATIO_MAX), _RATIO_MAX)
+    return factor + _STEP * (ratio - factor)
 
 
 # ------------------------------------------------------------------ A tablet as `neve fsck` sees it

@@ -1,7 +1,7 @@
 """A data file: an immutable Parquet file with the statistics that decisions need."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from common.model.fields import StoredValue
@@ -123,3 +123,26 @@ class ChunkGrid:
         """Return the start of a chunk and its end, which is exclusive."""
         start_s = self.origin_s + number * self.length_s
         return start_s, self.origin_s + (number + 1) * self.length_s
+
+
+def overlapping_files(files: Iterable[DataFile], keyless: Collection[str] | None = None) -> int:
+    """Return the maximum number of files that may hold the same key.
+
+    Args:
+        files: The files.
+        keyless: Paths of the files that count although they have no key bounds; None: all.
+    """
+    begins, ends, unbounded = list[bytes](), list[bytes](), 0
+    for file in files:
+        if file.key_min is None or file.key_max is None:
+            unbounded += keyless is None or file.path in keyless
+        else:
+            begins.append(file.key_min)
+            ends.append(file.key_max)
+    ends.sort()
+    most = ended = 0
+    for begun, begin in enumerate(sorted(begins), 1):
+        while ends[ended] < begin:
+            ended += 1
+        most = max(most, begun - ended)
+    return most + unbounded

@@ -84,11 +84,17 @@ class Job:
     """Times at which a new output begins; see `PlannedJob`."""
     output_rows_max: int = 0
     """Largest number of rows of an output between two times of `cuts_at_s`; 0: no limit."""
+    expected_bytes: int = 0
+    """Bytes that it writes according to the table's recent jobs; 0: as many as it reads."""
+    expected_s: float = 0.0
+    """Time that it takes according to the table's recent jobs; 0: unknown."""
 
     @property
     def cost_bytes(self) -> int:
-        """Input bytes plus the same number of output bytes; 0 unless the job is a rewrite."""
-        return 0 if self.action in _CHEAP else 2 * self.input_bytes
+        """Bytes that it reads and is expected to write; 0 unless the job is a rewrite."""
+        if self.action in _CHEAP:
+            return 0
+        return self.input_bytes + (self.expected_bytes or self.input_bytes)
 
 
 _CHEAP = frozenset({JobAction.DROP.value, JobAction.MOVE.value, JobAction.ANALYZE.value})
@@ -276,7 +282,9 @@ def adjusted_score(perf: float, workload: float, priority: int) -> float:
     return 0.0 if perf == 0 else (perf + workload) * priority_factor(priority)
 
 
-def adjusted_priority(job_priority: int, workload: float, table_priority: int) -> int:
+def adjusted_priority(
+    job_priority: int, workload: float, table_priority: int, gain: float = 1.0
+) -> int:
     """Return the priority of a system job, adjusted by workload and table priority.
 
     The score of the job is its points within its priority class. The job stays in its class, so
@@ -286,13 +294,15 @@ def adjusted_priority(job_priority: int, workload: float, table_priority: int) -
         job_priority: Priority from its planner.
         workload: Points that the workload of its tablet adds.
         table_priority: Priority of its table.
+        gain: Factor for the score of the job.
     """
-    if not workload and not table_priority:
+    if not workload and not table_priority and gain == 1.0:
         return job_priority
     rank = class_of(job_priority)
     if rank is PriorityClass.URGENT:
         return job_priority
-    points = adjusted_score(job_priority - rank * CLASS_WIDTH, workload, table_priority)
+    score = gain * (job_priority - rank * CLASS_WIDTH)
+    points = adjusted_score(score, workload, table_priority)
     return rank * CLASS_WIDTH + min(max(round(points), 0), CLASS_WIDTH - 1)
 
 
@@ -490,3 +500,5 @@ class TabletPlan:
     """Digest of the planner and of what it decides by."""
     asked: frozenset[int] | None = None
     """Numbers of the chunks that were planned, because the others rest; None: the whole tablet."""
+    correction: api.Correction = field(default_factory=api.Correction)
+    """Correction of estimates that its planners have used."""

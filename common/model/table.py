@@ -159,6 +159,11 @@ class TableSettings(StoredValue):
     gain_points: int = 0
     """Points of the table's system jobs per file that they save for each 64 MiB read and written,
     at least one: the score of `neve ops` ranks them within their class. 0: the planner's points."""
+    shadow_planner: str = ""
+    """Plug-in that is compared with the table's planner; its jobs are never started. `neve plan
+    TABLE --shadow` shows the comparison. Empty: none."""
+    shadow_planner_options: Mapping[str, str] = field(default_factory=dict)
+    """Options of the shadow planner."""
 
     def __post_init__(self) -> None:
         """Refuse fields of other types; values are validated where users set them."""

@@ -22,6 +22,7 @@ from common.model.outcome import TabletStatistics
 from common.model.table import DERIVED_SETTINGS, FIXED_SETTINGS, Table, TableSettings
 from common.model.tablet import Bounds, TabletId
 from common.units import shown
+from neve.api import Correction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,7 @@ class Heat:
 
 
 COLD = Heat()
+UNCORRECTED = Correction()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +76,8 @@ class Surroundings:
     """Free space in the table's location; None: not measured."""
     latest_s: float | None = None
     """See `PlanParameters`."""
+    correction: Correction = UNCORRECTED
+    """Results of the table's recent jobs, relative to their estimates."""
 
 
 NOTHING_KNOWN = Surroundings()
@@ -120,6 +124,8 @@ class PlanParameters:
     """Latest time of the tablet's files that is not in the future, if the planner is asked only for
     the chunks that have changed or do not rest: `files` are then those of these chunks. None: the
     planner is asked for all files."""
+    correction: Correction = UNCORRECTED
+    """Results of the table's recent jobs, relative to their estimates."""
     explains: bool = True
     """Whether reasons for files that are left out (`Plan.left`) are used. False in simulations: a
     planner may then omit the reasons, but must decide the same."""

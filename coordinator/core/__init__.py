@@ -22,6 +22,7 @@
     autoscaling     how many compactors a group should have
     retry           pauses, quarantine, crash history, tablets to plan again later
     planning        from a tablet to its plan; the jobs that cut files at a split key
+    shadow          a planner whose jobs never start, compared with the table's own
     backlog         bytes still to rewrite, reduced by running work
     maintenance     possible operations in a tablet, their value, and the tablet's load
     triggers        when the planner of a table is asked, and what it decided

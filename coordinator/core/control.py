@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from math import exp, isfinite
 from typing import Final
 
-from common.model.file import DataFile
+from common.model.file import DataFile, overlapping_files
 from common.model.job import Job, Kind, TabletPlan, TabletPressure
 from common.model.tablet import Tablet, TabletId
 from common.primitives import BoundedMap
@@ -646,29 +646,6 @@ def tablet_pressure(
         stored_bytes=stored,
         garbage_bytes=garbage,
     )
-
-
-def overlapping_files(files: Iterable[DataFile], inputs: Collection[str]) -> int:
-    """Return the maximum number of files that may hold the same key.
-
-    Args:
-        files: Files of a tablet.
-        inputs: Input paths of jobs. Files without key bounds count only if they are inputs.
-    """
-    begins, ends, keyless = list[bytes](), list[bytes](), 0
-    for file in files:
-        if file.key_min is None or file.key_max is None:
-            keyless += file.path in inputs
-        else:
-            begins.append(file.key_min)
-            ends.append(file.key_max)
-    ends.sort()
-    most = ended = 0
-    for begun, begin in enumerate(sorted(begins), 1):
-        while ends[ended] < begin:
-            ended += 1
-        most = max(most, begun - ended)
-    return most + keyless
 
 
 def garbage_bytes(file: DataFile) -> int:

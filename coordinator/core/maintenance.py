@@ -515,13 +515,20 @@ def _with_place(
     return replace(row, rank=rank, step="space" if row.freed_bytes else step)
 
 
-def queue_priority(job: Job, table: Table, heat: Heat) -> int:
+def queue_priority(job: Job, table: Table, heat: Heat, gain: float = 1.0) -> int:
     """Return the priority under which a job is queued.
 
     A system job that drops files frees space at no cost, so it is the first of its class. The
     settings `gain_points`, `workload_points` and `maintenance_priority` of a table change the
     points of its system jobs within their class: its score becomes the rank of a job. All others
     keep the priority that their planner assigned.
+
+    Args:
+        job: The job.
+        table: Its table.
+        heat: Read and write rates of its tablet.
+        gain: Gain of the table's recent jobs per expected gain; multiplies the points of the job
+            if the table has one of the settings.
     """
     settings = table.settings
     if job.kind is not Kind.SYSTEM or job.action == JobAction.ANALYZE:
@@ -529,11 +536,13 @@ def queue_priority(job: Job, table: Table, heat: Heat) -> int:
     if job.action == JobAction.DROP:
         return class_of(job.priority) * CLASS_WIDTH + CLASS_WIDTH - 1
     points, priority = settings.workload_points, job.priority
+    if not (settings.gain_points or points or settings.maintenance_priority):
+        return priority
     if settings.gain_points and class_of(priority) is not PriorityClass.URGENT:
         gained = round(settings.gain_points * _job_score(job))
         priority = class_of(priority) * CLASS_WIDTH + min(gained, CLASS_WIDTH - 1)
     added = workload_score(heat.scans_s, heat.rows_s, points).compact if points else 0.0
-    return adjusted_priority(priority, added, settings.maintenance_priority)
+    return adjusted_priority(priority, added, settings.maintenance_priority, gain)
 
 
 def _job_score(job: Job) -> float:
@@ -541,8 +550,8 @@ def _job_score(job: Job) -> float:
     return _per_cost(_files_saved(job), job.cost_bytes)
 
 
-def _files_saved(job: Job) -> int:
-    return max(1, len(job.inputs) - job.outputs_expected)
+def _files_saved(job: Job, size_factor: float = 1.0) -> float:
+    return max(1.0, len(job.inputs) - job.outputs_expected * size_factor)
 
 
 # ---------------------------------------------------------------------------- One function per kind
@@ -618,22 +627,23 @@ def _of_jobs(facts: TabletFacts, name: OperationName) -> api.MaintenanceOperatio
     able = [job for job in jobs if facts.why_held(job) is None]
     best = max(able or jobs, key=lambda job: queue_priority(job, facts.table, facts.heat))
     held, needs = facts.why_held(best), facts.needs(best.group)
-    rate = needs.slot_bytes_s
+    state = api.MaintenanceState.RUNNABLE if held is None else api.MaintenanceState.WAITING
+    correction = facts.plan.correction
+    gain = _files_saved(best, correction.files)
+    rate = correction.bytes_s or needs.slot_bytes_s
     return replace(
         row,
-        state=(
-            api.MaintenanceState.RUNNABLE if held is None else api.MaintenanceState.WAITING
-        ).value,
+        state=state.value,
         why=best.reason if held is None else held,
         files=len(best.inputs),
-        gain=float(_files_saved(best)),
+        gain=gain,
         gain_unit="files fewer",
         cost_bytes=best.cost_bytes,
         cpu_s=best.input_bytes / rate if rate and best.cost_bytes else None,
         memory_bytes=needs.memory_bytes if best.cost_bytes else 0,
         freed_bytes=best.input_bytes if name is OperationName.DROPS else 0,
-        score=_job_score(best),
-        priority=queue_priority(best, facts.table, facts.heat),
+        score=_per_cost(gain, best.cost_bytes),
+        priority=queue_priority(best, facts.table, facts.heat, correction.gain),
         group=best.group,
     )
 
@@ -658,7 +668,7 @@ def _without_jobs(
         )
     else:
         why = ""
-    return replace(row, state=api.MaintenanceState.IDLE.value, why=why)
+    return replace(row, why=why)
 
 
 def _split(facts: TabletFacts) -> api.MaintenanceOperation:
@@ -666,7 +676,7 @@ def _split(facts: TabletFacts) -> api.MaintenanceOperation:
     row = api.MaintenanceOperation(tablet=tablet.id.text, kind=OperationName.SPLIT.value)
     why_not = why_not_split(tablet, table, facts.now_s, facts.rest_s)
     if why_not is not None:
-        return replace(row, state=api.MaintenanceState.IDLE.value, why=why_not)
+        return replace(row, why=why_not)
     size = sum(file.size_bytes for file in tablet.files.values())
     gain = size / table.settings.split_bytes - 1
     return replace(
@@ -688,7 +698,7 @@ def _merge(facts: TabletFacts) -> api.MaintenanceOperation:
     if right is not None:
         why_not = why_not_merge(tablet, right, table, facts.now_s, facts.rest_s)
     if right is None or why_not is not None:
-        return replace(row, state=api.MaintenanceState.IDLE.value, why=why_not or "")
+        return replace(row, why=why_not or "")
     size = sum(file.size_bytes for part in (tablet, right) for file in part.files.values())
     return replace(
         row,
@@ -712,14 +722,10 @@ def _garbage(facts: TabletFacts) -> api.MaintenanceOperation:
         return replace(row, state=api.MaintenanceState.RUNNABLE.value, why=why)
     if counts.waiting:
         files = format_count(counts.waiting, "replaced file")
-        why = (
-            f"{files} cannot be deleted now: a grace period, a reader or the next manifest keeps"
-            " them"
-        )
+        keeper = "a grace period, a reader or the next manifest"
+        why = f"{files} cannot be deleted now: {keeper} keeps them"
         return replace(row, state=api.MaintenanceState.WAITING.value, why=why)
-    return replace(
-        row, state=api.MaintenanceState.IDLE.value, why="no replaced file waits for deletion"
-    )
+    return replace(row, why="no replaced file waits for deletion")
 
 
 def _analysis(facts: TabletFacts) -> api.MaintenanceOperation:
@@ -733,7 +739,7 @@ def _analysis(facts: TabletFacts) -> api.MaintenanceOperation:
         )
         return replace(row, state=api.MaintenanceState.RUNNABLE.value, why=why, score=1.0)
     why = f"its record states {record.analysis.value} for these files and settings"
-    return replace(row, state=api.MaintenanceState.IDLE.value, why=why)
+    return replace(row, why=why)
 
 
 def _statistics(facts: TabletFacts) -> api.MaintenanceOperation:

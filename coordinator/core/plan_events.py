@@ -117,7 +117,7 @@ def _queueable_jobs(
         stands_for[job.id] = waits_for if given_up else frozenset({job.id})
         why = why_not_queued(cluster, job, busy, waits_for, now_s)
         if why is None:
-            wanted.append(_with_priority(cluster, job, now_s))
+            wanted.append(_with_priority(cluster, job, event.plan.correction.gain, now_s))
         else:
             held.append(why)
             _plan_again_later(cluster, job, now_s)
@@ -137,12 +137,12 @@ def _wanted_analysis(cluster: ClusterState, event: on.TabletPlanned) -> tuple[Jo
     return () if job.id in under_way else (job,)
 
 
-def _with_priority(cluster: ClusterState, job: Job, now_s: float) -> Job:
-    """Return a job with its priority adjusted by the table's settings and the tablet's heat."""
+def _with_priority(cluster: ClusterState, job: Job, gain: float, now_s: float) -> Job:
+    """Return a job with its priority adjusted by the table's settings, heat and recent results."""
     table = cluster.tables.get(job.tablet.table)
     if table is None:
         return job
-    priority = queue_priority(job, table, cluster.heat.of(job.tablet, now_s))
+    priority = queue_priority(job, table, cluster.heat.of(job.tablet, now_s), gain)
     return job if priority == job.priority else replace(job, priority=priority)
 
 
@@ -210,6 +210,7 @@ def _note_plan(
         statistics=event.record.statistics,
         unstable=unstable_notes(event.plan, event.record, event.chunks),
         numbers=event.numbers,
+        correction=event.plan.correction,
     )
     cluster.last_plans.put(event.tablet, last_plan)
 

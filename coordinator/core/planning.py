@@ -226,7 +226,8 @@ def _job(
     parameters: PlanParameters,
     request: str | None,
 ) -> Job:
-    files = parameters.files
+    files, correction = parameters.files, parameters.correction
+    input_bytes = sum(files[path].size_bytes for path in job.files)
     boost = 0 if parameters.request is None else parameters.request.boost
     return Job(
         id=own_id,
@@ -234,7 +235,7 @@ def _job(
         table_name=parameters.table_name,
         kind=job.kind,
         inputs=tuple(sorted(job.files)),
-        input_bytes=sum(files[path].size_bytes for path in job.files),
+        input_bytes=input_bytes,
         group=job.group,
         priority=job.priority + boost,
         reason=job.reason,
@@ -246,6 +247,8 @@ def _job(
         output_rows_max=job.output_rows_max,
         output_tags=job.output_tags,
         action=job.action.value,
+        expected_bytes=round(input_bytes * correction.written) if correction.jobs else 0,
+        expected_s=input_bytes / correction.bytes_s if correction.bytes_s else 0.0,
     )
 
 
@@ -457,7 +460,7 @@ def plan_tablet(
         left.update(reasons)
     if problems and not jobs:
         raise problems[0]
-    plan = _tablet_plan(tablet, jobs, left, answers)
+    plan = replace(_tablet_plan(tablet, jobs, left, answers), correction=around.correction)
     plan = within_space(plan, table.settings, around.free_bytes, now_s)
     return _completed(plan, tablet, table, configured)
 
@@ -501,8 +504,9 @@ def within_space(
 ) -> TabletPlan:
     """Return a plan without the system jobs whose outputs do not fit into the free space.
 
-    Outputs are assumed to be as large as the inputs, which stay for their grace period. Jobs of one
-    plan may run concurrently, so they share the space. User jobs are never held back.
+    Outputs are assumed to be as large as the inputs, which stay for their grace period, or larger
+    if recent jobs wrote more than they read. Jobs of one plan may run concurrently, so they share
+    the space. User jobs are never held back.
 
     Args:
         plan: Plan of a tablet.
@@ -515,7 +519,7 @@ def within_space(
         return plan
     fitting, left, room = list[Job](), dict[str, str](), free_bytes - kept_bytes
     for job in plan.jobs:
-        need = job.cost_bytes // 2
+        need = max(job.input_bytes, job.expected_bytes) if job.cost_bytes else 0
         if job.kind is Kind.USER or need <= room or not need:
             fitting.append(job)
             room -= need
@@ -653,6 +657,7 @@ def _plan_kind(
         free_bytes=around.free_bytes,
         latest_s=around.latest_s,
         statistics=tablet.record.statistics,
+        correction=around.correction,
     )
     plan = _ask(planner, configured.planners, parameters)
     if not plan.jobs and configured.fallback is not None and _is_stuck(tablet, parameters):

@@ -185,6 +185,8 @@ class Scanner:
         """Called when a table, or a request of it, is new or has changed. Must not wait."""
         self.on_tablet_changed: list[Callable[[TabletId], None]] = []
         """Called when a tablet has changed. Must not wait."""
+        self.on_committed: list[Callable[[str], None]] = []
+        """Called with the table of each commit of a job. Must not wait."""
         self.on_asked: list[Callable[[TabletId], None]] = []
         """Called with each tablet that is scheduled by `ask`."""
         self.on_tablet_read: list[Callable[[Tablet, Table], None]] = []
@@ -379,6 +381,9 @@ class Scanner:
                     tablet=change.tablet, attempt=change.attempt, end=_ENDS[change.what]
                 )
             )
+        if change.what == "commit":
+            for committed in self.on_committed:
+                committed(table)
         self.ask(change.tablet)
         for notify in self.on_tablet_changed:
             notify(change.tablet)

@@ -59,3 +59,14 @@ class Finished:
     tombstones_dropped: int = 0
     expired_dropped: int = 0
     """Rows that were dropped because they had expired."""
+    expected_bytes: int = 0
+    """Estimate of `bytes_out`. 0 together with `expected_files`: there is no estimate."""
+    expected_files: int = 0
+    """Estimate of the number of outputs."""
+    expected_s: float = 0.0
+    """Estimate of the time from start to end; 0: unknown."""
+    expected_gain: int = 0
+    """Estimate of `gain`."""
+    gain: int = 0
+    """Decrease of the read amplification: of the largest number of files that may hold the same
+    key, among inputs and outputs."""

@@ -7,6 +7,41 @@ from typing import Annotated
 from neve.api.messages import MaxLength, ShortText, readable_across_releases
 
 
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """Results of a table's recent jobs, relative to their estimates. A factor of 1: as estimated.
+
+    Each factor begins at 1, and each job moves it by an eighth of its distance to the job's own
+    result. Results below a quarter and above four times the estimate count as a quarter and four
+    times. Based on the last 32 committed jobs of the service; jobs of requests do not count.
+    """
+
+    jobs: int = 0
+    """Number of jobs that it is based on; 0: nothing is corrected."""
+    written: float = 1.0
+    """Bytes written per byte read."""
+    files: float = 1.0
+    """Files written per file that the planner expected."""
+    gain: float = 1.0
+    """Decrease of the read amplification per expected decrease. The read amplification is the
+    largest number of a job's files that may hold the same key."""
+    bytes_s: float = 0.0
+    """Bytes read per second of a job, including its waits; 0: not measured."""
+
+    @property
+    def sentence(self) -> str:
+        """Human-readable description."""
+        if not self.jobs:
+            return "no results of recent jobs are known: estimates are not corrected"
+        jobs = "job" if self.jobs == 1 else f"{self.jobs} jobs"
+        return (
+            f"results of the last {jobs} correct estimates by: bytes written {self.written:.2f}, "
+            f"files written {self.files:.2f}, read amplification gained {self.gain:.2f}; a job "
+            f"reads {self.bytes_s / 1024**2:.3g} MiB/s"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedJob:
     """A job that would be planned now or, with an id, a job that waits in a queue."""
@@ -23,7 +58,7 @@ class PlannedJob:
     place: int | None = None
     age_s: float | None = None
     cost_bytes: int = 0
-    """Bytes that the job reads and writes if its outputs are as large as its inputs."""
+    """Bytes that the job reads and is expected to write."""
     action: str = "rewrite"
     """`rewrite`, `drop` (all rows have expired), `move` (files get other tags) or `analyze`."""
     outputs: int = 1
@@ -38,6 +73,10 @@ class PlannedJob:
     """In a plan: indexes in `jobs`, from 0, of the jobs that must be committed first."""
     paused: bool = False
     """In a queue: whether an operator has paused the job. A paused job has no place."""
+    expected_bytes: int = 0
+    """Bytes that the job is expected to write; 0 unless it is a rewrite."""
+    expected_s: float = 0.0
+    """Time that the job is expected to take; 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +125,54 @@ class Plan:
     """Number of running jobs. Their outputs may need further jobs."""
     intervals: tuple[Interval, ...] = ()
     """Intervals in order, if the table's planner is time-based."""
+    correction: Correction = field(default_factory=Correction)
+    """Correction of the estimates by the results of recent jobs."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannerFigures:
+    """What a planner would have done with the files of a comparison, if its jobs ended at once."""
+
+    planner: str = ""
+    jobs: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    """Estimate, corrected by the results of the table's recent jobs."""
+    files_left: int = 0
+    overlapping_files: int = 0
+    """Largest number of the files left that may hold the same key."""
+    problem: str = ""
+    """Why the planner failed in a tablet; empty: it did not."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShadowPlan:
+    """Comparison of a table's planner with its shadow planner, which starts no jobs.
+
+    Both begin with the files that the table has when the comparison begins, and get the files that
+    users add. A change of the table's settings and a restart of the coordinator begin it anew.
+    """
+
+    table: str
+    since_s: float = 0.0
+    """Begin of the comparison; 0: it has not begun."""
+    tablets: int = 0
+    waiting: int = 0
+    """Tablets with files that are not planned so far."""
+    begin_files: int = 0
+    """Files at the begin."""
+    added_files: int = 0
+    """Files that users have added since then."""
+    files: int = 0
+    """Files of these tablets now."""
+    partial: bool = False
+    """Whether the table has more tablets or files than the service compares."""
+    first: PlannerFigures = field(default_factory=PlannerFigures)
+    """The planner whose jobs run."""
+    shadow: PlannerFigures = field(default_factory=PlannerFigures)
+    """The shadow planner."""
 
 
 @readable_across_releases

@@ -7,7 +7,7 @@ import typer
 from rich.console import RenderableType
 
 from common.runtime import SystemClock
-from common.units import format_bytes, format_duration
+from common.units import format_bytes, format_count, format_duration
 from neve import api
 from neve.cli.render import (
     RIGHT,
@@ -99,6 +99,7 @@ def render_history(
     attempts: Sequence[api.Finished], table: str, keys: TabletKeys
 ) -> RenderableType:
     """Render the finished attempts of a table. `keys` maps tablets to their keys."""
+    estimated = any(finished.expected_files for finished in attempts)
     return grid(
         [
             ("ENDED (UTC)", WHOLE),
@@ -108,6 +109,7 @@ def render_history(
             ("SIZE", ""),
             ("ROWS", ""),
             ("TOOK", RIGHT),
+            *([("EXPECTED", "")] if estimated else []),
             ("WHY", ""),
         ],
         [
@@ -119,11 +121,21 @@ def render_history(
                 f"{format_bytes(finished.bytes_in)} → {format_bytes(finished.bytes_out)}",
                 f"{finished.rows_in:,} → {finished.rows_out:,}",
                 format_duration(max(finished.ended_s - finished.started_s, 0)),
+                *([_estimates(finished)] if estimated else []),
                 finished.cause or finished.reason,
             )
             for finished in attempts
         ],
     )
+
+
+def _estimates(finished: api.Finished) -> str | None:
+    """Return the estimates of a finished job; None: it has none."""
+    if not finished.expected_files:
+        return None
+    took = [format_duration(finished.expected_s)] if finished.expected_s else []
+    files = format_count(finished.expected_files, "file")
+    return ", ".join([files, format_bytes(finished.expected_bytes), *took])
 
 
 def _job_state(job: api.Job) -> str:

@@ -104,6 +104,8 @@ def render_plan(plan: api.Plan, keys: TabletKeys, *, verbose: bool = False) -> R
         parts += ["", _intervals(plan.intervals, keys)]
     if plan.left:
         parts += ["", reasons(plan.left, verbose=verbose)]
+    if plan.correction.jobs:
+        parts += ["", plan.correction.sentence]
     return lines(*parts)
 
 
@@ -150,6 +152,9 @@ def _outputs_text(job: api.PlannedJob) -> list[str]:
         texts.append(f"outputs have at most {format_count(job.output_rows_max, 'row')}")
     if job.tags:
         texts.append("tags " + ", ".join(f"{name}={value}" for name, value in job.tags.items()))
+    if job.expected_s:
+        size, time = format_bytes(job.expected_bytes), format_duration(job.expected_s)
+        texts.append(f"expected to write {size} in {time}")
     if job.after:
         texts.append("after " + ", ".join(f"job {number}" for number in job.after))
     return texts
@@ -168,6 +173,36 @@ def render_offline_plan(planned: Mapping[str, Any], *, verbose: bool = False) ->
         if planned["left"]
         else grid(columns, jobs_planned)
     )
+
+
+def render_shadow_plan(compared: api.ShadowPlan) -> RenderableType:
+    """Render the comparison of a planner with a shadow planner."""
+    if not compared.since_s:
+        return "the comparison has not begun: no tablet was planned so far"
+    columns = [("PLANNER", WHOLE), ("JOBS", RIGHT), ("READ", RIGHT), ("WRITTEN", RIGHT)]
+    columns += [("FILES LEFT", RIGHT), ("OVERLAPPING", RIGHT), ("PROBLEM", "")]
+    sides = ((compared.first, "runs"), (compared.shadow, "shadow"))
+    figures = [
+        (
+            f"{side.planner} ({role})",
+            side.jobs,
+            format_bytes(side.read_bytes),
+            format_bytes(side.written_bytes),
+            side.files_left,
+            side.overlapping_files,
+            side.problem,
+        )
+        for side, role in sides
+    ]
+    tablets = format_count(compared.tablets, "tablet")
+    waiting = f", {compared.waiting} of them not planned so far" if compared.waiting else ""
+    partial = "; the table has more, which are not compared" if compared.partial else ""
+    summary = (
+        f"since {time_text(compared.since_s)} UTC: {tablets}{waiting}{partial}; "
+        f"{format_count(compared.begin_files, 'file')} at the begin, {compared.added_files} added; "
+        f"the table has {format_count(compared.files, 'file')} now"
+    )
+    return lines(grid(columns, figures), "", summary)
 
 
 @verb("queue", Panel.SEE, "neve queue --group default")
@@ -198,15 +233,21 @@ def plan(
         str | None,
         typer.Option(help="With --files: plan only the files of this tablet."),
     ] = None,
+    shadow: Annotated[
+        bool, typer.Option("--shadow", help="Compare the table's planner with its shadow planner.")
+    ] = False,
     verbose: Verbose = False,
 ) -> None:
     """Show which jobs would be planned now. Nothing is started.
 
-    --files takes the output of `neve table files TABLE --json`, or a document with settings, groups
-    and running jobs.
+    --shadow shows the work of both planners since the setting `shadow_planner` was set. --files
+    takes the output of `neve table files TABLE --json`, or a document with settings, groups and
+    running jobs.
     """
     if (name is None) == (files is None):
         raise RequestError("give either the name of a table or --files")
+    if shadow and files is not None:
+        raise RequestError("--shadow needs a running service and excludes --files")
     if files is not None:
         _plan_offline(session, files, planner, settings or [], tablet, verbose=verbose)
         return
@@ -214,6 +255,9 @@ def plan(
         raise RequestError(
             "--planner, --set and --tablet need --files; a table has its own settings"
         )
+    if shadow:
+        session.show(session.client.shadow_plan(str(name)), render_shadow_plan)
+        return
     session.show(
         session.client.plan(str(name)),
         lambda planned: render_plan(planned, session.keys, verbose=verbose),

@@ -8,6 +8,7 @@ from neve.api import (
     OwedTablet,
     Plan,
     PlannedJob,
+    ShadowPlan,
     TableMaintenance,
     TabletBacklogHistory,
     Trigger,
@@ -39,6 +40,14 @@ class PlanningCalls:
     def plan(self, table: str) -> Plan:
         """Return what would be planned for a table now, and start nothing."""
         return decode(Plan, self._connection.call("GET", table_path(table, "plan")))
+
+    def shadow_plan(self, table: str) -> ShadowPlan:
+        """Compare the planner of a table with its shadow planner, which starts no jobs.
+
+        Raises:
+            RequestError: The table has no setting `shadow_planner`.
+        """
+        return decode(ShadowPlan, self._connection.call("GET", table_path(table, "plan/shadow")))
 
     def replan(self, table: str) -> None:
         """Plan every tablet of a table again, at once."""

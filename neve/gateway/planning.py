@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 from fastapi import Query
 
-from common.errors import (
-    PluginError,
-)
+from common.errors import PluginError, RequestError
+from common.metadata.store_values import CORRECTED_JOBS_MAX, correction_of
 from common.model.job import Job, TabletPlan
 from common.model.table import Table
 from common.model.tablet import StoredChunks, Tablet, TabletId
@@ -103,6 +103,8 @@ def _planned_view(job: Job) -> api.PlannedJob:
         cuts_at_s=job.cuts_at_s,
         output_rows_max=job.output_rows_max,
         tags=dict(job.output_tags),
+        expected_bytes=job.cost_bytes and job.cost_bytes - job.input_bytes,
+        expected_s=job.expected_s if job.cost_bytes else 0.0,
     )
 
 
@@ -228,22 +230,46 @@ class PlanningRoutes:
         plans: list[TabletPlan] = []
         tablets: list[TabletId] = []
         running = 0
+        history = await services.store.history(stored_table.id, 2 * CORRECTED_JOBS_MAX)
+        correction = correction_of(history)
+        planned = partial(self._planned, correction=correction)
         async for page in services.pages(stored_table):
             running += sum(len(tablet.running) for tablet in page)
             plans += await services.rows.run(
-                stored_table.location, self._planned, stored_table, page, now_s
+                stored_table.location, planned, stored_table, page, now_s
             )
             tablets += [tablet.id for tablet in page]
             bounded_count(len(plans) or 1, PLANNED_TABLETS_MAX, "number of tablets to plan")
         has_intervals = any(plan.intervals for plan in plans)
         chunks = await services.store.chunks(tablets) if has_intervals else ()
-        return plan_view(stored_table, plans, running, tablets, chunks)
+        view = plan_view(stored_table, plans, running, tablets, chunks)
+        return replace(view, correction=correction)
 
-    def _planned(self, table: Table, tablets: list[Tablet], now_s: float) -> list[TabletPlan]:
+    def _planned(
+        self, table: Table, tablets: list[Tablet], now_s: float, correction: api.Correction
+    ) -> list[TabletPlan]:
+        plan = partial(self._services.plan, correction=correction)
         try:
-            return [self._services.plan(tablet, table, now_s) for tablet in tablets]
+            return [plan(tablet, table, now_s) for tablet in tablets]
         except PluginError as error:
             raise PluginError(f"table {table.name!r} cannot be planned: {error}") from error
+
+    @route("GET /v1/tables/{table}/plan/shadow", READ)
+    async def shadow_plan(self, table: str) -> api.ShadowPlan:
+        """Compare a table's planner with its shadow planner, which starts no jobs.
+
+        Each planner has planned the files that the table had when the comparison began and those
+        that users have added since, as if its jobs ended at once. A change of the table's settings
+        and a restart of the coordinator begin the comparison anew.
+        """
+        stored_table = await self._services.table(table)
+        if not stored_table.settings.shadow_planner:
+            raise RequestError(
+                f"table {table!r} has no shadow planner; `neve table set {table} "
+                "shadow_planner=NAME` begins a comparison"
+            )
+        found = await self._services.coordinator.shadow_plan(stored_table.id)
+        return replace(found, table=stored_table.name)
 
     @route("POST /v1/tables/{table}/replan", COMPACT, status_code=202)
     async def replan(self, table: str) -> None:

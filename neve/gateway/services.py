@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fastapi import Depends
 from fastapi.security import HTTPBearer
@@ -40,6 +40,7 @@ from common.settings import Settings
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
 from common.wire import VolumeUse
+from neve.api import Correction
 from neve.gateway.access.audit import Audit, AuditFile
 from neve.gateway.access.callers import open_table, sees_table
 from neve.gateway.access.quotas import Quotas, ScanSlots, Shares
@@ -320,8 +321,15 @@ class ForegroundBytes:
                 budget.bytes_s = inf if rate is None else rate
 
 
-PlanTablet = Callable[[Tablet, Table, float], TabletPlan]
-"""Plans a tablet of a table at a time with the planners of the settings; pure."""
+class TabletPlanner(Protocol):
+    """Plans a tablet of a table at a time with the planners of the settings; pure."""
+
+    def __call__(
+        self, tablet: Tablet, table: Table, now_s: float, /, *, correction: Correction
+    ) -> TabletPlan:
+        """Return the plan."""
+        ...
+
 
 UnreadSettings = Callable[[TableSettings], Mapping[str, str]]
 
@@ -344,7 +352,7 @@ class Services:
     store: TabletStore
     store_watch: StoreWatch
     coordinator: "CoordinatorActor"
-    plan: PlanTablet
+    plan: TabletPlanner
     settings: Settings
     clock: Clock
     ids: IdSource

@@ -102,7 +102,8 @@ def changed_settings(
         )
     _check_plugin("configurer", settings, load_configurer)
     _check_plugin("selector", settings, load_selector)
-    _check_planner(settings)
+    _check_planner("planner", settings.planner, settings.planner_options)
+    _check_planner("shadow_planner", settings.shadow_planner, settings.shadow_planner_options)
     return settings
 
 
@@ -210,37 +211,41 @@ def _is_chosen(service: Service) -> bool:
     return service.planner != DEFAULT_PLANNER or bool(service.options)
 
 
-def _check_planner(settings: TableSettings) -> None:
-    """Let the table's own planner check its options.
+def _check_planner(setting: str, name: str, options: Mapping[str, str]) -> None:
+    """Let a planner of the table check its options.
+
+    Args:
+        setting: Setting with the name of the planner.
+        name: Its value; empty: the table has no such planner.
+        options: The planner's options.
 
     Raises:
         RequestError: The planner is not installed, or rejects its options.
         PluginError: The planner does not load.
     """
-    name, options = settings.planner, settings.planner_options
     if not name:
         if options:
             given = ", ".join(sorted(options))
-            raise RequestError(f"setting planner_options has {given}, but planner is not set")
+            raise RequestError(f"setting {setting}_options has {given}, but {setting} is not set")
         return
-    with request_errors("setting planner: "):
+    with request_errors(f"setting {setting}: "):
         planner = load_planner(name)
-    with request_errors("setting planner_options: "):
+    with request_errors(f"setting {setting}_options: "):
         check_options(name, planner, options)
 
 
 def check_table_planner(table: Table) -> None:
-    """Check that the planner of a table's settings can plan the table.
+    """Check that the planners of a table's settings can plan the table.
 
     Raises:
-        RequestError: The planner cannot; the message names an alternative.
-        PluginError: The planner does not load.
+        RequestError: A planner cannot; the message names an alternative.
+        PluginError: A planner does not load.
     """
-    if not (name := table.settings.planner):
-        return
-    with request_errors("setting planner: "):
-        planner = load_planner(name)
-        check_table(name, planner, keyed=bool(table.key), timed=table.time_column is not None)
+    keyed, timed = bool(table.key), table.time_column is not None
+    for setting in ("planner", "shadow_planner"):
+        if name := getattr(table.settings, setting):
+            with request_errors(f"setting {setting}: "):
+                check_table(name, load_planner(name), keyed=keyed, timed=timed)
 
 
 def _check_plugin(

@@ -5,7 +5,7 @@ a file. Otherwise rows are evenly spread between the first and last time of a fi
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import cos, exp, inf, pi
@@ -16,6 +16,7 @@ from common.model.file import DataFile
 from common.model.job import Job, JobAction
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.spi.planner import RunningJob
+from coordinator.core.shadow import TimedPart, timed_outputs
 from neve.simulate.recording import Recording, key_behind, key_fraction, simulated_key
 from neve.simulate.rows import Content, merged, rows_in
 from neve.simulate.specification import DAY_S, ArrivalRule, TableRule
@@ -167,8 +168,6 @@ def _played(
 # ------------------------------------------------------------------------------------------- Tablet
 
 
-CUT_STEP_S = 0.001
-"""Distance of the last row before a cut from the cut."""
 FIRST_KEY, LAST_KEY = simulated_key(0.0), simulated_key(1.0)
 
 
@@ -358,7 +357,7 @@ class SimulatedTablet:
             max(content.last for content in contents),
         )
         written_bytes = 0
-        for from_s, to_s, size, rows in _timed_outputs(alive, job):
+        for from_s, to_s, size, rows in timed_outputs(alive, job):
             content = Content(rows, first=first, last=last)
             file = self._file(max(1, round(size)), rows, content, now_s, (from_s, to_s), job=job)
             written_bytes += self._put(file, content)
@@ -447,10 +446,6 @@ class SimulatedTablet:
 # ---------------------------------------------------------------------------- Rows spread over time
 
 
-TimedPart = tuple[float, float, float, float]
-"""First time, last time, bytes and rows of the live part of a file, or of an output."""
-
-
 def alive_part(file: DataFile, expiry_s: float) -> TimedPart | None:
     """Return the part of a file that has not expired; None if all of it has."""
     from_s, to_s = file.time_min_s or 0.0, file.time_max_s or 0.0
@@ -460,39 +455,3 @@ def alive_part(file: DataFile, expiry_s: float) -> TimedPart | None:
         return None
     share = (to_s - expiry_s) / (to_s - from_s)
     return expiry_s, to_s, file.size_bytes * share, file.rows * share
-
-
-def _timed_outputs(alive: Sequence[TimedPart], job: Job) -> Iterable[TimedPart]:
-    """Yield the outputs of a job on a table without a key."""
-    from_s, to_s = min(part[0] for part in alive), max(part[1] for part in alive)
-    if not job.cuts_at_s:
-        count = max(1, job.outputs_expected)
-        size, rows = sum(part[2] for part in alive), sum(part[3] for part in alive)
-        yield from [(from_s, to_s, size / count, rows / count)] * count
-        return
-    for begin_s, end_s in pairwise([-inf, *job.cuts_at_s, inf]):
-        parts = [part for whole in alive if (part := _between(whole, begin_s, end_s)) is not None]
-        if parts:
-            yield from _divided(parts, job.output_rows_max)
-
-
-def _between(part: TimedPart, begin_s: float, end_s: float) -> TimedPart | None:
-    """Return the subset of a part from `begin_s` to before `end_s`; None if it is empty."""
-    from_s, to_s, size, rows = part
-    if to_s <= from_s:
-        return part if begin_s <= from_s < end_s else None
-    low_s, high_s = max(from_s, begin_s), min(to_s, end_s)
-    if high_s <= low_s:
-        return None
-    share = (high_s - low_s) / (to_s - from_s)
-    # A row with exactly the time of a cut belongs to the output that begins there.
-    last_s = high_s if to_s < end_s else max(low_s, high_s - CUT_STEP_S)
-    return low_s, last_s, size * share, rows * share
-
-
-def _divided(parts: Sequence[TimedPart], rows_max: int) -> Iterable[TimedPart]:
-    """Yield one output, or several outputs with equal numbers of rows if there is a limit."""
-    size, rows = sum(part[2] for part in parts), sum(part[3] for part in parts)
-    count = max(1, -(-int(rows) // rows_max)) if rows_max else 1
-    from_s, to_s = min(part[0] for part in parts), max(part[1] for part in parts)
-    yield from [(from_s, to_s, size / count, rows / count)] * count

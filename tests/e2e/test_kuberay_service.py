@@ -17,7 +17,7 @@ import pytest
 
 from neve.api import Finished, Group, Job, Status
 from tests.support.kubernetes.service import LaptopService
-from tests.support.patience import SERVICE_S
+from tests.support.patience import SERVICE_S, vain_wait
 
 pytestmark = [pytest.mark.slow]
 
@@ -94,7 +94,9 @@ class Watch:
             if holds(status):
                 self.note(what)
                 return status
-            assert time.monotonic() < end_s, f"{what}: {status}\n{self.service.cluster.describe()}"
+            if time.monotonic() >= end_s:
+                described = f"{status}\n{self.service.cluster.describe()}"
+                raise TimeoutError(f"{vain_wait(what, SERVICE_S)}\n{described}")
             time.sleep(LOOK_PAUSE_S)
 
     def until_at_rest(self, table: Table) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import cast
@@ -34,7 +34,7 @@ from coordinator.actor import CoordinatorActor
 from neve import api
 from neve.client import Client
 from neve.gateway.server import server_of
-from neve.gateway.services import Services
+from neve.gateway.services import Services, TabletPlanner
 from neve.gateway.table_files import StoredFiles, TableFiles
 from tests.support.memory_store import MemoryStore
 
@@ -386,7 +386,9 @@ RUNNING = RunningAttempt(
 )
 
 
-def plan_all(tablet: Tablet, table: Table, now_s: float) -> TabletPlan:
+def plan_all(
+    tablet: Tablet, table: Table, now_s: float, *, correction: api.Correction | None = None
+) -> TabletPlan:
     """Plan one job over all files of a tablet that has more than one."""
     files = tuple(sorted(tablet.files))
     if len(files) < 2:
@@ -481,7 +483,7 @@ def serving(
     watch_s: float = 0.1,
     storage: Storage | None = None,
     access: Mapping[str, object] = {},
-    plan: Callable[[Tablet, Table, float], TabletPlan] | None = None,
+    plan: TabletPlanner | None = None,
     control: Mapping[str, object] = {},
     **gateway: object,
 ) -> Iterator[Gateway]:

@@ -79,7 +79,7 @@ from common.metadata.keyspace import (
     sadd,
     set_string,
 )
-from common.metadata.store_values import AttemptOutcome
+from common.metadata.store_values import AttemptOutcome, with_estimates
 from common.model.file import DataFile, with_data_version
 from common.model.job import Kind
 from common.model.outcome import (
@@ -295,6 +295,12 @@ class CommitAttempt(Change):
     """Its inputs, if known: saves a round trip. The reservation is authoritative."""
     statistics: Statistics | None = None
     """Result of an analysis, which replaces nothing; written to files that still exist."""
+    expected_bytes: int = 0
+    """Estimates, for the history: bytes of the outputs."""
+    expected_files: int = 0
+    """Number of outputs; 0: the job has no estimates."""
+    expected_s: float = 0.0
+    """Time that the attempt takes; 0: unknown."""
 
 
 def may_commit(
@@ -442,11 +448,8 @@ def _files(change: CommitAttempt, keys: TabletKeys, seen: Seen) -> dict[str, Dat
 
 def _files_found(paths: Iterable[str], keys: TabletKeys, seen: Seen) -> dict[str, DataFile]:
     entries = zip(paths, seen["some"], strict=True)
-    return {
-        path: unpack_file(f"{keys.files} {path}", path.encode(), data)
-        for path, data in entries
-        if data is not None
-    }
+    found = ((path, data) for path, data in entries if data is not None)
+    return {path: unpack_file(f"{keys.files} {path}", path.encode(), data) for path, data in found}
 
 
 def _replaced(
@@ -474,6 +477,9 @@ def _replaced(
         rows_deleted=change.counts.deleted,
         reason=change.reason,
     )
+    if change.expected_files:
+        estimates = (change.expected_bytes, change.expected_files, change.expected_s)
+        history = with_estimates(history, estimates, inputs, outputs)
     mark = AttemptOutcome(attempt=entry.attempt, end=AttemptEnd.COMMITTED)
     return (
         hdel(keys.files, *entry.inputs),

@@ -134,6 +134,11 @@ HISTORY = PackedLayout(
     integer_slot("transform_dropped"),
     integer_slot("rows_changed"),
     integer_slot("rows_deleted"),
+    integer_slot("expected_bytes"),
+    integer_slot("expected_files"),
+    number_slot("expected_s"),
+    integer_slot("expected_gain"),
+    integer_slot("gain"),
     given=("position", "tablet"),
 )
 

@@ -217,7 +217,8 @@ def _major(work: _Work, delta_set: DeltaSet, says: str) -> None:
     """Merge a base with its deltas; if that is too large for a job, reduce the set first."""
     if work.fits(delta_set.files):
         if work.are_free(delta_set.files):
-            parts = math.ceil(total_bytes(delta_set.files) / work.options.target_bytes)
+            expected_bytes = total_bytes(delta_set.files) * work.parameters.correction.written
+            parts = math.ceil(expected_bytes / work.options.target_bytes)
             types = work.parameters.key_types
             cuts = cut_keys(delta_set.files, min(parts, OUTPUTS_MAX), types)
             work.rewrite(delta_set.files, f"major: {says}", MAJOR, cuts)

@@ -16,7 +16,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from tests.support.kubernetes.namespaces import (
     make_namespaces,
 )
 from tests.support.kubernetes.ray_cluster import GCS_PORT
-from tests.support.patience import SERVICE_S
+from tests.support.patience import SERVICE_S, vain_wait, wait_until
 
 PAUSE_S = 0.2
 TAIL_BYTES = 4000
@@ -171,14 +170,11 @@ class KubeRayCluster:
         """Wait until something holds, and return the seconds that took.
 
         Raises:
-            TimeoutError: It did not hold in time; the message describes the cluster.
+            TimeoutError: It did not hold in time; the message describes cluster and machine.
         """
-        began = time.monotonic()
-        while not holds():
-            if time.monotonic() - began > wait_max_s:
-                raise TimeoutError(f"waited {wait_max_s:.0f} s for {what}\n{self.describe()}")
-            time.sleep(PAUSE_S)
-        return time.monotonic() - began
+        return wait_until(
+            holds, what, wait_max_s=wait_max_s, pause_s=PAUSE_S, describe=self.describe
+        )
 
     # ------------------------------------------------------------------ hurt
 
@@ -267,6 +263,7 @@ class KubeRayCluster:
 
         Raises:
             AssertionError: It failed; the message has its errors.
+            TimeoutError: It did not end in time; the message describes cluster and machine.
         """
         with self.popen(
             command,
@@ -277,6 +274,9 @@ class KubeRayCluster:
         ) as program:
             try:
                 printed, errors = program.communicate(timeout=wait_max_s)
+            except subprocess.TimeoutExpired as error:
+                waited = vain_wait(f"the end of {command[:3]}", wait_max_s)
+                raise TimeoutError(f"{waited}\n{self.describe()}") from error
             finally:
                 program.kill()
         assert program.returncode == 0, f"{command}: {errors}\n{self.describe()}"

@@ -22,7 +22,10 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from tests.support.kubernetes.cluster import PAUSE_S, KubeRayCluster
-from tests.support.patience import SERVICE_S
+from tests.support.patience import SERVICE_S, vain_wait
+
+WAITED = "waited in vain"
+"""Name of the only entry of an answer that did not come in time: its message."""
 
 
 class PlainActors:
@@ -53,7 +56,9 @@ class PlainActors:
                         return
                 finally:
                     driver.kill()
-            assert time.monotonic() < end_s, f"no driver joins the cluster\n{cluster.describe()}"
+            if time.monotonic() >= end_s:
+                waited = vain_wait("a driver that joins the cluster", SERVICE_S)
+                raise TimeoutError(f"{waited}\n{cluster.describe()}")
             time.sleep(PAUSE_S)
 
     def start(self, resource: str, names: Sequence[str]) -> None:
@@ -75,7 +80,10 @@ class PlainActors:
         print(json.dumps(words), file=self._driver.stdin, flush=True)
         line = self._driver.stdout.readline()
         assert line, "the driver has ended; its errors stand above"
-        return json.loads(line)
+        answer = json.loads(line)
+        if isinstance(answer, dict) and WAITED in answer:
+            raise TimeoutError(answer[WAITED])
+        return answer
 
 
 def main() -> None:
@@ -99,7 +107,9 @@ def main() -> None:
 
     def ask(names: list[str]) -> dict[str, str]:
         asked = [ray.get_actor(name).pod.remote() for name in names]
-        return dict(zip(names, ray.get(asked, timeout=SERVICE_S), strict=True))
+        _, pending = ray.wait(asked, num_returns=len(asked), timeout=SERVICE_S)
+        waited = vain_wait(f"answers of the actors {', '.join(names)}", SERVICE_S)
+        return {WAITED: waited} if pending else dict(zip(names, ray.get(asked), strict=True))
 
     def kill(names: list[str]) -> None:
         for name in names:

@@ -28,7 +28,7 @@ from tests.support.kubernetes.cluster import KubeRayCluster
 from tests.support.kubernetes.confinement import Confinement
 from tests.support.kubernetes.port_forward import forwarded
 from tests.support.manifests import one, rendered, rendered_text
-from tests.support.patience import SERVICE_S
+from tests.support.patience import SERVICE_S, vain_wait
 
 STORE_PORT, RAY_REDIS_PORT = 7000, 7001
 """In the cluster's private network; there, 6379 is Ray's."""
@@ -170,7 +170,9 @@ def _serving(cluster: KubeRayCluster, settings: Path, log: Path) -> Iterator[str
     process, said = started()
     while not said:
         # Kubernetes starts a container again that ends: it may have come before the head.
-        assert time.monotonic() < end_s, f"{log.read_text()}\n{cluster.describe()}"
+        if time.monotonic() >= end_s:
+            waited = vain_wait("`neve serve`, which must answer", SERVICE_S)
+            raise TimeoutError(f"{waited}\n{log.read_text()}\n{cluster.describe()}")
         process.communicate()
         time.sleep(RESTART_PAUSE_S)
         process, said = started()

@@ -23,7 +23,7 @@ from tests.support.older_release import older_release
 from tests.support.older_store import recorded_facts
 from tests.support.wire_examples import example, hints_of, messages, plain, read, written
 
-NEW_OF_JOBS = ("action", "cuts_at_s", "output_rows_max")
+NEW_OF_JOBS = ("action", "cuts_at_s", "output_rows_max", "expected_bytes", "expected_s")
 NEW_FIELDS = {
     "CoordinatorStatus": {
         *("backlogs", "triggers", "tables_unscanned", "quarantines", "queued_tables"),
@@ -41,6 +41,7 @@ NEW_FIELDS = {
         *("table.settings.keep_free_bytes", "table.settings.directory_guard"),
         *("table.settings.readers", "table.settings.log_segment_bytes"),
         *("table.settings.keep_deleted_rows", "table.settings.show_expired_rows"),
+        *("table.settings.shadow_planner", "table.settings.shadow_planner_options"),
         *("table.calls_since_s", "table.filling", "table.incomplete"),
         *(f"job.{name}" for name in NEW_OF_JOBS),
         *("analyzed", "tablet_version", "inputs.measured_at_s", "inputs.measured_version"),

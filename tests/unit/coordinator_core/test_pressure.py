@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.model.file import DataFile
+from common.model.file import DataFile, overlapping_files
 from common.model.job import Job, Kind, TabletPlan, TabletPressure
 from common.model.tablet import Record, TabletId
 from coordinator.core import events as on
@@ -17,7 +17,6 @@ from coordinator.core.control import (
     ControlRules,
     Pressures,
     garbage_bytes,
-    overlapping_files,
     with_pressure,
 )
 from coordinator.plugins.controllers import DebtController, DebtOptions

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from common.model.job import Job, JobAction, Kind
+from coordinator.core.shadow import CUT_STEP_S
 from neve.simulate.recording import key_behind, simulated_key
-from neve.simulate.tablet import CUT_STEP_S, ArrivingFile, SimulatedTablet, alive_part
+from neve.simulate.tablet import ArrivingFile, SimulatedTablet, alive_part
 from tests.support.simulated import document, world
 
 DAY_S = 86_400.0
