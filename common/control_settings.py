@@ -51,14 +51,6 @@ class ControlSettings:
         " requests with the largest boost.",
     )
     statistics_shares: float = _shares_setting(10.0, "Shares of analyses, which count live bytes.")
-    foreground_shares: float = setting(
-        0.0,
-        "Shares of the class `foreground`: reads and appends through gateways. While both want more"
-        " than the limit of a volume, they and the compactions on it get bytes in proportion to"
-        " these shares and those of system jobs. 0: the limit applies to compactions alone.",
-        kind=FieldKind.NUMBER,
-        most=1_000_000,
-    )
     slew_shares_s: float = setting(
         100.0,
         "Shares per second that the controller may add to or take from a class; 0: no limit.",
@@ -92,6 +84,14 @@ class ControlSettings:
     memory_bytes: int = size_setting(
         0,
         "Divisor of the backlog in `control-points`; 0: the total heap of all possible executors.",
+    )
+    foreground_shares: float = setting(
+        0.0,
+        "Shares of the class `foreground`: reads and appends through gateways. While both want more"
+        " than the limit of a volume, they and the compactions on it get bytes in proportion to"
+        " these shares and those of system jobs. 0: the limit applies to compactions alone.",
+        kind=FieldKind.NUMBER,
+        most=1_000_000,
     )
 
     def __post_init__(self) -> None:

@@ -29,14 +29,15 @@ NEW_FIELDS = {
         *("backlogs", "triggers", "tables_unscanned", "quarantines", "queued_tables"),
     },
     "TakeRequest": {"actions"},
-    "Heartbeat": {"ready", "start_problem", "edition"},
+    "Heartbeat": {"ready", "start_problem", "edition", "attempts.written_bytes"},
+    "AttemptProgress": {"written_bytes"},
     "CompactorStatus": {"ready", "start_problem", "edition"},
     "Assignment": {
         *("trace", "table.settings.planner", "table.settings.planner_options"),
         *("table.triggered_at_s", "table.triggered_by", "table.settings.triggers"),
         *("table.settings.trigger_interval_s", "table.settings.trigger_spread_s"),
         *("table.settings.maintenance_priority", "table.settings.workload_points"),
-        "table.settings.gain_points",
+        *("table.settings.gain_points", "table.settings.backlog_mode"),
         *("table.settings.analysis_share", "table.settings.analysis_columns"),
         *("table.settings.keep_free_bytes", "table.settings.directory_guard"),
         *("table.settings.readers", "table.settings.log_segment_bytes"),
@@ -48,7 +49,7 @@ NEW_FIELDS = {
     },
     "QueuedJob": {"paused", *(f"job.{name}" for name in NEW_OF_JOBS)},
     "AttemptReport": {"trace"},
-    "RunningAttempt": {"files"},
+    "RunningAttempt": {"files", "progress.written_bytes"},
     "Explanation": {"inputs"},
     "GroupStatus": {
         *("queued_input_bytes", "running_left_bytes", "committed_bytes", "deferred", "scaling"),
@@ -60,6 +61,7 @@ NEW_SETTINGS = {
     *("store.url_file", "coordinator.generation_interval_s", "gateway.token_file"),
     *("gateway.shared_folders", "access.caller_request_bytes_max", "access.audit_reads"),
     *("access.oidc_life_max_s", "coordinator.maintenance_slots"),
+    "control.foreground_shares",
 }
 """Settings that the recorded release does not know."""
 NEW_OF_GROUPS = {"groups.default.fair_band", "groups.default.strict_shares"}
@@ -69,7 +71,7 @@ NEW_MESSAGES = {
     *("ScalingDecision", "GroupScaling", "TableTrigger", "TabletTrigger", "TriggerReport"),
     *("MaintenanceOperation", "TableMaintenance", "TabletRates", "TableBacklog"),
     *("BacklogSample", "OwedTablet", "Quarantine"),
-    *("ControlStatus", "ControlPoint", "ClassControl"),
+    *("ControlStatus", "ControlPoint", "ClassControl", "VolumeUse"),
 }
 
 
