@@ -214,7 +214,7 @@ class Upkeep:
             coordinator=name,
             generations=self._generations,
         )
-        self._manifests, self._collector = _collecting(site.settings, context)
+        self._collector, self._manifests = _collecting(site.settings, context)
 
     async def round(self) -> None:
         """Count up, publish, collect."""

@@ -27,6 +27,7 @@ NEW_OF_JOBS = ("action", "cuts_at_s", "output_rows_max", "expected_bytes", "expe
 NEW_FIELDS = {
     "CoordinatorStatus": {
         *("backlogs", "triggers", "tables_unscanned", "quarantines", "queued_tables"),
+        "scopes.foreground_bytes",
     },
     "TakeRequest": {"actions"},
     "Heartbeat": {"ready", "start_problem", "edition", "attempts.written_bytes"},
