@@ -31,10 +31,12 @@ LIGHT_FROM = 3
 
 ONE_STACK = "tests/e2e/service/"
 """Its files share a stack, whose start takes longer than any of them."""
+SPARK_SESSION = "tests.support.spark_session import"
+"""Files that import it share a session of Spark, which each worker would start for itself."""
 
 
 class ByFileAndStack(LoadFileScheduling):
-    """Whole files to each worker, and all that share a stack to the same.
+    """Whole files to each worker, and all that share a stack or a session of Spark to the same.
 
     The last worker takes files from the end, which use the processor while the others wait for
     stacks. So one stack fewer runs than there are workers.
@@ -46,7 +48,16 @@ class ByFileAndStack(LoadFileScheduling):
         super()._assign_work_unit(node)
 
     def _split_scope(self, nodeid: str) -> str:
-        return ONE_STACK if nodeid.startswith(ONE_STACK) else super()._split_scope(nodeid)
+        file = super()._split_scope(nodeid)
+        if file.startswith(ONE_STACK):
+            return ONE_STACK
+        return SPARK_SESSION if uses_spark_session(file) else file
+
+
+@cache
+def uses_spark_session(file: str) -> bool:
+    """Return whether a file of tests opens the session of Spark that its process shares."""
+    return SPARK_SESSION in (TESTS.parent / file).read_text("utf-8")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFileAndStack | None:

@@ -30,8 +30,8 @@ from tests.support.redis_server import RedisServer, running
 pytestmark = [pytest.mark.slow]
 
 TOKEN = "a-token-of-the-test"
-DOORS = ("serve", "doctor")
-"""What starts a service, and what tries its start: `neve status` tries it by the same function."""
+DOORS = ("serve", "doctor", "status")
+"""`neve serve` starts a service; the others try its start by the same function."""
 GIB = 1 << 30
 SETTINGS = """
 [compactor]
@@ -180,7 +180,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
 # ------------------------------------------------------------------------ Before a service can be
 
 
-@pytest.mark.parametrize("door", [*DOORS, "status"])
+@pytest.mark.parametrize("door", DOORS)
 def test_no_ray_at_the_address(ground: Ground, door: str) -> None:
     code = {"serve": 4}.get(door)
     assert "no Ray answers at 127.0.0.1:1: Connection refused" in ground.say(
@@ -188,35 +188,31 @@ def test_no_ray_at_the_address(ground: Ground, door: str) -> None:
     )
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_no_token_for_ray(ground: Ground, door: str) -> None:
+def test_no_token_for_ray(ground: Ground) -> None:
     variables = [name for name in ground.environ() if name.startswith("RAY_AUTH_TOKEN")]
-    said = ground.say(door, **dict.fromkeys(variables, os.devnull))
+    said = ground.say("doctor", **dict.fromkeys(variables, os.devnull))
     assert "requires a token, and got" in said
     assert "set RAY_AUTH_MODE=token" in said
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_no_token_for_the_gateway(ground: Ground, door: str) -> None:
-    assert "setting gateway.token is empty" in ground.say(door, NEVE_GATEWAY_TOKEN="")
+def test_no_token_for_the_gateway(ground: Ground) -> None:
+    assert "setting gateway.token is empty" in ground.say("serve", NEVE_GATEWAY_TOKEN="")
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_another_release_of_ray(ground: Ground, door: str) -> None:
+def test_another_release_of_ray(ground: Ground) -> None:
     ground.set_version("2.44.1")
     try:
-        said = ground.say(door)
+        said = ground.say("doctor")
     finally:
         assert ground.set_version("") == "2.44.1"
     assert "runs another version" in said
     assert "2.44.1" in said
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_a_redis_that_evicts(ground: Ground, door: str) -> None:
+def test_a_redis_that_evicts(ground: Ground) -> None:
     ground.redis.say("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     try:
-        said = ground.say(door)
+        said = ground.say("serve")
     finally:
         ground.redis.say("CONFIG", "SET", "maxmemory-policy", "noeviction")
     assert "setting store.url: the store has maxmemory-policy allkeys-lru" in said

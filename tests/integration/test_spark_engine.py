@@ -223,6 +223,7 @@ def test_a_thread_that_fails_takes_its_driver_along(bench: Bench) -> None:
     assert "attempt a runs already" in bench.run(body, starts=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("who", ["driver", "JVM"])
 def test_a_frozen_process_says_nothing_and_is_gone_after_a_restart(bench: Bench, who: str) -> None:
     async def body(engine: SparkEngine) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
 from common.settings import TraceSettings
+from neve.client.errors import UnavailableError
 from neve.local import StackOptions
 from tests.support.installed_stack import InstalledStack
 from tests.support.s3_server import VARIABLES, S3Server, s3_server
@@ -47,3 +49,13 @@ def service(
     folder = tmp_path_factory.mktemp("service")
     with InstalledStack.start(home=folder, name="e2e", options=options, environ=environ) as stack:
         yield Service(stack, folder)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _without_tables_afterwards(service: Service) -> Iterator[None]:
+    """Drop what the tests of a file leave: the coordinator looks at each table every second."""
+    yield
+    # The last tests of the package end the service.
+    with suppress(UnavailableError):
+        for table in service.client.tables():
+            service.client.drop(table.name)
