@@ -193,7 +193,7 @@ def test_a_table_with_deletes_all_the_time_is_compacted_and_keeps_their_rows(
     assert pairs == [row for key in range(1980, 2000) for row in ((key, 2, True), (key, 1, False))]
     assert client.fsck(table.name, deep=True).sound
 
-    over = {"planner_options": "segment=60KB", "tombstone_retention": "1s"}
+    over = {"planner_options": "segment=60KB", "tombstone_retention": "0s"}
     client.set(table.name, settings=over)
     client.compact(table.name).wait(timeout_s=90)
     table.check_rows()
