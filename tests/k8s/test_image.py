@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from neve.local.machine import find_java
+from tests.support.image_root import copy_context
 from tests.support.installed import session_folder
 from tests.support.kubernetes.service import LaptopService
 from tests.support.manifests import OVERLAYS, ROOT, of_kind, pods_of, rendered
@@ -116,14 +117,7 @@ def installed() -> Iterator[Path]:
     """Install as the image does, of what the image is given; two gigabytes, removed at the end."""
     folder = session_folder() / "image"
     folder.mkdir()
-    taken = re.findall(r"^!(\S+)", (IMAGE / "Dockerfile.dockerignore").read_text("utf-8"), re.M)
-    for path in taken:
-        target = folder / "sources" / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if (ROOT / path).is_dir():
-            shutil.copytree(ROOT / path, target, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy2(ROOT / path, target)
+    copy_context(folder / "sources")
     try:
         script = folder / "sources/k8s/image/install.sh"
         run([script, folder / "sources", folder / "python"], folder)
