@@ -1,6 +1,6 @@
 """Runs `k8s/trial.sh` with small programs in the place of docker, kind, helm and kubectl.
 
-Each writes down its words and succeeds. `answers` replace that for calls with certain words.
+Each writes down its words, prints a line and succeeds. `answers` replace that for some calls.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ class Trial:
         *,
         tools: Sequence[str] = TOOLS,
         answers: Sequence[str] = (),
-        timeout_s: float = 60,
     ) -> None:
         """Write the programs.
 
@@ -52,9 +51,8 @@ class Trial:
             folder: For the programs and what they write down.
             tools: Those that are installed.
             answers: Lines `PROGRAM WORD: COMMAND`: what a call with this word runs instead.
-            timeout_s: Longest run.
         """
-        self.folder, self.timeout_s = folder, timeout_s
+        self.folder = folder
         for name in SYSTEM.split():
             if not (folder / name).exists():
                 (folder / name).symlink_to(str(shutil.which(name)))
@@ -65,10 +63,10 @@ class Trial:
                 program, word = call.split()
                 if program == tool:
                     lines.append(f'case " $* " in *" {word} "*) {command}\nexit;; esac\n')
-            (folder / tool).write_text("".join(lines))
+            (folder / tool).write_text("".join([*lines, "echo done by $program\n"]))
             (folder / tool).chmod(0o755)
 
-    def run(self, *options: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *options: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
         """Run the script."""
         variables = {
             "PATH": str(self.folder),
@@ -80,7 +78,7 @@ class Trial:
             env=variables,
             capture_output=True,
             text=True,
-            timeout=self.timeout_s,
+            timeout=timeout_s,
             check=False,
         )
 
