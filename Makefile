@@ -82,6 +82,10 @@ test: install  ## Run the tests; needs neither Java nor Redis on the machine
 long: install  ## Run the tests that are too long for `make test`; ten minutes
 	@$(PY) -m pytest tests -m long -n $(TEST_WORKERS) $(PARALLEL)
 
+.PHONY: test-image-root
+test-image-root: install  ## Run the image's Dockerfile on a bare Debian, and the service in it; needs root and debootstrap
+	@$(PY) -m tests.support.image_root
+
 .PHONY: tls
 tls: install  ## Test Sentinels over TLS; needs a redis-server with TLS, in PATH or REDIS_TLS_SERVER
 	@$(PY) -m pytest tests -m tls

@@ -16,7 +16,7 @@ from common.errors import PluginError
 from common.model.file import DataFile, overlapping_files, total_bytes
 from common.model.group import Service
 from common.model.job import Job, JobAction, TabletPlan
-from common.model.table import Table, TableSettings
+from common.model.table import Table, TableSettings, TableState
 from common.model.tablet import Bounds, Record, Tablet, TabletId
 from common.primitives import earliest_s
 from neve import api
@@ -151,6 +151,8 @@ class ShadowPlans:
         found = self._comparisons.get(table.id)
         if found is None or _planners(found) != self._wanted(table):
             self._new[table.id] = None
+        else:
+            found.table = table
 
     def take_new(self) -> list[str]:
         """Return the tables whose comparison has to begin, once."""
@@ -162,8 +164,13 @@ class ShadowPlans:
         self._comparisons.pop(table, None)
 
     def take(self, now_s: float) -> TabletId | None:
-        """Return a tablet to plan, once: it has changed, or its planners asked for this time."""
+        """Return a tablet to plan, once: it has changed, or its planners asked for this time.
+
+        Those of a paused table wait.
+        """
         for comparison in self._comparisons.values():
+            if comparison.table.state is not TableState.LIVE:
+                continue
             for tablet, seen in comparison.tablets.items():
                 if seen.due_s <= now_s:
                     seen.due_s = inf

@@ -35,10 +35,12 @@ class Correction:
         if not self.jobs:
             return "no results of recent jobs are known: estimates are not corrected"
         jobs = "job" if self.jobs == 1 else f"{self.jobs} jobs"
+        kib_s = self.bytes_s / 1024
+        rate = f"{kib_s:.1f} KiB/s" if kib_s < 1024 else f"{kib_s / 1024:.1f} MiB/s"
         return (
             f"results of the last {jobs} correct estimates by: bytes written {self.written:.2f}, "
             f"files written {self.files:.2f}, read amplification gained {self.gain:.2f}; a job "
-            f"reads {self.bytes_s / 1024**2:.3g} MiB/s"
+            f"reads {rate}"
         )
 
 
@@ -162,7 +164,7 @@ class ShadowPlan:
     waiting: int = 0
     """Tablets with files that are not planned so far."""
     begin_files: int = 0
-    """Files at the begin."""
+    """Files at the beginning."""
     added_files: int = 0
     """Files that users have added since then."""
     files: int = 0

@@ -191,7 +191,7 @@ def cancel_job(
         str,
         typer.Argument(
             help="Id of the attempt (`neve jobs` shows it) or of the queued job (`neve queue`).",
-            metavar="ATTEMPT",
+            metavar="JOB",
         ),
     ],
 ) -> None:

@@ -199,8 +199,8 @@ def render_shadow_plan(compared: api.ShadowPlan) -> RenderableType:
     partial = "; the table has more, which are not compared" if compared.partial else ""
     summary = (
         f"since {time_text(compared.since_s)} UTC: {tablets}{waiting}{partial}; "
-        f"{format_count(compared.begin_files, 'file')} at the begin, {compared.added_files} added; "
-        f"the table has {format_count(compared.files, 'file')} now"
+        f"{format_count(compared.begin_files, 'file')} at the beginning, {compared.added_files} "
+        f"added; the table has {format_count(compared.files, 'file')} now"
     )
     return lines(grid(columns, figures), "", summary)
 

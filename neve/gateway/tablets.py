@@ -73,8 +73,9 @@ def _sentences(table: Table, tablet: Tablet, now_s: float) -> list[str]:
     highest = max((file.version_max or b"" for file in tablet.files.values()), default=b"")
     if lowest is not None and highest > lowest:
         sentences.append(
-            f"it will not rise above {_text(table, lowest)} for now, which is all that some recent"
-            f" add has reached, though a row has version {_text(table, highest)}"
+            f"its watermark stays at {_text(table, lowest)} or below for now, because a recent add"
+            f" has reached only this version; the highest version of a row is"
+            f" {_text(table, highest)}"
         )
     return sentences
 

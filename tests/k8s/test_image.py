@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from neve.local.machine import find_java
+from tests.support.image_root import copy_context, image_variables, instructions, missing
 from tests.support.installed import session_folder
 from tests.support.kubernetes.service import LaptopService
 from tests.support.manifests import OVERLAYS, ROOT, of_kind, pods_of, rendered
@@ -116,14 +117,7 @@ def installed() -> Iterator[Path]:
     """Install as the image does, of what the image is given; two gigabytes, removed at the end."""
     folder = session_folder() / "image"
     folder.mkdir()
-    taken = re.findall(r"^!(\S+)", (IMAGE / "Dockerfile.dockerignore").read_text("utf-8"), re.M)
-    for path in taken:
-        target = folder / "sources" / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if (ROOT / path).is_dir():
-            shutil.copytree(ROOT / path, target, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy2(ROOT / path, target)
+    copy_context(folder / "sources")
     try:
         script = folder / "sources/k8s/image/install.sh"
         run([script, folder / "sources", folder / "python"], folder)
@@ -245,6 +239,22 @@ def image_environ(installed: Path) -> dict[str, str]:
     named = dict(re.findall(r"^(?:ENV| {3}) (\w+)=(\S+)", DOCKERFILE, re.M))
     there = {name: each.replace("/opt/neve/python", str(installed)) for name, each in named.items()}
     return {**there, "PATH": there["PATH"].replace("$PATH", os.defpath)}
+
+
+def test_the_bare_root_runs_every_instruction_that_changes_files() -> None:
+    lines = re.findall(r"^([A-Z]+) ", DOCKERFILE.replace("\\\n", ""), re.M)
+    settings = {"ARG", "FROM", "ENV", "WORKDIR", "CMD"}
+
+    assert [name for name, _ in instructions()] == [each for each in lines if each not in settings]
+    assert image_variables()["PATH"].startswith("/opt/neve/python/bin:")
+
+
+def test_what_the_bare_root_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+
+    assert missing()[0] == "debootstrap: apt install debootstrap"
+    assert missing()[-1].startswith("root rights: debootstrap and chroot need them")
 
 
 def test_a_target_that_exists_is_refused(tmp_path: Path) -> None:

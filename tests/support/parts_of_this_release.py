@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import ray
 
+from common.control_settings import ControlSettings
 from common.settings import StoreSettings
 from common.wire import NAMESPACE
 from compactor.actor import start as start_compactor
@@ -27,7 +28,10 @@ def main() -> None:
     address, store, logs, node_resource, token = (os.environ[name] for name in VARIABLES)
     ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
     gateway = replace(SETTINGS.gateway, token=token, locations=("/",))
-    settings = replace(SETTINGS, store=StoreSettings(url=store), gateway=gateway)
+    # The older coordinator has no call for what reads and appends move.
+    settings = replace(
+        SETTINGS, store=StoreSettings(url=store), gateway=gateway, control=ControlSettings()
+    )
     door = start_gateway(settings, log_folder=logs)
     compactor = start_compactor(
         settings, name=COMPACTOR, node_resource=node_resource, log_folder=logs

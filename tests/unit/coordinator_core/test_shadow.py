@@ -11,7 +11,7 @@ import pytest
 from common.model.file import DataFile
 from common.model.group import Service
 from common.model.job import Job, JobAction, Kind, TabletPlan
-from common.model.table import Table, TableSettings
+from common.model.table import Table, TableSettings, TableState
 from common.model.tablet import Bounds, Tablet, TabletId
 from common.settings import Settings
 from coordinator.core import shadow
@@ -99,6 +99,17 @@ def test_other_options_begin_anew_and_a_dropped_table_is_forgotten() -> None:
     assert (found.since_s, found.begin_files, found.added_files) == (2.0, 2, 0)
     plans.forget("t1")
     assert plans.take(2.0) is None
+
+
+def test_a_paused_table_is_compared_when_it_is_resumed() -> None:
+    plans, paused = real(), replace(TABLE, state=TableState.PAUSED)
+    plans.tablet_read(tablet(files(*"abcd")), paused, 0.0)
+    assert settled(plans) == 0
+    assert plans.comparison(paused).waiting == 1
+    plans.table_seen(TABLE)
+    assert settled(plans) > 0
+    found = plans.comparison(TABLE)
+    assert found.first.jobs == found.shadow.jobs == 1
 
 
 def test_a_planner_that_fails_is_shown_and_the_other_goes_on() -> None:
