@@ -327,6 +327,16 @@ def test_tombstones_are_left_where_what_overlaps_is_in_use() -> None:
     assert found.left["a"].endswith("but a file that overlaps it is in use")
 
 
+def test_tombstones_are_left_where_one_job_cannot_have_all_that_overlaps() -> None:
+    files = {"a": dead("a"), "b": dead("b", tombstones=0), "c": dead("c", tombstones=0)}
+    asked = parameters(files, target_bytes=100 * MIB)
+    found = BinPackPlanner().plan(replace(asked, now_s=1e9, options={"max_files": 2}))
+    assert not found.jobs
+    assert found.left["a"].endswith("a job has 3, max_files is 2")
+    small = BinPackPlanner().plan(replace(asked, now_s=1e9))
+    assert small.left["a"].endswith("a job has 270.0 MiB")
+
+
 def test_a_file_is_rewritten_when_half_of_it_has_expired() -> None:
     file = dead("a", tombstones=0, time_min_s=0.0, time_max_s=1000.0)
     before = purge(file, now_s=800.0, ttl_s=200.0)
@@ -336,6 +346,8 @@ def test_a_file_is_rewritten_when_half_of_it_has_expired() -> None:
     assert job.reason.startswith("about 50% of its rows have expired")
     again = replace(file, tags=(PURGED,), added_at_s=801.0)
     assert not purge(again, now_s=801.0, ttl_s=200.0).jobs
+    none_left = replace(file, tags=(PURGED,), added_at_s=1301.0)
+    assert not purge(none_left, now_s=1e6, ttl_s=200.0).jobs
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,9 @@ def test_a_request_ends_in_one_file() -> None:
     asked = replace(parameters(files, kind=Kind.USER), request=RequestFacts(request="r1"))
     (job,) = BudgetedPlanner().plan(asked).jobs
     assert job.files == ("a", "b", "c")
+    done = {"d": replace(files["a"], path="d", request="r1")}
+    asked = replace(parameters(done, kind=Kind.USER), request=asked.request)
+    assert BudgetedPlanner().plan(asked).left == {"d": "is the result of the request"}
 
 
 def test_a_small_file_alone_must_not_be_worth_a_rewrite() -> None:

@@ -151,6 +151,22 @@ def test_a_set_that_is_more_than_one_job_takes_is_cut_at_ends_of_base_files() ->
     assert "more than any group accepts" in stays.left["d9"]
 
 
+def test_deltas_come_first_where_one_job_cannot_have_them_and_their_base() -> None:
+    base = [file(f"b{at}", (100 * at, 100 * at + 99), 100) for at in range(6)]
+    deltas = [file(f"d{at}", (0, 599), 45) for at in (8, 9)]
+    job = only(plan(*base, *deltas, max_files=4))
+    assert set(job.files) == {"d8", "d9"}
+    assert "more than one job accepts, so deltas come first" in job.reason
+
+
+def test_a_delta_in_use_is_not_cut() -> None:
+    base = [file(f"b{at}", (100 * at, 100 * at + 99), 100) for at in range(6)]
+    free = [each.path for each in base]
+    found = plan(*base, file("d9", (0, 599), 90), max_files=4, candidates=free)
+    assert not found.jobs
+    assert found.left["b0"].endswith("the delta is in use")
+
+
 def test_small_neighbours_that_nothing_overlaps_are_merged() -> None:
     files = [file(f"b{at}", (100 * at, 100 * at + 99), 10) for at in range(5)]
     assert set(only(plan(*files)).files) == {each.path for each in files}

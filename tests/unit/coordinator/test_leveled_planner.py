@@ -170,6 +170,10 @@ def test_a_file_that_overlaps_more_than_one_job_takes_is_cut_first() -> None:
     assert plan.jobs[0].reason == (
         "1 file of level 0 overlap 9 files of level 1, more than one job accepts: cut into 3"
     )
+    two = [file(name, 0, 99, size=100 * MIB) for name in ("w1", "w2")]
+    small = [Group(name="small", max_bytes=150 * MIB)]
+    one_by_one = planned(asked(*two, *row_of("one", 9, 1, width=11, size=20 * MIB), groups=small))
+    assert jobs(one_by_one) == [(["w1"], 0)]
     one = file("one", 0, 99, 1, size=2000 * MIB)
     second = planned(asked(one, *row_of("two", 9, 2, width=11), max_files=5))
     assert jobs(second) == [(["one"], 1)]
