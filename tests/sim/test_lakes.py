@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
 ]
 
-FEW, MORE, MANY = range(5), range(5, 15), range(15, 160 if LONG else 60)
+FEW, MORE, MANY = range(5), range(5, 25), range(25, 160 if LONG else 60)
 MET = (
     "storage: failed, and was done",
     "storage: files not listed yet",
