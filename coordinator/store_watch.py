@@ -166,7 +166,7 @@ HISTORY_READ = 2 * CORRECTED_JOBS_MAX
 class TableCorrections:
     """The corrections of tables by their histories.
 
-    The history of a table is read when the table is first planned, and again after commits.
+    The history of a table is read before the table is first planned, and again after commits.
     """
 
     def __init__(self, context: ShellContext) -> None:
@@ -189,6 +189,11 @@ class TableCorrections:
         self._due[table] = None
         self._news.set()
 
+    async def read_first(self, table: str) -> None:
+        """Read the history of a table, unless it has been read before."""
+        if table not in self._corrections:
+            await self._read_if_possible(table)
+
     async def read(self, table: str) -> None:
         """Read the history of a table.
 
@@ -205,10 +210,13 @@ class TableCorrections:
             self._news.clear()
             due, self._due = self._due, {}
             for table in due:
-                with suppress(*STORE_AWAY_ERRORS):
-                    work = partial(self.read, table)
-                    await self._context.faults.run("results", table, work, STORE_AWAY_ERRORS)
+                await self._read_if_possible(table)
             await asyncio.sleep(CORRECTIONS_INTERVAL_S)
+
+    async def _read_if_possible(self, table: str) -> None:
+        with suppress(*STORE_AWAY_ERRORS):
+            work = partial(self.read, table)
+            await self._context.faults.run("results", table, work, STORE_AWAY_ERRORS)
 
 
 # -------------------------------------------------------------------------- The health of the store

@@ -233,7 +233,13 @@ class CoordinatorParts:
             self.scanner.ask(tablet)
         explanation = self.state.explain(tablet, now_s)
         faults = self.context.faults.sentences(tablet.table, str(tablet))
-        sentences = (*faults, *self.operations.sentences(tablet), *explanation.sentences)
+        correction = self.corrections.of(tablet.table)
+        sentences = (
+            *faults,
+            *self.operations.sentences(tablet),
+            *explanation.sentences,
+            *([correction.sentence] if correction.jobs else []),
+        )
         return replace(explanation, sentences=sentences)
 
     def shadow_plan(self, table_id: str) -> api.ShadowPlan:
@@ -465,6 +471,7 @@ def assemble(
     store_care = StoreHealthWatch(context.store, context.log)
     upkeep = _upkeep(own, context, scanner, full_scan, store_care)
     stored, rate = _collecting(settings, context), autoscaler.slot_rate
+    scanner.before_planning.append(corrections.read_first)
     scanner.on_committed.append(corrections.read_soon)
     _listen(scanner, requests, operations, [automatic.tablet_read, space.tablet_read])
     return CoordinatorParts(

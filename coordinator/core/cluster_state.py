@@ -18,7 +18,6 @@ from common.model.outcome import TabletStatistics
 from common.model.table import Table, TableState
 from common.model.tablet import ChunkNotes, TabletId
 from common.primitives import BoundedMap
-from common.spi.planner import UNCORRECTED
 from common.units import format_count, format_duration
 from common.wire import AttemptReport
 from coordinator.core.attempts import (
@@ -37,7 +36,6 @@ from coordinator.core.retry import CrashHistory, Deferrals, ReplanTimers, Retry
 from coordinator.core.scans import TabletHeat
 from coordinator.core.throttle import Grants
 from coordinator.core.triggers import TriggerDecisions
-from neve.api import Correction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +67,6 @@ class LastPlan:
     """Stored states of the chunks with jobs; None: the tablet has no chunks."""
     numbers: Mapping[str, Collection[int]] = field(default_factory=dict)
     """Input of a job → the chunks in which the file is."""
-    correction: Correction = UNCORRECTED
-    """Correction of estimates that the planners have used."""
 
 
 class Counters:

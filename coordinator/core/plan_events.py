@@ -210,7 +210,6 @@ def _note_plan(
         statistics=event.record.statistics,
         unstable=unstable_notes(event.plan, event.record, event.chunks),
         numbers=event.numbers,
-        correction=event.plan.correction,
     )
     cluster.last_plans.put(event.tablet, last_plan)
 

@@ -389,7 +389,6 @@ def explain_tablet(cluster: ClusterState, tablet: TabletId, now_s: float) -> api
         *_of_gate(cluster, tablet, last_plan),
         *_of_plan(last_plan, now_s, busy=bool(queued)),
         *_of_statistics(last_plan),
-        *_of_correction(last_plan),
     ]
     given = {pause.reason for pause in pauses}
     return api.Explanation(
@@ -561,12 +560,6 @@ def _of_statistics(last_plan: LastPlan | None) -> list[str]:
         f"at version {statistics.tablet_version} newer rows hid {statistics.updated_share:.1%} of "
         f"its {format_count(statistics.rows, 'row')}{columns if changed else ''}"
     ]
-
-
-def _of_correction(last_plan: LastPlan | None) -> list[str]:
-    if last_plan is None or not last_plan.correction.jobs:
-        return []
-    return [last_plan.correction.sentence]
 
 
 def _until(until_s: float | None, now_s: float) -> str:

@@ -12,7 +12,7 @@ changes may then have been missed, and the whole table is scanned.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -187,6 +187,8 @@ class Scanner:
         """Called when a tablet has changed. Must not wait."""
         self.on_committed: list[Callable[[str], None]] = []
         """Called with the table of each commit of a job. Must not wait."""
+        self.before_planning: list[Callable[[str], Awaitable[None]]] = []
+        """Awaited with each table of a batch of tablets that will be planned."""
         self.on_asked: list[Callable[[TabletId], None]] = []
         """Called with each tablet that is scheduled by `ask`."""
         self.on_tablet_read: list[Callable[[Tablet, Table], None]] = []
@@ -286,6 +288,9 @@ class Scanner:
         Raises:
             MetadataError: The store did not answer as it should.
         """
+        for prepare in self.before_planning:
+            for name in dict.fromkeys(tablet.table for tablet in batch):
+                await prepare(name)
         now_s = await self._store.now_s()
         tables = {tablet: self.tables.get(tablet.table) for tablet in batch}
         chunked = {tablet for tablet, table in tables.items() if table and has_chunks(table)}

@@ -84,24 +84,29 @@ class RoutedFiles:
         return {file.path: file.size_bytes for files in self.files.values() for file in files}
 
 
-async def tablet_of(services: Services, table: Table, file: DataFile) -> bytes:
-    """Return the end of the tablet of a range-partitioned table that holds a whole file.
+async def tablets_of(services: Services, table: Table, files: Sequence[DataFile]) -> list[bytes]:
+    """Return for each file the end of the tablet that holds it; for range-partitioned tables.
 
     Raises:
-        RequestError: The file crosses tablets; the message names them and what to do.
+        RequestError: A file crosses tablets; the message names them and what to do.
     """
-    if file.key_min is None or file.key_max is None:
-        # No key, or no row: such files belong to the first tablet.
+    keys = [file.key_min for file in files if file.key_min is not None]
+    located = iter(await services.store.locate_each(table.id, keys))
+    first: Sequence[TabletId] = ()
+    if len(keys) < len(files):
         first = await services.store.tablet_ids(table.id, None, 1)
         if not first:
             raise no_tablets_error(table)
-        return first[0].end
-    located = await services.store.locate(table.id, file.key_min)
-    if located is None:
-        raise RequestError(f"table {table.name!r} has no tablet for the keys of {file.path}")
-    if file.key_max > located.end:
-        raise await _crossing_error(services, table, file, located)
-    return located.end
+    ends: list[bytes] = []
+    for file in files:
+        # Without a key or a row, a file belongs to the first tablet.
+        tablet = first[0] if file.key_min is None else next(located)
+        if tablet is None:
+            raise RequestError(f"table {table.name!r} has no tablet for the keys of {file.path}")
+        if file.key_max is not None and file.key_max > tablet.end:
+            raise await _crossing_error(services, table, file, tablet)
+        ends.append(tablet.end)
+    return ends
 
 
 def no_tablets_error(table: Table) -> UnknownTableError:
@@ -583,14 +588,17 @@ async def _route(
     services: Services, table: Table, facts: Sequence[FileFacts], now_s: float
 ) -> RoutedFiles:
     routed = RoutedFiles()
-    for fact in facts:
-        schema_id = schema_id_of(table, fact.schema)
-        file = replace(fact.data_file(added_at_s=now_s), schema_id=schema_id)
-        if table.partition_by:
+    files = [
+        replace(fact.data_file(added_at_s=now_s), schema_id=schema_id_of(table, fact.schema))
+        for fact in facts
+    ]
+    if table.partition_by:
+        for file in files:
             partition = partition_of_path(table, file.path)
             routed.put(partition.end, file, partition)
-        else:
-            routed.put(await tablet_of(services, table, file), file)
+    else:
+        for end, file in zip(await tablets_of(services, table, files), files, strict=True):
+            routed.put(end, file)
     return routed
 
 

@@ -252,10 +252,12 @@ def test_a_loop_has_what_the_settings_say() -> None:
     flags = [
         *("control.controller=drain-time", "control.options=goal=2m", "control.user_shares=300"),
         *("groups.default.compactors={min = 1, max = 3}", "control.foreground_limit_s=200ms"),
+        "control.system_shares=250",
     ]
     loop = control_loop(load_service_settings(environ={}, flags=flags))
     assert loop.name == "drain-time"
     assert loop.rules.base_shares[ShareClass.USER] == 300.0
+    assert loop.rules.base_shares[ShareClass.SYSTEM] == 250.0
     assert loop.rules.group_slots == {"default": 6}
     assert loop.rules.memory_bytes == 3 * 1024**3
     assert loop.rules.foreground_limit_s == 0.2

@@ -12,13 +12,14 @@ from common.errors import UnavailableError
 from common.metadata.changes import AddFiles, CreateTable, WriteAnalysis
 from common.model.file import DataFile
 from common.model.job import Kind, job_id
+from common.model.table import Table
 from common.model.tablet import Analysis, TabletId
 from common.runtime import call_id
 from common.settings import Settings
 from coordinator.context import ShellContext
-from coordinator.core.maintenance import KindRules
+from coordinator.core.maintenance import KindRules, OperationStatistics
 from coordinator.core.scans import TabletSpan
-from coordinator.maintenance import OwnKind, OwnMaintenance
+from coordinator.maintenance import REFRESH_S, OwnKind, OwnMaintenance
 from coordinator.registry import planner_for
 from coordinator.scan import full_scan, scanner
 from coordinator.scan.full_scan import (
@@ -344,3 +345,36 @@ def test_every_tablet_is_looked_at_at_the_start_and_each_interval(interval_s: fl
     world.end()
     assert [count for _, count in looks] == [len(ENDS)] * 4
     assert [at_s for at_s, _ in looks] == pytest.approx([n * interval_s for n in range(4)])
+
+
+def test_long_work_leaves_a_slot_to_work_that_frees_memory() -> None:
+    """On simulated time: scans and manifests never end, and then the store's memory fills up."""
+    world, begun, used_pct = World(1), list[tuple[str, float]](), [0.0]
+    store = MemoryStore(world)
+    log = Scans(store, Queue()).log
+    context = ShellContext(store, world, CountedIds("a"), log, "coord-1")
+    upkeep = OwnMaintenance(context, 3, lambda: used_pct[-1])
+    tables = [replace(TABLE, id=f"t{number}") for number in range(9)]
+
+    def add(name: str, lasts_s: float, wait_max_s: float) -> None:
+        async def work(_table: Table) -> None:
+            begun.append((name, world.now_s() - EPOCH_S))
+            await asyncio.sleep(lasts_s)
+
+        rules = KindRules(tables_max=4, wait_max_s=wait_max_s)
+        upkeep.add(name, OwnKind(part=name, rules=rules, tables=lambda: tables, run=work))
+
+    known = OperationStatistics(name="t1", data_retained_bytes=9, ram_anchored_bytes=900)
+    add("manifest", 1e6, 10.0)
+    add("analysis", 1e6, 10.0)
+    add("garbage", 1.0, 1000.0)
+    coordinator = world.process("coordinator")
+    coordinator.start(upkeep.run_forever())
+    coordinator.call_later(60.0, upkeep.schedule.ask, "garbage", known, 60.0)
+    coordinator.call_later(120.0, used_pct.append, 70.0)
+    world.run_until(EPOCH_S + 300.0)
+    world.end()
+    *long, (last, at_s) = begun
+    assert {name for name, _ in long} <= {"manifest", "analysis"}
+    assert (len(long), last) == (2, "garbage"), "two slots of three"
+    assert 120.0 <= at_s <= 120.0 + REFRESH_S, "at the next poll"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 
@@ -14,6 +17,7 @@ from common.wire import Assignment
 from tests.support.request_shell import TABLE, Cluster, Shell, commit_of, run, until
 
 pytestmark = pytest.mark.unit
+T = TypeVar("T")
 
 
 def with_estimates(taken: Assignment, size_bytes: int) -> CommitAttempt:
@@ -60,8 +64,38 @@ def test_what_jobs_wrote_corrects_the_estimates_of_the_next() -> None:
             assert second.job.cost_bytes == second.job.input_bytes + second.job.expected_bytes
             newest = (await cluster.store.history(TABLE.id))[0]
             assert newest.expected_s == second.job.expected_s
+            await it.parts.corrections.read(TABLE.id)
             last = it.parts.explain((await cluster.tablet()).id, cluster.clock.now_s())
-            assert any("bytes written 0.91" in sentence for sentence in last.sentences), last
+            assert any("bytes written 0.82" in sentence for sentence in last.sentences), last
+
+    run(story())
+
+
+def slowly(read: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+    """Return a read that other work overtakes."""
+
+    async def read_later(*given: object) -> T:
+        await asyncio.sleep(0.2)
+        return await read(*given)
+
+    return read_later
+
+
+def test_another_coordinator_corrects_its_first_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        cluster = Cluster()
+        await cluster.create(splits=())
+        async with cluster.coordinator() as it:
+            await merge_four(it, "f")
+        await cluster.add(PLUS_INFINITY, *(f"g{number}" for number in range(4)))
+        monkeypatch.setattr(cluster.store, "history", slowly(cluster.store.history))
+        async with cluster.coordinator() as it:
+            taken = await it.take()
+            assert taken is not None
+            assert taken.job.expected_bytes == round(taken.job.input_bytes * (1 - 0.75 / 8))
+            assert taken.job.expected_s > 0
+            explained = it.parts.explain(taken.job.tablet, cluster.clock.now_s())
+            assert "bytes written 0.91" in explained.sentences[-1]
 
     run(story())
 

@@ -116,3 +116,30 @@ def test_smaller_segments_free_space_sooner_and_are_more_files() -> None:
     assert small_first is not None
     assert large_first is not None
     assert small_first < large_first
+
+
+@pytest.mark.parametrize(
+    ("strategy", "settings", "expected"),
+    [
+        ("size-tiered", ["backlog_mode=seed"], 4000.0),  # 4 x 1000 x log4(4000 / 1000)
+        ("time-window", ["backlog_mode=seed", "window_s=3600"], 2000.0),  # 2 x that of two files
+        ("date-tiered", ["backlog_mode=seed", "base_s=3600", "now=3800"], 2000.0),
+        ("leveled", ["backlog_mode=seed", "max_file_bytes=1000"], 4000.0),  # all in level 0
+        ("fixed", ["backlog_bytes=7"], 7.0),
+        ("none", [], 0.0),
+    ],
+)
+def test_the_command_line_measures_by_each_strategy(
+    strategy: str, settings: list[str], expected: float, tmp_path: Path
+) -> None:
+    times = {"a": 100, "b": 200, "c": 3700, "d": 3750}
+    files = [
+        {"path": path, "size": 1000, "time_min": time, "time_max": time}
+        for path, time in times.items()
+    ]
+    document = tmp_path / "files.json"
+    document.write_text(json.dumps({"files": files}))
+    options = [word for setting in settings for word in ("--set", setting)]
+    shell = Shell(tmp_path / "home")
+    found = shell.json("backlog", "--files", str(document), "--strategy", strategy, *options)
+    assert found == {"backlog": pytest.approx(expected)}
