@@ -21,10 +21,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from socket import gethostname
 
 from neve.local.machine import find_redis_server
 from neve.local.processes import exit_on_sigterm
-from tests.support.kubernetes.machine import prepare_network
+from tests.support.kubernetes.machine import HEAD_ADDRESS, prepare_network
 from tests.support.kubernetes.namespaces import make_namespaces
 from tests.support.kubernetes.trial import Trial
 from tests.support.manifests import ROOT, one, rendered
@@ -44,6 +45,7 @@ NEEDED = {
 PIP_SETTINGS = ("INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS", "TRUSTED_HOST", "DEFAULT_TIMEOUT")
 PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 USER = "1000:100"
+NAMES = "neve-head-svc neve-redis"
 STORE_PORT = 7000
 TOKEN = "0123456789abcdef" * 2
 RAY_START = (
@@ -235,7 +237,8 @@ def prepare_root(root: Path) -> None:
         "etc/neve/neve.toml": settings,
         "etc/neve/secrets/store/url": f"redis://neve-redis:{STORE_PORT}/0",
         "etc/neve/secrets/gateway/token": TOKEN,
-        "etc/hosts": "127.0.0.1 localhost neve-head-svc neve-redis\n",
+        # As in a pod, the name of the machine leads to an address: Spark's master looks for it.
+        "etc/hosts": f"127.0.0.1 localhost {NAMES}\n{HEAD_ADDRESS} {gethostname()}\n",
     }
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
