@@ -243,7 +243,8 @@ def prepare_root(root: Path) -> None:
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    (root / "data").mkdir(exist_ok=True)
+    shutil.rmtree(root / "data", ignore_errors=True)  # Of the Redis of an earlier run.
+    (root / "data").mkdir()
     os.chown(root / "data", 1000, 100)
 
 
