@@ -32,6 +32,7 @@ MET = (
 REGRESSIONS = {
     392: "a rebuild took in a file under a name that a collector was about to delete",
     950: "a check of ours that deleted a file whose add had an unknown outcome",
+    1756: "a late deletion for a dropped table took the description of the next one",
     8101: "a check of ours that forgot rows of an archive when the table was made anew before",
 }
 """Seed → what it found, in the code of its day, or finds without its mend."""

@@ -347,8 +347,12 @@ class Story:
 
     @property
     def two_stories(self) -> bool:
-        """Whether files of other tables, or of after a backup, may lie there."""
-        return bool(self.ledger.former) or self.restored
+        """Whether files of other tables, or of after a backup, may lie there.
+
+        Also after a deletion for a dropped table has taken the description of the next one: a
+        rebuild then takes the table of the last manifest for the last one.
+        """
+        return bool(self.ledger.former) or self.restored or self.site.undescribed
 
     def _note_lost(self, lost: Sequence[str]) -> None:
         """Note what a report lists as not recovered; its table is resumed."""

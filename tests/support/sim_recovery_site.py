@@ -247,6 +247,8 @@ class RecoverySite:
     """How often the store was lost."""
     ghost_share: float = 0.0
     """Of deletions, before which their process stands still."""
+    undescribed: bool = False
+    """Whether such a deletion took a description that was written since."""
 
     def __post_init__(self) -> None:
         self.world = World(self.seed)
@@ -353,6 +355,7 @@ class RecoverySite:
     def _really_delete(self, path: str, losses: int) -> None:
         if losses < self.losses:
             return  # Marks of names are gone with the store, and so are all who worked with it.
+        self.undescribed |= path.endswith("/_neve/table.json") and Path(path).exists()
         Path(path).unlink(missing_ok=True)
         self.world.tell("storage", "deletes late", path=path)
 
