@@ -33,6 +33,15 @@ def asked_of(draw: st.DrawFn) -> PlanParameters:
     return replace(asked, keyed=draw(st.sampled_from([True, True, True, False])))
 
 
+def jobs_max(count: int) -> int:
+    """Return a bound on the jobs until rest.
+
+    A job ends at least one overlap of two files between two neighbouring bounds of files. With two
+    files per job it may be no more than that, so the bound is quadratic.
+    """
+    return 40 * count + 4 * count**2
+
+
 def at_one_key(files: list[DataFile]) -> int:
     """Return the largest number of files with a key in common, counted key by key."""
     spans = [span_of([file]) for file in files]
@@ -44,7 +53,7 @@ def at_one_key(files: list[DataFile]) -> int:
 def test_planning_and_committing_comes_to_rest(asked: PlanParameters, shrink: Shrink) -> None:
     before = at_one_key([*asked.files.values()])
     count = len(asked.files)
-    life = live("unified", UnifiedPlanner(), asked, shrink=shrink, jobs_max=40 * count)
+    life = live("unified", UnifiedPlanner(), asked, shrink=shrink, jobs_max=jobs_max(count))
     files = [*life.files.values()]
     assert at_one_key(files) <= max(before, 1)
     if asked.kind is Kind.USER and asked.keyed:
@@ -65,7 +74,7 @@ def test_a_plan_merges_files_that_form_one_range_and_rest_owes_nothing(
         for low, high in spans[1:]:
             assert low <= end, "the inputs leave a gap"
             end = max(end, high)
-    life = live("unified", UnifiedPlanner(), asked, jobs_max=40 * len(asked.files))
+    life = live("unified", UnifiedPlanner(), asked, jobs_max=jobs_max(len(asked.files)))
     tracker = UnifiedTrackers().tracker(asked.settings, asked.options)
     for file in life.files.values():
         tracker.add(file)
