@@ -61,6 +61,7 @@ from coordinator.core.triggers import (
     open_trigger_s,
     wants_analysis,
 )
+from neve.api import Correction
 
 # ------------------------------------- Jobs that cut files at the key where a tablet is being split
 # No other jobs are planned for such a tablet. A file that crosses the key must be rewritten once,
@@ -460,13 +461,17 @@ def plan_tablet(
         left.update(reasons)
     if problems and not jobs:
         raise problems[0]
-    plan = replace(_tablet_plan(tablet, jobs, left, answers), correction=around.correction)
+    plan = _tablet_plan(tablet, jobs, left, answers, around.correction)
     plan = within_space(plan, table.settings, around.free_bytes, now_s)
     return _completed(plan, tablet, table, configured)
 
 
 def _tablet_plan(
-    tablet: Tablet, jobs: Sequence[Job], left: Mapping[str, str], answers: Sequence[Plan]
+    tablet: Tablet,
+    jobs: Sequence[Job],
+    left: Mapping[str, str],
+    answers: Sequence[Plan],
+    correction: Correction,
 ) -> TabletPlan:
     """Combine the answers of the planners into the plan of a tablet."""
     planned = {path for job in jobs for path in job.inputs}
@@ -483,6 +488,7 @@ def _tablet_plan(
         due_at_s=due_s,
         intervals=intervals,
         chunks={number: found for answer in answers for number, found in answer.chunks.items()},
+        correction=correction,
     )
 
 
@@ -574,7 +580,8 @@ def _left_alone(tablet: Tablet, table: Table) -> dict[str, str]:
         left.update(dict.fromkeys(tablet.selection.files, f"held by {tablet.selection.request}"))
     for attempt, entry in sorted(tablet.running.items()):
         left.update(dict.fromkeys(entry.inputs, f"being merged by {attempt}"))
-    left.update((path, "still being written") for path, file in tablet.files.items() if file.open)
+    if opened := [path for path, file in tablet.files.items() if file.open]:
+        left.update(dict.fromkeys(opened, "still being written"))
     return left
 
 
@@ -756,11 +763,14 @@ def _ask(name: str, planners: Mapping[str, Planner], parameters: PlanParameters)
     if planner is None:
         names = ", ".join(sorted(planners))
         raise PluginError(f"planner {name!r} is not loaded, expected one of {names}")
-    where = f"planner {name}, tablet {parameters.tablet}"
     try:
         plan: object = planner.plan(parameters)
     except Exception as error:
-        raise PluginError(f"{where}: {type(error).__name__}: {error}") from error
+        problem = f"{type(error).__name__}: {error}"
+        raise PluginError(f"planner {name}, tablet {parameters.tablet}: {problem}") from error
     if not isinstance(plan, Plan):
-        raise PluginError(f"{where}: returned {type(plan).__name__}, expected a Plan")
+        raise PluginError(
+            f"planner {name}, tablet {parameters.tablet}: returned {type(plan).__name__}, expected"
+            " a Plan"
+        )
     return plan
