@@ -143,10 +143,11 @@ class Readers:
 def test_reads_and_compactions_of_a_volume_get_bytes_by_their_shares(service: Service) -> None:
     tables = [table_of(service, 20 + seed, SHARED) for seed in range(2)]
     quiet = table_of(service, 29, SHARED)
-    service.client.limit_volume(SHARED, RATE)
+    service.client.limit_volume(SHARED, RATE // 16)  # The first job must not end before the second.
     for table in tables:
         service.client.resume(table.name)
     service.wait("throttled jobs of both", lambda: len(throttled(service)) == 2)
+    service.client.limit_volume(SHARED, RATE)
     readers = Readers(service, quiet.name)
     try:
         begun = service.wait("readers at their rate", lambda: readers.moved(4 * RATE))
