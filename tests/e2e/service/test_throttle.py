@@ -140,6 +140,7 @@ class Readers:
             each.result()
 
 
+@pytest.mark.long  # Where other tests use the machine, a job may end before readers are measured.
 def test_reads_and_compactions_of_a_volume_get_bytes_by_their_shares(service: Service) -> None:
     tables = [table_of(service, 20 + seed, SHARED) for seed in range(2)]
     quiet = table_of(service, 29, SHARED)
@@ -153,7 +154,8 @@ def test_reads_and_compactions_of_a_volume_get_bytes_by_their_shares(service: Se
         begun = service.wait("readers at their rate", lambda: readers.moved(4 * RATE))
         readers.shares.clear()
         ended = service.wait("bytes", lambda: readers.moved(begun[0] + 10 * RATE))
-        assert len(throttled(service)) == 2, "both were saturated until the end"
+        running = {job.table for job in service.client.jobs()}
+        assert running >= {table.name for table in tables}, "both wanted bytes until the end"
     finally:
         readers.end()
     foreground, compaction = (after - before for after, before in zip(ended, begun, strict=True))
