@@ -119,6 +119,11 @@ class ChunkGrid:
         last_s = max(file.time_min_s, file.time_max_s or file.time_min_s)
         return self.numbers(file.time_min_s, math.nextafter(last_s, math.inf))
 
+    def counted(self, file: DataFile) -> range:
+        """Return the numbers of the chunks in which a file is counted; none if it is in many."""
+        numbers = self.chunks_of(file)
+        return numbers if len(numbers) <= CHUNKS_OF_FILE_MAX else range(0)
+
     def span(self, number: int) -> tuple[float, float]:
         """Return the start of a chunk and its end, which is exclusive."""
         start_s = self.origin_s + number * self.length_s

@@ -302,7 +302,7 @@ def scope_of(tablet: Tablet, table: Table, grid: ChunkGrid, policy: str, now_s: 
         return whole_scope(tablet)
     if table.settings.triggers or open_trigger_s(table, tablet.record):
         return whole_scope(tablet)
-    survey = _survey(tablet.files.values(), CHUNKS_OF_FILE_MAX * grid.length_s, now_s)
+    survey = _survey(tablet.files.values(), grid, now_s)
     if survey is None:
         return whole_scope(tablet)
     timed, others, latest_s = survey
@@ -315,20 +315,21 @@ def scope_of(tablet: Tablet, table: Table, grid: ChunkGrid, policy: str, now_s: 
 
 
 def _survey(
-    files: Iterable[DataFile], width_max_s: float, now_s: float
+    files: Iterable[DataFile], grid: ChunkGrid, now_s: float
 ) -> tuple[list[DataFile], list[DataFile], float] | None:
     """Return the files with times, those without, and the latest time that is not in the future.
 
     None: a file is in more chunks than are counted.
     """
     timed, others = list[DataFile](), list[DataFile]()
+    narrow_s = (CHUNKS_OF_FILE_MAX - 2) * grid.length_s  # Such files need no exact count.
     latest_s = -math.inf
     for file in files:  # One loop: a tablet may have very many files.
         low_s, high_s = file.time_min_s, file.time_max_s
         if low_s is None or high_s is None:
             others.append(file)
             continue
-        if high_s - low_s > width_max_s:
+        if high_s - low_s > narrow_s and not grid.counted(file):
             return None
         if latest_s < high_s <= now_s:
             latest_s = high_s
@@ -347,10 +348,6 @@ def _is_counted(
         return False
     uncounted = (record.files - stored.files, record.size_bytes - stored.size_bytes)
     return (head.files, head.size_bytes) == uncounted
-
-
-def _width_s(file: DataFile) -> float:
-    return (file.time_max_s or 0.0) - (file.time_min_s or 0.0)
 
 
 def _with_neighbours(
@@ -402,9 +399,8 @@ def with_scope(
         grid: The chunks of the planner.
         policy: Digest of what it decides by.
     """
-    counts = Counter(
-        number for file in scope.tablet.files.values() for number in _chunks_of(file, grid)
-    )
+    files = scope.tablet.files.values()
+    counts = Counter(number for file in files for number in grid.counted(file))
     plan = replace(plan, grid=grid, policy=policy, asked=scope.asked, chunk_files=counts)
     head = None if tablet.chunks is None else tablet.chunks.head
     if scope.asked is None or head is None:
@@ -414,10 +410,6 @@ def with_scope(
         pressure = replace(pressure, stored_bytes=tablet.record.size_bytes)
     due_at_s = plan.due_at_s if head.due_at_s is None else earliest_s(plan.due_at_s, head.due_at_s)
     return replace(plan, due_at_s=due_at_s, pressure=pressure)
-
-
-def _chunks_of(file: DataFile, grid: ChunkGrid) -> range:
-    return range(0) if _width_s(file) > CHUNKS_OF_FILE_MAX * grid.length_s else grid.chunks_of(file)
 
 
 def chunk_notes(

@@ -48,17 +48,10 @@ from common.metadata.store_values import (
     GarbageEntry,
     HistoryEntry,
 )
-from common.model.file import CHUNKS_OF_FILE_MAX, DataFile
+from common.model.file import DataFile
 from common.model.outcome import AttemptEnd, Refusal, RefusalCode
 from common.model.table import Table, TableState
-from common.model.tablet import (
-    Bounds,
-    Operation,
-    Reservation,
-    Selection,
-    Tablet,
-    TabletId,
-)
+from common.model.tablet import Bounds, Operation, Reservation, Selection, Tablet, TabletId
 
 # ------------------------------------------------------------- What is wanted, and what comes of it
 
@@ -537,12 +530,7 @@ def chunks_changed(
     if chunks is None:
         return ()
     new, old = tuple(came), tuple(went)
-    changed = {
-        number
-        for numbers in map(chunks.grid.chunks_of, (*new, *old))
-        if len(numbers) <= CHUNKS_OF_FILE_MAX
-        for number in numbers
-    }
+    changed = {number for file in (*new, *old) for number in chunks.grid.counted(file)}
     counts = file_counts(new, old)
     steps = [("files", counts[FILES]), ("bytes", counts[BYTES])]
     steps += [(str(number), 1) for number in sorted(changed)]

@@ -158,6 +158,23 @@ def test_of_100_000_chunks_one_late_file_has_one_planned_and_one_written() -> No
     assert len(state.queued_ids(TABLET)) == 1
 
 
+def test_a_file_in_more_chunks_than_are_counted_has_the_whole_tablet_planned() -> None:
+    """It is shorter than 16 chunks, but begins and ends inside of one: it has rows in 17."""
+    tablet, grid = resting(40), ChunkGrid(HOUR)
+    assert scope_of(tablet, TABLE, grid, "p", 1e9).asked == frozenset({17})
+    long = replace(hour("long", 0), time_min_s=20.5 * HOUR, time_max_s=36.4 * HOUR)
+    assert (len(grid.chunks_of(long)), grid.counted(long)) == (17, range(0))
+    chunks, record = tablet.chunks, tablet.record
+    assert chunks is not None
+    changed = replace(
+        tablet,
+        files={**tablet.files, long.path: long},
+        record=replace(record, files=record.files + 1, size_bytes=record.size_bytes + 100),
+        chunks=replace(chunks, files=chunks.files + 1, size_bytes=chunks.size_bytes + 100),
+    )
+    assert scope_of(changed, TABLE, grid, "p", 1e9).asked is None
+
+
 def two_hours(tablet: TabletId) -> Tablet:
     """Return a tablet whose states are not stored yet, with two files in each of two hours."""
     return Tablet(
