@@ -79,10 +79,17 @@ class DataFile(StoredValue):
             raise ValueError(message)
 
 
+def with_tags(file: DataFile, tags: tuple[tuple[str, str], ...]) -> DataFile:
+    """Return a file with tags in place of those with the same names; its other tags stay."""
+    names = {name for name, _ in tags}
+    return replace(file, tags=(*(tag for tag in file.tags if tag[0] not in names), *tags))
+
+
 def with_data_version(file: DataFile, version: int) -> DataFile:
     """Return a file whose rows have a version; 0: none."""
-    tags = tuple(tag for tag in file.tags if tag[0] != DATA_VERSION)
-    return replace(file, tags=(*tags, (DATA_VERSION, str(version))) if version else tags)
+    if version:
+        return with_tags(file, ((DATA_VERSION, str(version)),))
+    return replace(file, tags=tuple(tag for tag in file.tags if tag[0] != DATA_VERSION))
 
 
 def total_bytes(files: Iterable[DataFile]) -> int:

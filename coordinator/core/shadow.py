@@ -13,7 +13,7 @@ from itertools import count, pairwise
 from math import inf
 
 from common.errors import PluginError
-from common.model.file import DataFile, overlapping_files, total_bytes
+from common.model.file import DataFile, overlapping_files, total_bytes, with_tags
 from common.model.group import Service
 from common.model.job import Job, JobAction, TabletPlan
 from common.model.table import Table, TableSettings, TableState
@@ -235,12 +235,12 @@ class ShadowPlans:
             comparison.forget(tablet.id)
             for other in [other for other in comparison.tablets if _is_inside(other, tablet)]:
                 comparison.forget(other)
-        tablets = sum(len(each.tablets) for each in self._comparisons.values())
+        tablets = sum(len(other.tablets) for other in self._comparisons.values())
         if tablets >= COMPARED_TABLETS_MAX or not self._has_room(len(tablet.files)):
             comparison.partial = True
             return
         files = {path: file for path, file in tablet.files.items() if not file.open}
-        added = {path for path, file in files.items() if file.job is None}
+        added = set(_added_files(tablet))
         comparison.begin_files += len(files)
         comparison.tablets[tablet.id] = _SeenTablet(tablet.bounds, tablet.record, added, len(files))
         for side in comparison.sides:
@@ -248,9 +248,7 @@ class ShadowPlans:
 
     def _add(self, comparison: _Comparison, seen: _SeenTablet, tablet: Tablet) -> None:
         """Give both sides the files that users have added to a tablet."""
-        added = {
-            path: file for path, file in tablet.files.items() if file.job is None and not file.open
-        }
+        added = _added_files(tablet)
         news = {path: file for path, file in added.items() if path not in seen.added}
         if news and not self._has_room(len(news)):
             comparison.partial = True
@@ -300,7 +298,7 @@ class ShadowPlans:
         if job.action == JobAction.DROP:
             return []
         if job.action == JobAction.MOVE:
-            return [_moved(file, job) for file in inputs]
+            return [with_tags(file, job.output_tags) for file in inputs]
         parts = _parts(inputs, job, correction.written)
         tombstones = _tombstones(inputs, table.settings, now_s)
         whole = _merged(inputs, job, now_s)
@@ -326,6 +324,12 @@ def _planners(comparison: _Comparison) -> tuple[str, TableSettings, TableSetting
     return comparison.first.planner, comparison.first.settings, comparison.shadow.settings
 
 
+def _added_files(tablet: Tablet) -> dict[str, DataFile]:
+    """Return the files of a tablet that users added and that are complete."""
+    files = tablet.files.items()
+    return {path: file for path, file in files if file.job is None and not file.open}
+
+
 def _is_inside(other: TabletId, tablet: Tablet) -> bool:
     """Return whether another tablet has become part of a tablet."""
     bounds = tablet.bounds
@@ -347,12 +351,6 @@ class _Part:
     key_max: bytes | None = None
     from_s: float | None = None
     to_s: float | None = None
-
-
-def _moved(file: DataFile, job: Job) -> DataFile:
-    names = {name for name, _ in job.output_tags}
-    kept = tuple(tag for tag in file.tags if tag[0] not in names)
-    return replace(file, tags=(*kept, *job.output_tags))
 
 
 def _tombstones(inputs: Sequence[DataFile], settings: TableSettings, now_s: float) -> int:

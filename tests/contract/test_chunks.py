@@ -220,10 +220,10 @@ async def test_a_chunk_is_planned_again_after_its_attempt_failed(harness: Harnes
     assert (again.asked, [job.id for job in again.jobs]) == (frozenset({1}), [plan.jobs[0].id])
 
 
+# One store is enough: the property is of the plans.
+@pytest.mark.parametrize("harness", ["memory"], indirect=True)
 @pytest.mark.parametrize("seed", range(8))
 async def test_a_part_is_planned_as_the_whole_would_be(harness: Harness, seed: int) -> None:
-    if harness.name != "memory":
-        pytest.skip("one store is enough: the property is of the plans")
     chance = random.Random(seed)
     options = {} if seed % 2 else {"skip_offset": "4h", "small_cost": "500"}
     made = await series(harness, **options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from common.model.file import DataFile
+from common.model.file import DataFile, with_tags
 from common.model.job import Job, JobAction, Kind
 from common.spi.planner import Planner, PlanParameters, RunningJob
 from coordinator.core.planning import checked_jobs
@@ -78,7 +78,7 @@ def live(
         for job in jobs:
             inputs = [life.files.pop(path) for path in job.inputs]
             if job.action == JobAction.MOVE and not moves_are_rewrites:
-                life.files.update((file.path, _moved(file, job)) for file in inputs)
+                life.files.update((file.path, with_tags(file, job.output_tags)) for file in inputs)
             elif not (drops_prove_right and job.action == JobAction.DROP):
                 outputs = _outputs(f"out-{life.jobs:04}", inputs, shrink, asked, job)
                 life.files.update((file.path, file) for file in outputs)
@@ -92,11 +92,6 @@ def _request_is_done(asked: PlanParameters) -> bool:
     own = None if asked.request is None else asked.request.request
     files = [*asked.files.values()]
     return asked.kind is Kind.USER and len(files) == 1 and files[0].request == own
-
-
-def _moved(file: DataFile, job: Job) -> DataFile:
-    named = dict(job.output_tags)
-    return replace(file, tags=(*(t for t in file.tags if t[0] not in named), *job.output_tags))
 
 
 def _outputs(

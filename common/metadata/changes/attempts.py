@@ -80,7 +80,7 @@ from common.metadata.keyspace import (
     set_string,
 )
 from common.metadata.store_values import AttemptOutcome, with_estimates
-from common.model.file import DataFile, with_data_version
+from common.model.file import DataFile, with_data_version, with_tags
 from common.model.job import Kind
 from common.model.outcome import (
     AttemptEnd,
@@ -672,11 +672,7 @@ def _retagged(
     change: RetagFiles, entry: Reservation, files: Iterable[DataFile], now_s: float
 ) -> tuple[Command, ...]:
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
-    tags = dict(change.tags)
-    moved = [
-        replace(file, tags=(*(tag for tag in file.tags if tag[0] not in tags), *change.tags))
-        for file in files
-    ]
+    moved = [with_tags(file, change.tags) for file in files]
     history = replace(
         history_of(change.tablet, entry, AttemptEnd.COMMITTED, now_s),
         outputs=entry.inputs,
