@@ -1,6 +1,7 @@
-"""Small values and rules used everywhere: bounded maps, backoff, digests, indexes. No I/O."""
+"""Small values and rules used everywhere: bounded maps, backoff, budgets, digests. No I/O."""
 
 import hashlib
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -77,6 +78,51 @@ class Backoff:
 
 
 # ------------------------------------------------------------------------------------------ Digests
+# A rate of bytes, and what has been moved: a token bucket. Compactors and gateways keep to it.
+
+
+BUDGET_BURST_S = 1.0
+"""Seconds of its rate that a budget saves up ahead, so that time spent on work counts."""
+BUDGET_CHECK_S = 0.1
+"""Longest interval at which a wait for a budget checks for another rate."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """Bytes that were moved, and how many of them a rate has paid for. Totals only grow."""
+
+    bytes_s: float
+    """The rate; infinite: no limit."""
+    at_s: float
+    """Until when the rate has paid."""
+    asked: float = 0.0
+    """Bytes moved."""
+    covered: float = 0.0
+    """Bytes that the rate has paid for, a little ahead."""
+    waited_s: float = 0.0
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that were moved and paid for."""
+        return int(min(self.asked, self.covered))
+
+    def pass_time(self, now_s: float) -> None:
+        """Let the rate pay for the time that has passed; a clock that goes back pays nothing."""
+        passed_s, self.at_s = max(0.0, now_s - self.at_s), max(self.at_s, now_s)
+        if self.bytes_s == math.inf:
+            self.covered = max(self.covered, self.asked)
+        else:
+            ahead = self.asked + self.bytes_s * BUDGET_BURST_S
+            self.covered = min(self.covered + self.bytes_s * passed_s, ahead)
+
+    def wait_s(self, goal: float) -> float:
+        """Return how long to wait before the next check; 0: so many bytes are covered."""
+        lacks = max(0.0, goal - self.covered)
+        if not lacks or not self.bytes_s:
+            return BUDGET_CHECK_S if lacks else 0.0
+        return min(BUDGET_CHECK_S, lacks / self.bytes_s)
+
+
 # Ids derived from content, and the time that a call id carries. Pure.
 #
 # A job id is derived from the content of the job, so planning the same job twice gives the same id.

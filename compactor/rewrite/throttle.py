@@ -22,14 +22,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from common.errors import AttemptCancelledError
+from common.primitives import Budget
 from common.runtime import SystemClock
 
 NAME = "allowance"
 _CANCELLED = "cancelled while it moved bytes"
-BURST_S = 1.0
-"""Seconds of its grant that an attempt may save up."""
-CHECK_INTERVAL_S = 0.1
-"""Interval at which a wait checks for a changed grant or a cancellation."""
 SYNC_BYTES_MIN = 4 * 1024**2
 """Smaller syncs are not recorded, because recording takes as long."""
 OPEN_MAX = 16
@@ -38,28 +35,14 @@ _FORM = struct.Struct("<dddddQdBQ")
 
 
 @dataclass(slots=True)
-class _State:
+class _State(Budget):
     """The content of the file."""
 
-    bytes_s: float
-    at_s: float
-    asked: float
-    covered: float
-    waited_s: float
-    synced_bytes: int
-    sync_s: float
-    stopped: int
+    synced_bytes: int = 0
+    sync_s: float = 0.0
+    stopped: int = 0
     read_bytes: int = 0
     """Part of `asked`."""
-
-    def pass_time(self, now_s: float) -> None:
-        """Let the grant pay for the time that has passed."""
-        passed_s, self.at_s = max(0.0, now_s - self.at_s), max(self.at_s, now_s)
-        if self.bytes_s == _UNLIMITED:
-            self.covered = max(self.covered, self.asked)
-        else:
-            ahead = self.asked + self.bytes_s * BURST_S
-            self.covered = min(self.covered + self.bytes_s * passed_s, ahead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +94,7 @@ class Allowance:
             bytes_s: Its first grant; None: no limit.
         """
         rate = _UNLIMITED if bytes_s is None else bytes_s
-        empty = _State(rate, SystemClock().now_s(), 0.0, 0.0, 0.0, 0, 0.0, 0)
+        empty = _State(rate, SystemClock().now_s())
         Path(folder, NAME).write_bytes(_packed(empty))
         return cls(folder)
 
@@ -161,8 +144,7 @@ class Allowance:
     def usage(self) -> Usage:
         """Return the use so far."""
         with self._locked() as state:
-            moved = int(min(state.asked, state.covered))
-            read = min(moved, state.read_bytes)
+            moved, read = state.moved_bytes, min(state.moved_bytes, state.read_bytes)
             return Usage(moved, state.waited_s, state.synced_bytes, state.sync_s, read)
 
     def _wait(self, asked: float) -> None:
@@ -173,17 +155,16 @@ class Allowance:
                 state.waited_s, last_s = state.waited_s + now_s - last_s, now_s
                 if state.stopped:
                     raise AttemptCancelledError(_CANCELLED)
-                lacks = asked - state.covered
-                wait_s = lacks / state.bytes_s if state.bytes_s > 0 else CHECK_INTERVAL_S
-            if lacks <= 0:
+                wait_s = state.wait_s(asked)
+            if wait_s <= 0:
                 return
-            self._pause.wait(min(wait_s, CHECK_INTERVAL_S))
+            self._pause.wait(wait_s)
 
     @contextmanager
     def _locked(self) -> Iterator[_State]:
         """Yield the current state; changes are written, unless an error occurs."""
         if self._map is None:
-            yield _State(_UNLIMITED, 0.0, 0.0, 0.0, 0.0, 0, 0.0, 0)
+            yield _State(_UNLIMITED, 0.0)
             return
         with self._thread:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)

@@ -35,6 +35,7 @@ from common.model.job import TabletPlan
 from common.model.table import DNS_LABEL, Table, TableSettings, filling_text
 from common.model.tablet import Tablet, TabletId
 from common.parquet.service_files import generation_fault
+from common.primitives import Budget
 from common.runtime import Clock, IdSource
 from common.settings import Settings
 from common.storage_threads import StorageThreads
@@ -220,44 +221,21 @@ FOREGROUND_IDLE_S = 5.0
 """A volume without reads and appends for so long is not reported any more."""
 FOREGROUND_WAIT_MAX_S = 30.0
 """Longest wait of one payment, since callers time out; later payments wait for the rest."""
-FOREGROUND_CHECK_S = 0.1
-"""Longest interval at which a wait checks for another rate."""
-FOREGROUND_BURST_S = 1.0
-"""Seconds of its rate that a volume may save up, so that time spent on reading counts."""
 
 
 @dataclass(slots=True)
-class _VolumeBudget:
+class _VolumeBudget(Budget):
     """The bytes that a volume has granted to this gateway, and those that it has moved."""
 
-    at_s: float
-    used_s: float
-    bytes_s: float = inf
-    moved: float = 0.0
-    covered: float = 0.0
-    """Moved bytes that the rate has paid for."""
-    waited_s: float = 0.0
-
-    def pass_time(self, now_s: float) -> None:
-        """Let the rate pay for the time that has passed."""
-        passed_s, self.at_s = max(0.0, now_s - self.at_s), now_s
-        if self.bytes_s == inf:
-            self.covered = max(self.covered, self.moved)
-        else:
-            ahead = self.moved + self.bytes_s * FOREGROUND_BURST_S
-            self.covered = min(self.covered + self.bytes_s * passed_s, ahead)
-
-    def wait_s(self, goal: float) -> float:
-        """Return how long to wait before looking whether so many bytes are covered."""
-        lacks = goal - self.covered
-        return min(FOREGROUND_CHECK_S, lacks / self.bytes_s if self.bytes_s else inf)
+    used_s: float = 0.0
+    """When it was last used."""
 
     def use(self, volume: str) -> VolumeUse:
         """Return the use of the volume for a report."""
         rate = None if self.bytes_s == inf else self.bytes_s
         return VolumeUse(
             volume=volume,
-            moved_bytes=int(min(self.moved, self.covered)),
+            moved_bytes=self.moved_bytes,
             waited_s=self.waited_s,
             granted_bytes_s=rate,
         )
@@ -282,10 +260,10 @@ class ForegroundBytes:
         if not size_bytes or not services.settings.control.foreground_shares:
             return
         now_s = services.clock.now_s()
-        budget = self._volumes.setdefault(volume, _VolumeBudget(at_s=now_s, used_s=now_s))
+        budget = self._volumes.setdefault(volume, _VolumeBudget(inf, now_s))
         budget.pass_time(now_s)
-        budget.moved += size_bytes
-        budget.used_s, goal, end_s = now_s, budget.moved, now_s + FOREGROUND_WAIT_MAX_S
+        budget.asked += size_bytes
+        budget.used_s, goal, end_s = now_s, budget.asked, now_s + FOREGROUND_WAIT_MAX_S
         if not self._reports:
             self._reports = True
             services.later(self._report(services))

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from common.errors import AttemptCancelledError
+from common.primitives import BUDGET_BURST_S
 from common.runtime import SystemClock
 from compactor.rewrite.throttle import (
-    BURST_S,
     SYNC_BYTES_MIN,
     Allowance,
     allowance_of,
@@ -90,7 +90,7 @@ def test_a_debt_of_bytes_is_settled_by_waiting(tmp_path: Path) -> None:
 
 def test_no_more_is_saved_up_than_a_second_s_worth(tmp_path: Path) -> None:
     allowance = Allowance.create(str(tmp_path), 1000 * MB)
-    threading.Event().wait(BURST_S * 1.5)
+    threading.Event().wait(BUDGET_BURST_S * 1.5)
     allowance.grant(1 * MB)  # What was saved up shrinks with it.
     assert took_s(lambda: allowance.pay(int(1.5 * MB))) >= 0.45
 
