@@ -36,7 +36,7 @@ from common.units import parse_size_bytes
 from coordinator.core.backlog import measured
 from coordinator.core.control import ControlLoop, ControlRules, GuardRules, with_pressure
 from coordinator.core.planning import plan_tablet, planner_of_system
-from coordinator.core.scans import scope_of, whole_scope, with_scope
+from coordinator.core.scans import PlanScope, scope_of, with_scope
 from coordinator.ports import PlanTablet
 from neve.api import Correction
 
@@ -236,16 +236,16 @@ def _chunk_policy(
     services: Mapping[str, Service],
     planners: Mapping[str, Planner],
     dispatcher: Dispatcher | None,
-) -> tuple[ChunkGrid | None, str]:
-    """Return the chunks of a table's planner, and a digest of what it decides by."""
+) -> tuple[ChunkGrid, str] | None:
+    """Return the chunks of a table's planner, if it has any, and a digest of what it decides by."""
     try:
         name, options = planner_of_system(table, services, dispatcher)
     except PluginError:
-        return None, ""  # Planning reports the error.
-    if name not in planners:
-        return None, ""
-    words = [name, repr(sorted(options.items())), str(table.settings_version)]
-    return chunk_grid(planners[name], options, table.settings), digest(words)
+        return None  # Planning reports the error.
+    grid = chunk_grid(planners.get(name), options, table.settings)
+    if grid is None:
+        return None
+    return grid, digest([name, repr(sorted(options.items())), str(table.settings_version)])
 
 
 def unknown_surroundings(_tablet: Tablet, _table: Table) -> Surroundings:
@@ -328,17 +328,19 @@ def planner_for(
         only: Kind | None = None,
         correction: Correction | None = None,
     ) -> TabletPlan:
-        grid = policy = None
+        policy = None
         if tablet.chunks is not None and only is None:
-            grid, policy = _chunk_policy(table, settings.services, planners, dispatcher)
-        found = whole_scope(tablet)
-        if grid is not None and policy is not None:
-            found = scope_of(tablet, table, grid, policy, now_s)
-        known = replace(around(tablet, table), latest_s=found.latest_s)
+            policy = _chunk_policy(table, settings.services, planners, dispatcher)
+        scope = PlanScope(tablet)
+        if policy is not None:
+            scope = scope_of(tablet, table, *policy, now_s)
+        known = around(tablet, table)
+        if scope.latest_s is not None:
+            known = replace(known, latest_s=scope.latest_s)
         if correction is not None:
             known = replace(known, correction=correction)
         tablet_plan = plan_tablet(
-            found.tablet,
+            scope.tablet,
             table,
             settings.services,
             planners,
@@ -349,12 +351,12 @@ def planner_for(
             only=only,
             around=known,
         )
-        tablet_plan = with_pressure(tablet_plan, found.tablet)
-        if grid is not None:
-            tablet_plan = with_scope(tablet_plan, tablet, found, grid, policy or "")
+        tablet_plan = with_pressure(tablet_plan, scope.tablet)
+        if policy is not None:
+            tablet_plan = with_scope(tablet_plan, tablet, scope, *policy)
         return with_backlog(
             tablet_plan,
-            found.tablet,
+            scope.tablet,
             table,
             trackers,
             now_s,

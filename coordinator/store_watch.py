@@ -11,7 +11,7 @@ from functools import partial
 from common.errors import ConfigError, MetadataError, UnavailableError
 from common.metadata.changes import Applied, ClaimCoordination, SetLimit
 from common.metadata.store import TabletStore
-from common.metadata.store_values import CORRECTED_JOBS_MAX, StoreHealth, correction_of
+from common.metadata.store_values import StoreHealth
 from common.model.group import LimitScope, checked_limit
 from common.primitives import BoundedMap
 from common.spi.planner import UNCORRECTED
@@ -159,8 +159,6 @@ class RateLimits:
 CORRECTIONS_INTERVAL_S = 5.0
 """Shortest interval between two reads of a table's history."""
 CORRECTED_TABLES_MAX = 10_000
-HISTORY_READ = 2 * CORRECTED_JOBS_MAX
-"""Entries per read; some are failures, or jobs of requests."""
 
 
 class TableCorrections:
@@ -200,8 +198,7 @@ class TableCorrections:
         Raises:
             MetadataError: The store did not answer as it should.
         """
-        history = await self._context.store.history(table, HISTORY_READ)
-        self._corrections.put(table, correction_of(history))
+        self._corrections.put(table, await self._context.store.correction(table))
 
     async def run_forever(self) -> None:
         """Read the scheduled histories; one that cannot be read leaves the last correction."""

@@ -144,6 +144,11 @@ class TabletKeys:
     @property
     def every(self) -> tuple[str, ...]:
         """All keys of the tablet."""
+        return (*self.counted, self.record, self.chunks)
+
+    @property
+    def counted(self) -> tuple[str, ...]:
+        """All keys but those that count what the others hold."""
         return (
             self.bounds,
             self.files,
@@ -153,8 +158,6 @@ class TabletKeys:
             self.done,
             self.operation,
             self.purge,
-            self.record,
-            self.chunks,
         )
 
 

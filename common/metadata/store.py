@@ -82,6 +82,7 @@ from common.metadata.keyspace import (
     zcard,
 )
 from common.metadata.store_values import (
+    CORRECTING_ENTRIES_MAX,
     AcceptedLoss,
     AttemptOutcome,
     CallMark,
@@ -96,12 +97,14 @@ from common.metadata.store_values import (
     StoreHealth,
     TabletChanged,
     UnreadableTablet,
+    correction_of,
 )
 from common.model.file import DataFile
 from common.model.group import LimitScope
 from common.model.request import Request
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, Record, Reservation, StoredChunks, Tablet, TabletId
+from neve.api import Correction
 
 READ_TRIES_MAX = 3
 """Tries of one read whose connection broke."""
@@ -561,6 +564,10 @@ class TabletStore:
         """Return the newest finished attempts, newest first."""
         key = TableKeys(table).history
         return bulk_reads.history_entries(table, key, await self._read(newest(key, count)))
+
+    async def correction(self, table: str) -> Correction:
+        """Return the correction of a table's estimates by its newest finished attempts."""
+        return correction_of(await self.history(table, CORRECTING_ENTRIES_MAX))
 
     async def note_audit(self, lines: Sequence[bytes], entries_max: int, kind: str = "") -> None:
         """Append lines to the audit, which keeps about `entries_max` of them.

@@ -276,6 +276,8 @@ def with_estimates(
 
 CORRECTED_JOBS_MAX = 32
 """Number of recent jobs that a correction is based on."""
+CORRECTING_ENTRIES_MAX = 2 * CORRECTED_JOBS_MAX
+"""Entries that are read for them; some are failures, or jobs of requests."""
 _STEP = 1 / 8
 _RATIO_MAX = 4.0
 

@@ -2,10 +2,9 @@
 
 Every output is read completely from its final location: pages with their checksums, keys ascending
 and unique within part and tablet (except for a delete with the row that it keeps), and row counts
-that add up. Column chunks must be where every
-reader looks for them. For append-only tables the multiset of rows is also compared, by the sum of
-their hashes. The statistics of the outputs come from this read, so metadata always matches the
-bytes.
+that add up. Column chunks must be where every reader looks for them. For append-only tables the
+multiset of rows is also compared, by the sum of their hashes. The statistics of the outputs come
+from this read, so metadata always matches the bytes.
 """
 
 import math

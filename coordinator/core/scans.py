@@ -280,11 +280,6 @@ class PlanScope:
     """Latest time of all files of the tablet that is not in the future; None: whole tablet."""
 
 
-def whole_scope(tablet: Tablet) -> PlanScope:
-    """Return the scope that is the whole tablet."""
-    return PlanScope(tablet)
-
-
 def scope_of(tablet: Tablet, table: Table, grid: ChunkGrid, policy: str, now_s: float) -> PlanScope:
     """Return the part of a tablet that must be planned.
 
@@ -297,14 +292,14 @@ def scope_of(tablet: Tablet, table: Table, grid: ChunkGrid, policy: str, now_s: 
     """
     stored = tablet.chunks
     if stored is None or not _is_counted(tablet, stored, grid, policy, now_s):
-        return whole_scope(tablet)
+        return PlanScope(tablet)
     if tablet.selection is not None or tablet.waiting or tablet.operation is not None:
-        return whole_scope(tablet)
+        return PlanScope(tablet)
     if table.settings.triggers or open_trigger_s(table, tablet.record):
-        return whole_scope(tablet)
+        return PlanScope(tablet)
     survey = _survey(tablet.files.values(), grid, now_s)
     if survey is None:
-        return whole_scope(tablet)
+        return PlanScope(tablet)
     timed, others, latest_s = survey
     numbers = stored.restless
     reserved = (tablet.files[path] for path in tablet.reserved_files if path in tablet.files)

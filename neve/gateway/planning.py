@@ -8,7 +8,6 @@ from typing import Annotated
 from fastapi import Query
 
 from common.errors import PluginError, RequestError
-from common.metadata.store_values import CORRECTED_JOBS_MAX, correction_of
 from common.model.job import Job, TabletPlan
 from common.model.table import Table
 from common.model.tablet import StoredChunks, Tablet, TabletId
@@ -230,8 +229,7 @@ class PlanningRoutes:
         plans: list[TabletPlan] = []
         tablets: list[TabletId] = []
         running = 0
-        history = await services.store.history(stored_table.id, 2 * CORRECTED_JOBS_MAX)
-        correction = correction_of(history)
+        correction = await services.store.correction(stored_table.id)
         planned = partial(self._planned, correction=correction)
         async for page in services.pages(stored_table):
             running += sum(len(tablet.running) for tablet in page)

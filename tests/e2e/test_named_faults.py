@@ -190,9 +190,9 @@ def test_no_ray_at_the_address(ground: Ground, door: str) -> None:
 
 def test_no_token_for_ray(ground: Ground) -> None:
     variables = [name for name in ground.environ() if name.startswith("RAY_AUTH_TOKEN")]
-    said = ground.say("doctor", **dict.fromkeys(variables, os.devnull))
-    assert "requires a token, and got" in said
-    assert "set RAY_AUTH_MODE=token" in said
+    output = ground.say("doctor", **dict.fromkeys(variables, os.devnull))
+    assert "requires a token, and got" in output
+    assert "set RAY_AUTH_MODE=token" in output
 
 
 def test_no_token_for_the_gateway(ground: Ground) -> None:
@@ -202,20 +202,20 @@ def test_no_token_for_the_gateway(ground: Ground) -> None:
 def test_another_release_of_ray(ground: Ground) -> None:
     ground.set_version("2.44.1")
     try:
-        said = ground.say("doctor")
+        output = ground.say("doctor")
     finally:
         assert ground.set_version("") == "2.44.1"
-    assert "runs another version" in said
-    assert "2.44.1" in said
+    assert "runs another version" in output
+    assert "2.44.1" in output
 
 
 def test_a_redis_that_evicts(ground: Ground) -> None:
     ground.redis.say("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     try:
-        said = ground.say("serve")
+        output = ground.say("serve")
     finally:
         ground.redis.say("CONFIG", "SET", "maxmemory-policy", "noeviction")
-    assert "setting store.url: the store has maxmemory-policy allkeys-lru" in said
+    assert "setting store.url: the store has maxmemory-policy allkeys-lru" in output
 
 
 def test_a_redis_without_aof_before_there_is_a_service(ground: Ground) -> None:

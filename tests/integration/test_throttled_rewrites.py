@@ -88,26 +88,26 @@ def test_inputs_and_outputs_are_counted(
 ) -> None:
     take(way, monkeypatch)
     assignment = job(tmp_path, way)
-    result, (*_, told) = run(assignment)
+    result, (*_, last) = run(assignment)
 
     assert result.kernel == WAYS[way]
     read = sum(stored(assignment.table, file.path) for file in assignment.inputs)
     written = sum(file.size_bytes for file in result.outputs)
     if way == "ranges":  # Parts are copied without their footers; ranges may share row groups.
         written = sum(stored(assignment.table, file.path) for file in result.outputs)
-        assert read + written <= told.moved_bytes <= 2 * read + written
+        assert read + written <= last.moved_bytes <= 2 * read + written
     else:
-        assert told.moved_bytes == read + written
-    assert written <= told.written_bytes <= sum(file.size_bytes for file in result.outputs)
-    assert told.waited_s == 0.0
+        assert last.moved_bytes == read + written
+    assert written <= last.written_bytes <= sum(file.size_bytes for file in result.outputs)
+    assert last.waited_s == 0.0
 
 
 def test_copied_bytes_count_as_read_and_written(tmp_path: Path) -> None:
     assignment = stitchable(tmp_path)
-    result, (*_, told) = run(assignment)
+    result, (*_, last) = run(assignment)
     assert result.kernel == "stitch"
     written = sum(stored(assignment.table, file.path) for file in result.outputs)
-    assert (told.moved_bytes, told.written_bytes) == (2 * written, written)
+    assert (last.moved_bytes, last.written_bytes) == (2 * written, written)
 
 
 @pytest.mark.parametrize("way", [*WAYS, "stitch"])
@@ -121,14 +121,14 @@ def test_no_attempt_is_faster_than_its_grant(
     begun_s = clock.now_s()
     _, reports = run(replace(assignment, grant_bytes_s=rate))
 
-    told, size_bytes = reports[-1], sum(file.size_bytes for file in assignment.inputs)
+    last, size_bytes = reports[-1], sum(file.size_bytes for file in assignment.inputs)
     # Nothing is saved up at the beginning, and nothing owed at the end.
-    assert clock.now_s() - begun_s >= told.moved_bytes / rate >= 1.0
-    assert told.waited_s > 0
+    assert clock.now_s() - begun_s >= last.moved_bytes / rate >= 1.0
+    assert last.waited_s > 0
     # What is read shows while it is read, not when rows are merged.
     steps = {report.bytes_done for report in reports if report.state == "rewriting"}
     assert len(steps - {0, size_bytes}) >= 2, sorted(steps)
-    assert told.bytes_done == size_bytes
+    assert last.bytes_done == size_bytes
 
 
 @pytest.mark.parametrize("way", [*WAYS, "stitch"])
@@ -156,12 +156,12 @@ def test_a_cancelled_attempt_does_not_wait_for_its_grant(
 
 def test_a_grant_that_is_told_later_holds_from_then_on(tmp_path: Path) -> None:
     assignment = replace(job(tmp_path, "whole"), grant_bytes_s=1.0)
-    told: list[RewriteProgress] = []
+    reports: list[RewriteProgress] = []
     valves: list[Allowance] = []
     waits = threading.Event()
 
     def listen(progress: RewriteProgress) -> None:
-        told.append(progress)
+        reports.append(progress)
         if valves and valves[0].usage().waited_s > 0 and not waits.is_set():
             waits.set()
             valves[0].grant(None)
@@ -169,4 +169,4 @@ def test_a_grant_that_is_told_later_holds_from_then_on(tmp_path: Path) -> None:
     result = rewrite(local_session(), assignment, listen, lambda: False, valves.append)
     assert waits.is_set()
     assert result.outputs
-    assert told[-1].waited_s > 0
+    assert reports[-1].waited_s > 0

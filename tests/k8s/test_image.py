@@ -245,7 +245,7 @@ def test_the_bare_root_runs_every_instruction_that_changes_files() -> None:
     lines = re.findall(r"^([A-Z]+) ", DOCKERFILE.replace("\\\n", ""), re.M)
     settings = {"ARG", "FROM", "ENV", "WORKDIR", "CMD"}
 
-    assert [name for name, _ in instructions()] == [each for each in lines if each not in settings]
+    assert [name for name, _ in instructions()] == [line for line in lines if line not in settings]
     assert image_variables()["PATH"].startswith("/opt/neve/python/bin:")
 
 

@@ -91,7 +91,7 @@ def test_what_is_applied_waited_for_and_entered_is_there(printed: list[list[str]
     entered = [words for words in kubectl if words[3] == "exec"]
 
     assert {after(words, "-n") for words in kubectl if "-n" in words} == {"neve"}
-    assert {each["metadata"].get("namespace", "neve") for each in resources} == {"neve"}
+    assert {resource["metadata"].get("namespace", "neve") for resource in resources} == {"neve"}
     assert applied == {"k8s/base/namespace.yaml", "k8s/overlays/laptop"}
     assert waited
     assert {*waited, *(words[4] for words in entered)} <= names
@@ -116,7 +116,7 @@ def test_the_pod_that_is_entered_has_the_command_the_token_and_the_tables() -> N
     folder = str(Path(location).parent)
     settings = one(resources, "ConfigMap", "neve-settings")["data"]["neve.toml"]
     assert folder in tomllib.loads(settings)["gateway"]["locations"]
-    assert folder in [each["mountPath"] for each in pod.main["volumeMounts"]]
+    assert folder in [mount["mountPath"] for mount in pod.main["volumeMounts"]]
 
 
 def test_every_verb_and_option_of_neve_exists(printed: list[list[str]]) -> None:
@@ -138,7 +138,9 @@ def test_docker_must_have_what_the_pods_request(tmp_path: Path) -> None:
     requests = [container["resources"]["requests"] for pod in pods for container in pod.containers]
     (cluster,) = of_kind(rendered("laptop"), "RayCluster")
     requests.append(cluster["spec"]["autoscalerOptions"]["resources"]["requests"])
-    wanted = sum(int(each["memory"][:-2]) * UNITS[each["memory"][-2:]] for each in requests)
+    wanted = sum(
+        int(request["memory"][:-2]) * UNITS[request["memory"][-2:]] for request in requests
+    )
     (gigabytes,) = re.findall(r"^memory_gb=(\d+)$", TRIAL.read_text("utf-8"), re.M)
 
     assert 0.5 <= int(gigabytes) - wanted / 1e9 <= 2, "the pods request another sum now"

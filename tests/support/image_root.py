@@ -187,7 +187,7 @@ def serve(folder: Path) -> int:
     log = folder / "service.log"
     store = [str(find_redis_server(os.environ).program), "--port", str(STORE_PORT), "--save", ""]
     variables = image_variables() | serve_variables()
-    node = {name: each for name, each in variables.items() if not name.startswith("NEVE_")}
+    node = {name: value for name, value in variables.items() if not name.startswith("NEVE_")}
     del node["RAY_ADDRESS"]
     with log.open("wb") as output:
         step("Redis, Ray and `neve serve`")

@@ -40,9 +40,9 @@ class Running:
     waited_s: float = 0.0
     synced: float = 0.0
     sync_s: float = 0.0
-    told: AttemptProgress | None = None
+    reported: AttemptProgress | None = None
     """What its driver has reported last."""
-    told_s: float = -1e9
+    reported_s: float = -1e9
 
     def move(self, passed_s: float) -> float:
         size = min(self.able * passed_s, self.applied * passed_s, self.left)
@@ -275,7 +275,7 @@ class World:
                 group=compactor.group,
                 node="n1",
                 slots=compactor.slots,
-                attempts=tuple(self._news(each) for each in compactor.held.values()),
+                attempts=tuple(self._news(attempt) for attempt in compactor.held.values()),
                 draining=False,
             )
         )
@@ -292,9 +292,9 @@ class World:
 
     def _news(self, running: Running) -> AttemptProgress:
         now = running.progress()
-        if running.told is None or self.now_s - running.told_s >= self.news_s:
-            running.told, running.told_s = now, self.now_s
-        return replace(running.told, granted_bytes_s=now.granted_bytes_s)
+        if running.reported is None or self.now_s - running.reported_s >= self.news_s:
+            running.reported, running.reported_s = now, self.now_s
+        return replace(running.reported, granted_bytes_s=now.granted_bytes_s)
 
     def settle(self, actions: list[do.Action]) -> None:
         """Let the store release what the core wants released."""

@@ -320,32 +320,38 @@ class Window:
         return self.start_s <= file.time_min_s and file.time_max_s < self.end_s
 
 
-def replaced_files(tablet: Tablet, window: Window) -> list[DataFile]:
-    """Return the files of lower versions with rows in the window, sorted by path."""
-    return [
-        file
-        for _, file in sorted(tablet.files.items())
-        if window.overlaps(file) and file.data_version < window.version
-    ]
+def why_no_window(table: Table) -> str | None:
+    """Return why a table takes no files for a window of time, or None if it does."""
+    if not table.key and table.time_column is not None:
+        return None
+    lacks = "has a key" if table.key else "has no time column"
+    return (
+        f"table {table.name!r} {lacks}: version and window need an append-only table with a "
+        "time column"
+    )
 
 
-def may_replace(tablet: Tablet, added: Iterable[DataFile], window: Window) -> Refusal | None:
-    """Return why files may not replace those of lower versions in a window, or None if they may.
+def replaced_by(
+    tablet: Tablet, added: Iterable[DataFile], window: Window
+) -> list[DataFile] | Refusal:
+    """Return the files of lower versions that files replace in a window, or why they may not.
 
     Args:
         tablet: As read after `WATCH`; a new partition has no files.
         added: The new files of the tablet.
         window: Their window and version.
     """
-    replaced = replaced_files(tablet, window)
-    return (
+    present = [file for _, file in sorted(tablet.files.items()) if window.overlaps(file)]
+    replaced = [file for file in present if file.data_version < window.version]
+    refusal = (
         _refused_times(tablet, added, replaced, window)
-        or _refused_versions(tablet, window)
+        or _refused_versions(tablet, present, window)
         or _refused_busy(tablet)
         or refused_held(
             tablet.id, [file.path for file in replaced], tablet.running, tablet.selection
         )
     )
+    return replaced if refusal is None else refusal
 
 
 def _refused_times(
@@ -375,8 +381,9 @@ def _times_text(file: DataFile) -> str:
     return f"times from {utc_text(file.time_min_s)} to {utc_text(file.time_max_s)}"
 
 
-def _refused_versions(tablet: Tablet, window: Window) -> Refusal | None:
-    present = [file for _, file in sorted(tablet.files.items()) if window.overlaps(file)]
+def _refused_versions(
+    tablet: Tablet, present: Iterable[DataFile], window: Window
+) -> Refusal | None:
     newest = max(present, key=lambda file: file.data_version, default=None)
     if newest is None or newest.data_version <= window.version:
         return None
@@ -513,13 +520,9 @@ def call_content(change: AddFiles) -> str:
 
 
 def _refused_table(change: AddFiles, table: Table | None) -> Refusal | None:
-    if change.window is None or table is None or (not table.key and table.time_column):
+    if change.window is None or table is None or (why := why_no_window(table)) is None:
         return None
-    return Refusal(
-        RefusalCode.WINDOW,
-        f"table {table.name} has {'a key' if table.key else 'no time column'}: only an append-only "
-        "table with a time column takes files for a window of time",
-    )
+    return Refusal(RefusalCode.WINDOW, why)
 
 
 def _refused_look(change: AddFiles, now_s: float) -> Refusal | None:
@@ -601,7 +604,7 @@ def _replaced(
         waiting=waiting_seen(keys, seen[f"{tablet.text}/waiting"]),
         operation=operation_seen(keys, seen[f"{tablet.text}/operation"]),
     )
-    return may_replace(present, added, window) or replaced_files(present, window)
+    return replaced_by(present, added, window)
 
 
 def _mark(change: AddFiles, now_s: float) -> CallMark:

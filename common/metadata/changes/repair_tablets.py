@@ -99,8 +99,7 @@ def recount_record(change: RecountRecord) -> Transaction:
     keys write.
     """
     keys, table = TabletKeys.of(change.tablet), TableKeys(change.tablet.table)
-    watch = [key for key in keys.every if key not in {keys.record, keys.chunks}]
-    needs = table_state(table) | whole_tablet(keys, watch)
+    needs = table_state(table) | whole_tablet(keys, keys.counted)
 
     def decide(seen: Seen) -> Decision:
         if refusal := refused_by_table(table, seen):
@@ -419,8 +418,7 @@ def join_tablets(change: JoinTablets) -> Transaction:
     needs = table_state(table)
     for tablet in both:
         keys = TabletKeys.of(tablet)
-        watch = [key for key in keys.every if key not in {keys.record, keys.chunks}]
-        needs |= needs_of_tablet(tablet, whole_tablet(keys, watch))
+        needs |= needs_of_tablet(tablet, whole_tablet(keys, keys.counted))
 
     def decide(seen: Seen) -> Decision:
         if refusal := refused_by_table(table, seen):

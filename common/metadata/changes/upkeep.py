@@ -181,11 +181,8 @@ CHUNKS_PER_WRITE = 10_000
 
 def _note_effects(change: WriteAnalysis, seen: Seen) -> tuple[Command, ...]:
     is_current = change.version in {_version_seen(change, seen), -1}
-    return (
-        (*_record_effects(change, seen), *_chunk_effects(change, seen))
-        if is_current
-        else (_chunk_effects(change, seen))
-    )
+    record = _record_effects(change, seen) if is_current else ()
+    return (*record, *_chunk_effects(change, seen))
 
 
 def _record_effects(change: WriteAnalysis, seen: Seen) -> tuple[Command, ...]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from common.errors import CompactionError, RefusedError, RequestError, UnknownTableError
 from common.metadata.changes import AddFiles, Applied, Outcome, Refused, Window
-from common.metadata.changes.files import files_digest, names_digest
+from common.metadata.changes.files import files_digest, names_digest, why_no_window
 from common.metadata.store_values import CallKind, CallMark
 from common.model.file import DataFile
 from common.model.key_values import KeyType
@@ -361,12 +361,8 @@ def checked_window(table: Table, version: int | None, written: str | None) -> Wi
         raise RequestError(f"only {given} is given, expected version and window together, or none")
     if not 1 <= version <= VERSION_MAX:
         raise RequestError(f"version is {version}, expected 1 to {VERSION_MAX}")
-    if table.key or table.time_column is None:
-        lacks = "has a key" if table.key else "has no time column"
-        raise RequestError(
-            f"table {table.name!r} {lacks}: version and window need an append-only table with a "
-            "time column"
-        )
+    if (why := why_no_window(table)) is not None:
+        raise RequestError(why)
     start, dots, end = written.partition("..")
     try:
         start_s, end_s = _time_s(start), _time_s(end)

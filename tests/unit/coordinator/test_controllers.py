@@ -193,11 +193,11 @@ def test_the_default_raises_shares_with_the_backlog_and_sets_nothing_else() -> N
     assert rested.shares == DEFAULT_SHARES, "without a backlog, as the settings say"
     backlogs = [0.0, 1e9, 6e9, 12e9, 30e9, 60e9, 1e15]  # 100 MB/s in all, and a goal of 600 s
     found = [made.decide(readings(size, slot_bytes_s=5e6)) for size in backlogs]
-    assert [round(system(each)) for each in found] == [100, 100, 100, 200, 500, 1000, 1000]
-    assert {(each.slots, each.bytes_s) for each in found} == {(None, None)}
+    assert [round(system(decision)) for decision in found] == [100, 100, 100, 200, 500, 1000, 1000]
+    assert {(decision.slots, decision.bytes_s) for decision in found} == {(None, None)}
     own = {**DEFAULT_SHARES, ShareClass.SYSTEM: 1.0}
     found = [made.decide(readings(size, base_shares=own, slot_bytes_s=5e6)) for size in backlogs]
-    assert {each.shares[ShareClass.USER] for each in found} == {1000.0}
+    assert {decision.shares[ShareClass.USER] for decision in found} == {1000.0}
     assert max(map(system, found)) == 10.0, "relative to the settings"
 
 
@@ -237,9 +237,9 @@ def test_a_service_with_an_unknown_controller_or_option_does_not_start() -> None
         return str(caught.value)
 
     assert "neve.controllers: 'pid' is not installed" in refused("control.controller=pid")
-    told = refused("control.options=slots=3")
-    assert "controller shares: option 'slots' is unknown; known: goal_s" in told
-    assert "control.options is from flag --set control.options" in told
+    problem = refused("control.options=slots=3")
+    assert "controller shares: option 'slots' is unknown; known: goal_s" in problem
+    assert "control.options is from flag --set control.options" in problem
     assert "expected name=value, each once" in refused("control.options=slots")
     assert "expected name=value, each once" in refused("control.options=slots=1, slots=2")
     assert "expected 0 (none) or at least control.bytes_s_min" in refused(

@@ -161,7 +161,7 @@ def test_deltas_come_first_where_one_job_cannot_have_them_and_their_base() -> No
 
 def test_a_delta_in_use_is_not_cut() -> None:
     base = [file(f"b{at}", (100 * at, 100 * at + 99), 100) for at in range(6)]
-    free = [each.path for each in base]
+    free = [file.path for file in base]
     found = plan(*base, file("d9", (0, 599), 90), max_files=4, candidates=free)
     assert not found.jobs
     assert found.left["b0"].endswith("the delta is in use")

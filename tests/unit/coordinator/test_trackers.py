@@ -78,8 +78,8 @@ def test_the_seed_s_backlog_is_the_seed_s(case: dict[str, Any]) -> None:
 def test_the_mode_is_a_setting_of_the_table(strategy: str) -> None:
     files = [file(f"f{number}", size) for number, size in enumerate((100, 200, 400, 800))]
     made = load_tracker(strategy).tracker(TableSettings(backlog_mode="seed"), {})
-    for each in files:
-        made.add(each)
+    for added in files:
+        made.add(added)
     expected = sum(size * log(1500 / size, 4) for size in (100, 200, 400, 800))
     assert made.backlog_bytes(WorkUnderWay()) == pytest.approx(expected)
     written = (PartialOutput(size_bytes=300),)

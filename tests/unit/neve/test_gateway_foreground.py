@@ -67,7 +67,7 @@ def test_reads_and_appends_are_counted_as_stored(
     whole = appended + stored_bytes(path, "x", "text")
     heard(gateway, "counted", lambda use: abs(use.moved_bytes - whole) <= 10)
     use = gateway.coordinator.uses[-1]
-    assert {each.waited_s for each in use} <= {0.0}, "nothing waits without a rate"
+    assert {volume.waited_s for volume in use} <= {0.0}, "nothing waits without a rate"
 
 
 def test_callers_wait_for_the_rate_of_their_volume(

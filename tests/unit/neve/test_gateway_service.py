@@ -467,7 +467,10 @@ def test_the_plan_of_a_table_has_the_stored_state_of_each_interval() -> None:
     stored = StoredChunks(head=head, versions={1: 4}, notes=notes)
 
     view = plan_view(table, [plan], 0, [TabletId("t", PLUS_INFINITY)], [stored])
-    assert [(each.stored, each.changes) for each in view.intervals] == [("deferred", 4), ("", None)]
+    assert [(interval.stored, interval.changes) for interval in view.intervals] == [
+        ("deferred", 4),
+        ("", None),
+    ]
 
 
 def test_rules_of_a_table_decide_its_plan(planning: Client, tmp_path: Path) -> None:

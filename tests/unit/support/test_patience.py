@@ -14,17 +14,17 @@ MOST = LOAD_MAX * (os.cpu_count() or 1)
 
 
 def test_a_wait_on_an_idle_machine_blames_no_machine() -> None:
-    said = vain_wait("the head", 400.0, (0.5, 0.4, MOST + 1))
-    assert said.startswith("waited 400 s for the head; load 0.5, 0.4 and ")
-    assert "too slow" not in said
+    text = vain_wait("the head", 400.0, (0.5, 0.4, MOST + 1))
+    assert text.startswith("waited 400 s for the head; load 0.5, 0.4 and ")
+    assert "too slow" not in text
 
 
 @pytest.mark.parametrize("loads", [(MOST + 1, 0.1, 0.1), (0.1, MOST + 1, 0.1)])
 def test_a_wait_on_a_loaded_machine_says_so(loads: tuple[float, float, float]) -> None:
-    said = vain_wait("a pod of large", 400.0, loads)
-    assert "waited 400 s for a pod of large; load " in said
-    assert "the machine is too slow for this test" in said
-    assert f"at a load below {MOST:.0f}" in said
+    text = vain_wait("a pod of large", 400.0, loads)
+    assert "waited 400 s for a pod of large; load " in text
+    assert "the machine is too slow for this test" in text
+    assert f"at a load below {MOST:.0f}" in text
 
 
 def test_what_never_holds_is_described() -> None:

@@ -29,8 +29,10 @@ def moved(made: World, seconds: float) -> tuple[float, float]:
     """Return the bytes per second of reads and appends, and of compactions."""
 
     def totals() -> tuple[float, float]:
-        held = [each for compactor in made.compactors.values() for each in compactor.held.values()]
-        return sum(each.moved for each in made.gateways), sum(each.moved for each in held)
+        held = [
+            attempt for compactor in made.compactors.values() for attempt in compactor.held.values()
+        ]
+        return sum(mover.moved for mover in made.gateways), sum(mover.moved for mover in held)
 
     before = totals()
     made.pass_time(seconds)
@@ -102,7 +104,7 @@ def test_the_part_of_readers_is_free_once_they_are_gone(ends: str) -> None:
 def test_reads_are_listed_apart_from_jobs() -> None:
     made = world(jobs=2)
     made.pass_time(20)
-    (volume,) = [each for each in made.state.status(made.now_s).scopes if each.kind == "volume"]
+    (volume,) = [scope for scope in made.state.status(made.now_s).scopes if scope.kind == "volume"]
     assert volume.attempts == 2
     assert volume.foreground_bytes == pytest.approx(0.75 * volume.moved_bytes, rel=0.1)
 
