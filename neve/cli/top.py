@@ -28,7 +28,7 @@ from common.errors import RequestError
 from common.runtime import SystemClock
 from common.units import format_bytes, format_count, format_duration
 from neve import api
-from neve.cli.render import RIGHT, TabletKeys
+from neve.cli.render import RIGHT, TabletKeys, shortened
 from neve.cli.session import Panel, Session, TerminalConsole, verb
 from neve.client import Client
 from neve.client.errors import ForbiddenError, NeveError, UnavailableError
@@ -38,6 +38,8 @@ QUEUE_MAX = 200
 POINTS_MAX = 360
 """Points of the backlog's plot: an hour of the service's history, one every ten seconds."""
 KEY_WAIT_S = 0.2
+NODE_CHARS = 17
+"""Ids of nodes are longer; their beginnings and ends differ."""
 
 Part = TypeVar("Part")
 
@@ -559,9 +561,10 @@ def _overview(reading: Reading) -> list[str]:
         state = "" if compactor.ready else " · starting"
         state = " · draining" if compactor.draining else state
         texts.append(
-            f"compactor {compactor.compactor} on {compactor.node}: {compactor.busy} of "
+            f"compactor {compactor.compactor}: {compactor.busy} of "
             f"{format_count(compactor.slots, 'slot')} busy, heard of "
-            f"{format_duration(compactor.heard_ago_s)} ago{state}"
+            f"{format_duration(compactor.heard_ago_s)} ago{state} · "
+            f"node {shortened(compactor.node, NODE_CHARS)}"
         )
     return texts
 
