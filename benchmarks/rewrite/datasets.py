@@ -5,6 +5,7 @@ made once per scale and kept. Files are written by pyarrow with zstd 1.
 
     lsm         16 sorted runs over one key range, 16-byte string keys, 5 % tombstones
     lsm-int     the same with an int64 key
+    lsm-crc     lsm with a checksum in every page, as Spark and Névé write them
     lineitem    TPC-H lineitem in 8 runs, a quarter of the rows twice, key of two integers
     uuid        16 runs with 36-byte keys whose prefixes tell nothing
     wide        8 runs of 50 columns
@@ -72,7 +73,7 @@ def dataset(name: str, root: Path, scale: float) -> Dataset:
     if not described.exists():
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        files = tuple(_write(folder, run, rows) for run, rows in make(scale))
+        files = tuple(_write(folder, run, rows, name in CHECKED) for run, rows in make(scale))
         found = Dataset(
             name=name,
             folder=str(folder),
@@ -87,10 +88,17 @@ def dataset(name: str, root: Path, scale: float) -> Dataset:
     return Dataset(**{**stored, "files": tuple(stored["files"]), "key": tuple(stored["key"])})
 
 
-def _write(folder: Path, name: str, rows: pa.Table) -> str:
+def _write(folder: Path, name: str, rows: pa.Table, checksums: bool) -> str:
     file = f"{name}.parquet"
     pq.write_table(
-        rows, folder / file, compression="zstd", compression_level=1, row_group_size=GROUP_ROWS
+        rows,
+        folder / file,
+        compression="zstd",
+        compression_level=1,
+        row_group_size=GROUP_ROWS,
+        write_page_checksum=checksums,
+        # With an index there are no statistics in the pages; Spark and Névé write it, too.
+        write_page_index=checksums,
     )
     return file
 
@@ -231,6 +239,7 @@ _WIDE: tuple[Callable[[np.random.Generator, int], pa.Array], ...] = (
 MAKERS: dict[str, Callable[[float], Iterator[Run]]] = {
     "lsm": _lsm,
     "lsm-int": _lsm_int,
+    "lsm-crc": _lsm,
     "lineitem": _lineitem,
     "uuid": _uuid,
     "wide": _wide,
@@ -241,3 +250,5 @@ MAKERS: dict[str, Callable[[float], Iterator[Run]]] = {
 }
 KEYS = {"lineitem": ("l_orderkey", "l_linenumber"), "bag": (), "bag-orders": ()}
 CLEAN = frozenset({"overlap"})
+CHECKED = frozenset({"lsm-crc"})
+"""Sets whose pages have checksums."""

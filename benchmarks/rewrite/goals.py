@@ -8,7 +8,7 @@ from rich.table import Table
 from benchmarks.rewrite.datasets import Dataset
 from benchmarks.rewrite.runners import EVERYTHING, NEVE, SPARK, Record
 
-NARROW = ("lsm", "lsm-int", "lineitem", "tiny", "overlap")
+NARROW = ("lsm", "lsm-int", "lsm-crc", "lineitem", "tiny", "overlap")
 HARD = ("uuid", "wide")
 BAGS = ("bag", "bag-orders")
 MERGERS = ("polars", "duckdb", "datafusion")
@@ -29,7 +29,7 @@ class Goal:
 GOALS = (
     Goal(
         what="keyed merge, Spark SQL",
-        sets=("lsm", "lsm-int", "lineitem", "uuid", "wide", "overlap"),
+        sets=("lsm", "lsm-int", "lsm-crc", "lineitem", "uuid", "wide", "overlap"),
         against=(SPARK,),
         least=3.0,
         stretch=5.0,
