@@ -21,7 +21,7 @@ from common.runtime import SystemClock
 from common.wire import NAMESPACE
 from neve.local.actors import PartError
 from neve.local.logs import START, SUPERVISOR, StackLogs
-from neve.local.machine import find_java
+from neve.local.machine import find_java, machine_bytes
 from neve.local.options import StackOptions, with_locations
 from neve.local.processes import end_processes
 from neve.local.servers import ROLES as RAY_ROLES
@@ -117,6 +117,7 @@ class LocalStack:
                 private = Path(running.private_folder)
             gateway = with_locations(chosen.settings.gateway, folder, private, chosen.allow, base)
             chosen = replace(chosen, settings=replace(chosen.settings, gateway=gateway))
+            chosen = chosen.with_task_memory(machine_bytes())
             if running is None:
                 state = _start(folder, private, chosen, on_progress, base)
             else:
