@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from pyarrow import types as is_type
 
 from common.errors import InputError, RequestError, VerificationError
+from common.expressions.native import NotNativeError
 from common.model.outcome import RowCounts
 from common.rows.conform import conform
 from common.rows.key_encoding import encode_keys, filled
@@ -29,7 +30,6 @@ from compactor.rewrite.file_io import (
     read_tables,
     table_location,
 )
-from compactor.rewrite.kernel.normalized_keys import UnsupportedRowsError
 from compactor.rewrite.outputs import (
     TaskResult,
     TimeCutWriter,
@@ -40,7 +40,7 @@ from compactor.rewrite.outputs import (
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
 from compactor.rewrite.tally import DIGEST_MODULUS, Tally, digest_of, keys_ascend, sum_counts
 from compactor.rewrite.throttle import allowance_of
-from compactor.rewrite.transform import ExpressionValues, RowChange, row_change_of
+from compactor.rewrite.transform import RowChange, row_change_of
 
 # ---------------------------------------------------------------------------- Rows that cross Spark
 
@@ -169,14 +169,9 @@ def _nested_name(arrow: pa.DataType) -> str | None:
 # -------------------------------------------------------------------------------------------- Tasks
 
 
-def rewrite_in_memory(plan: RewritePlan, answers: ExpressionValues | None = None) -> TaskResult:
-    """Merge all inputs of a keyed table at once.
-
-    Args:
-        plan: Plan of the job.
-        answers: Spark's values for all inputs in order; None if it need not evaluate any.
-    """
-    mark, change = ProgressMark(plan.folder, "write"), row_change_of(plan, answers)
+def rewrite_in_memory(plan: RewritePlan) -> TaskResult:
+    """Merge all inputs of a keyed table at once."""
+    mark, change = ProgressMark(plan.folder, "write"), row_change_of(plan)
     numbers = range(len(plan.inputs.paths))
     tables = [piece.rows for at in numbers for piece in _read_input(plan, at, mark, change)]
     result = merge_tables(tables, plan.rules.row_rules, plan.rules.now_s, plan.rules.drop)
@@ -187,15 +182,14 @@ def rewrite_in_memory(plan: RewritePlan, answers: ExpressionValues | None = None
     return TaskResult(counts=result.counts, dropped=result.dropped, files=files)
 
 
-def rewrite_bag(plan: RewritePlan, answers: ExpressionValues | None = None) -> TaskResult:
+def rewrite_bag(plan: RewritePlan) -> TaskResult:
     """Copy the rows of an append-only table, without those that expired or are deleted.
 
-    Args:
-        plan: Plan of the job.
-        answers: As for `rewrite_in_memory`.
+    Raises:
+        NotNativeError: Spark has to evaluate the expressions of a transform.
     """
     tally = Tally()
-    mark, change = ProgressMark(plan.folder, "write"), row_change_of(plan, answers)
+    mark, change = ProgressMark(plan.folder, "write"), row_change_of(plan)
     if plan.output.cuts_at_s:
         with abandoned_on_error(TimeCutWriter(plan, rows_of_files(plan))) as by_time:
             for kept in _kept_rows(plan, mark, change, tally):
@@ -213,7 +207,7 @@ def rewrite_bag_natively(plan: RewritePlan) -> TaskResult | None:
     """Copy the rows of an append-only table; None: Spark has to evaluate the expressions."""
     try:
         return rewrite_bag(plan)
-    except UnsupportedRowsError:
+    except NotNativeError:
         return None
 
 
@@ -227,30 +221,19 @@ def _kept_rows(
             yield filter_bag(piece.read, piece.rows, plan.rules.row_rules, plan.rules.now_s, tally)
 
 
-def read_for_sort(
-    plan: RewritePlan, inputs: Iterable[int], answers: ExpressionValues | None = None
-) -> Iterator[pa.RecordBatch]:
+def read_for_sort(plan: RewritePlan, inputs: Iterable[int]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of some inputs in the form that crosses Spark, with encoded keys.
 
     Args:
         plan: Plan of the job.
         inputs: Their numbers.
-        answers: Spark's values for these inputs in this order; None if none were needed.
     """
-    change = row_change_of(plan, answers)
+    change = row_change_of(plan)
     for at in inputs:
         mark = ProgressMark(plan.folder, f"read-{at}")
         for piece in _read_input(plan, at, mark, change):
             keys = encode_keys(piece.rows, plan.rules.row_rules.key, plan.rules.row_rules.key_types)
             yield from to_spark_rows(piece.rows, keys).combine_chunks().to_batches()
-
-
-def read_with_expression_values(
-    plan: RewritePlan, batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Run `read_for_sort` for the inputs of Spark's values."""
-    answers = ExpressionValues(batches)
-    yield from read_for_sort(plan, iter(answers.next_input, None), answers)
 
 
 def write_sorted(plan: RewritePlan, batches: Iterable[pa.RecordBatch]) -> TaskResult:

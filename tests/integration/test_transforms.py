@@ -81,11 +81,7 @@ def small_steps(
 def plan_for_spark(make_plan: Callable[..., RewritePlan], *args: Any) -> RewritePlan:
     """Have Spark work out what the kernel could."""
     plan = make_plan(*args)
-    if plan.rules.transform is None:
-        return plan
-    return replace(
-        plan, rules=replace(plan.rules, transform=replace(plan.rules.transform, native=False))
-    )
+    return plan if plan.rules.transform is None else attempt.without_native(plan)
 
 
 def take(way: str, monkeypatch: pytest.MonkeyPatch) -> None:

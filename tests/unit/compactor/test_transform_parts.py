@@ -10,6 +10,7 @@ from socket import gethostname
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -20,21 +21,25 @@ from common.model.request import KeyRange, Request, TransformKind, TransformSpec
 from common.model.table import Column, Table
 from common.rows.rules import RowRules
 from common.spi.rewrite import DELETED, TransformContext
-from compactor.rewrite import general_merge
+from compactor.rewrite import attempt, general_merge
+from compactor.rewrite.attempt_folder import NewValues, StoredValues, ValueWriter
+from compactor.rewrite.merge.tasks import merge_small_job
 from compactor.rewrite.outputs import TaskResult
 from compactor.rewrite.plan.rewrite_plan import (
+    RewritePlan,
     make_plan,
     matched_rows,
 )
 from compactor.rewrite.transform import (
-    END_OF_INPUT,
     ExpressionInputs,
-    ExpressionValues,
     from_spark,
+    read_expression_inputs,
     spark_type,
+    store_plugin_values,
     to_spark,
     with_deletions,
     with_values,
+    write_values,
 )
 from compactor.rewrite.verify import verify
 from tests.support.assignments import a_table, an_assignment
@@ -121,8 +126,8 @@ class TestTouching:
 
     def test_computed_values_go_into_their_rows(self) -> None:
         values = pa.chunked_array([[7.0], [None]], pa.float64())
-        changed = with_values(rows(), matched_rows(rows(), self.rules, KeyRange()).nonzero()[0][:2],
-                              {"x": values})  # fmt: skip
+        meant = matched_rows(rows(), self.rules, KeyRange()).nonzero()[0][:2]
+        changed = with_values(rows(), {"x": NewValues(meant, np.arange(2), values)})
         assert changed.column("x").to_pylist() == [7.0, 2.0, None, None]
         assert changed.drop_columns(["x"]) == rows().drop_columns(["x"])
 
@@ -146,42 +151,90 @@ def test_types_unknown_to_expressions_become_presence_flags() -> None:
     assert to_spark(pa.array([[1], None])).to_pylist() == [True, None]
 
 
-class TestAnswers:
+class TestValues:
     """They come in any batches, and end where their input does."""
 
-    def answers(self, *given: list[tuple[int, int]]) -> ExpressionValues:
+    def answers(self, *given: list[tuple[int, int]]) -> list[pa.RecordBatch]:
         names = ["input", "row"]
-        return ExpressionValues(
+        return [
             pa.record_batch([pa.array(part) for part in zip(*batch, strict=True)], names=names)
             for batch in given
-        )
+        ]
 
-    def taken(self, answers: ExpressionValues, at: int, row: int) -> list[int]:
-        found = answers.below(at, row)
-        return [] if found is None else found.column("row").to_pylist()
+    def plan(self, folder: Path, text: str = "x > 0") -> RewritePlan:
+        write_file(folder, "a.parquet", rows())
+        request = with_transform(TransformKind.DELETE_WHERE, text)
+        assignment = assignment_over(keyed_table(folder), ["a.parquet"], request=request)
+        return make_plan(assignment, str(folder))
 
-    def test_answers_of_expressions_are_read_in_pieces(self) -> None:
-        answers = self.answers(
-            [(0, 1), (0, 4)],
-            [(0, 5), (0, END_OF_INPUT), (2, END_OF_INPUT), (3, 0)],
-            [(3, END_OF_INPUT)],
-        )
-        assert answers.next_input() == 0
-        assert self.taken(answers, 0, 1) == []
-        assert self.taken(answers, 0, 5) == [1, 4]
-        assert self.taken(answers, 0, 9) == [5]
-        answers.end(0)
-        assert answers.next_input() == 2
-        answers.end(2)
-        assert self.taken(answers, 3, 9) == [0]
-        answers.end(3)
-        assert answers.next_input() is None
+    def test_answers_come_in_any_batches(self, tmp_path: Path) -> None:
+        batches = self.answers([(0, 1), (0, 4)], [(0, 5), (0, ~7), (2, ~0), (3, 0)], [(3, ~2)])
+        write_values(self.plan(tmp_path), batches)
+        numbers = np.array([0, 1, 4, 5, 6])
+        deleted = StoredValues(str(tmp_path), 0).deleted(numbers)
+        assert deleted.tolist() == [False, True, True, True, False]
+        assert StoredValues(str(tmp_path), 3).deleted(np.array([0, 1])).tolist() == [True, False]
+        with pytest.raises(RewriteError, match="the values of input 1 are missing"):
+            StoredValues(str(tmp_path), 1)
 
-    def test_answers_that_break_off(self) -> None:
-        answers = self.answers([(0, 1)])
-        assert self.taken(answers, 0, 5) == [1]
+    def test_answers_that_break_off(self, tmp_path: Path) -> None:
         with pytest.raises(RewriteError, match="do not end at its marker"):
-            answers.end(0)
+            write_values(self.plan(tmp_path), self.answers([(0, 1)]))
+
+    def test_deletions_far_apart_take_no_memory(self, tmp_path: Path) -> None:
+        far = 1 << 40
+        with ValueWriter(str(tmp_path), 0, complete=False) as writer:
+            writer.add_deleted(np.array([3, far]))
+            writer.finish(far + 2)
+        stored = StoredValues(str(tmp_path), 0)
+        assert stored.deleted(np.array([2, 3])).tolist() == [False, True]
+        assert stored.deleted(np.array([far, far + 1])).tolist() == [True, False]
+
+    def test_a_column_that_some_batches_lack_keeps_its_values_there(self, tmp_path: Path) -> None:
+        column = pa.chunked_array([["a", "b"]])
+        with ValueWriter(str(tmp_path), 0, complete=True) as writer:
+            writer.add_values(np.arange(2), {"s": column})
+            writer.add_values(np.arange(2, 4), {})
+            writer.add_values(np.arange(4, 6), {"s": column, "t": column})
+            writer.finish(6)
+        stored = StoredValues(str(tmp_path), 0)
+        new = stored.columns(np.array([1, 2, 4]), np.array([10, 20, 30]))
+        taken = {
+            name: dict(
+                zip(one.places.tolist(), one.values.take(one.index).to_pylist(), strict=True)
+            )
+            for name, one in new.items()
+        }
+        assert taken == {"s": {10: "b", 30: "a"}, "t": {30: "a"}}
+
+    @pytest.mark.parametrize("numbers", [[1], [0, 2], [0, 0]])
+    def test_values_that_are_missing(self, tmp_path: Path, numbers: list[int]) -> None:
+        error = pytest.raises(RewriteError, match="values are missing after 0 values")
+        with ValueWriter(str(tmp_path), 0, complete=True) as writer, error:
+            writer.add_values(np.array(numbers), {})
+
+    def test_values_that_end_early(self, tmp_path: Path) -> None:
+        with ValueWriter(str(tmp_path), 0, complete=True) as writer:
+            writer.add_values(np.arange(2), {})
+            with pytest.raises(RewriteError, match="2 values, expected 3"):
+                writer.finish(3)
+
+    def test_spark_is_asked_once_about_equal_rows(self, tmp_path: Path) -> None:
+        odd = [0.0, -0.0, float("nan"), None]
+        table = pa.table(
+            {"k": range(16), "name": ["a", None] * 8, "v": [1] * 16, "x": 4 * odd},
+            schema=pa.schema([KEYED.field(name) for name in ("k", "name", "v", "x")]),
+        )
+        write_file(tmp_path, "a.parquet", table)
+        request = with_transform(TransformKind.DELETE_WHERE, "x > 0 or name like '%b'")
+        own = keyed_table(tmp_path, table.schema.append(KEYED.field("dead")), time_column=None)
+        plan = make_plan(assignment_over(own, ["a.parquet"], request=request), str(tmp_path))
+        batch, end = read_expression_inputs(plan, [0])
+        given = [(row["neve_row"], row["name"], repr(row["x"])) for row in batch.to_pylist()]
+        assert given == [(0, "a", "0.0"), (1, None, "-0.0"), (2, "a", "nan"), (3, None, "None")]
+        assert end.column("neve_row").to_pylist() == [~4]
+        numbers = np.fromfile(tmp_path / "values-0.rows", np.int64)
+        assert numbers.tolist() == 4 * [0, 1, 2, 3]
 
 
 def with_transform(kind: TransformKind, text: str = "", **more: Any) -> Request:
@@ -189,17 +242,19 @@ def with_transform(kind: TransformKind, text: str = "", **more: Any) -> Request:
     return Request(id="request-1", table="table-1", transform=spec)
 
 
-@pytest.mark.parametrize("answered", [[], [0, 2], [0, 1, 3], [1, 2, 3]])
-def test_rows_that_were_not_asked_about_or_not_answered(
-    tmp_path: Path, answered: list[int]
-) -> None:
+@pytest.mark.parametrize("numbers", [[-1] * 4, [0, 1, 2, 3], [-1, 0, 1, 2], [0, -1, 1]])
+def test_values_of_other_rows_than_those_that_are_meant(tmp_path: Path, numbers: list[int]) -> None:
     write_file(tmp_path, "a.parquet", rows())
     request = with_transform(TransformKind.DELETE_WHERE, "x > 0")
-    plan = make_plan(assignment_over(keyed_table(tmp_path), ["a.parquet"], request=request))
-    numbers = [*answered, END_OF_INPUT]
-    batch = pa.table({"input": [0] * len(numbers), "row": numbers, "a0": [True] * len(numbers)})
-    with pytest.raises(RewriteError, match="values for 3 rows"):
-        general_merge.rewrite_in_memory(plan, ExpressionValues(batch.to_batches()))
+    assignment = assignment_over(keyed_table(tmp_path), ["a.parquet"], request=request)
+    plan = attempt.without_native(make_plan(assignment, str(tmp_path)))
+    np.array(numbers).tofile(tmp_path / "values-0.rows")
+    with ValueWriter(str(tmp_path), 0, complete=False) as writer:
+        writer.finish(4)
+    with pytest.raises(RewriteError, match=r"\d values for \d rows"):
+        general_merge.rewrite_in_memory(plan)
+    with pytest.raises(RewriteError, match=r"\d values for \d rows"):
+        merge_small_job(plan)
 
 
 def test_the_names_of_questions_are_nobodys(tmp_path: Path) -> None:
@@ -272,7 +327,8 @@ class TestPluggedIn:
         write_file(folder, "a.parquet", rows())
         options = {"how": how} if how else {}
         request = with_transform(TransformKind.PLUGIN, name=name, options=options)
-        plan = make_plan(assignment_over(table, ["a.parquet"], request=request))
+        plan = make_plan(assignment_over(table, ["a.parquet"], request=request), str(folder))
+        store_plugin_values(plan, [0])
         work = general_merge.rewrite_in_memory if table.key else general_merge.rewrite_bag
         result = work(plan)
         verify(plan, result, lambda: False)
