@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+from itertools import pairwise
 from typing import Any, Self, assert_never
 
 import pyarrow as pa
@@ -34,8 +35,9 @@ from compactor.rewrite.attempt_folder import (
 )
 from compactor.rewrite.file_io import delete_file, forget_pages, table_location
 from compactor.rewrite.general_merge import (
-    rewrite_bag,
-    rewrite_bag_natively,
+    copy_bag_part,
+    copy_whole_bag,
+    join_bag_parts,
     rewrite_in_memory,
 )
 from compactor.rewrite.kernel.normalized_keys import UnsupportedRowsError
@@ -208,13 +210,24 @@ def _run(spark: Any, plan: RewritePlan, way: Way) -> TaskResult:
 
 
 def _run_bag(spark: Any, plan: RewritePlan) -> TaskResult:
-    if plan.rules.transform is not None and plan.rules.transform.native:
-        (result,) = run_tasks(spark, plan, [partial(rewrite_bag_natively, plan)])
+    """Copy the rows of an append-only table, in as many tasks as cores if they have one output."""
+    numbers, small = range(len(plan.inputs.paths)), _fits_memory(plan.inputs, plan.memory)
+    count = min(len(numbers), spark.sparkContext.defaultParallelism)
+    if small or count == 1 or len(plan.output.paths) > 1 or plan.output.cuts_at_s:
+        (result,) = run_tasks(spark, plan, [partial(copy_whole_bag, plan)])
         if result is None:
             raise NotNativeError("Spark has to evaluate the expressions")
         assert isinstance(result, TaskResult), type(result)
         return result
-    return run_in_one_task(spark, plan, rewrite_bag)
+    ends = [len(numbers) * at // count for at in range(count + 1)]
+    calls = [
+        partial(copy_bag_part, plan, numbers[begin:end], f"part-{begin}.parquet")
+        for begin, end in pairwise(ends)
+    ]
+    parts = run_tasks(spark, plan, calls)
+    if any(part is None for part in parts):
+        raise NotNativeError("Spark has to evaluate the expressions")
+    return join_bag_parts(plan, parts)
 
 
 def _run_merge(spark: Any, plan: RewritePlan) -> TaskResult:
