@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import shutil
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
@@ -690,16 +691,46 @@ class TestRowGroupsThatMeetNoOthers:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, copied: list[int]
     ) -> None:
         """Row group 3 meets another file; bounds of floats do not exclude NaN."""
-        (tmp_path / "progress").mkdir()
+        assert self.copied_groups(tmp_path, monkeypatch, text) == copied
+
+    def test_row_groups_that_may_have_a_row_to_delete_are_read(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A null is in no bounds, and missing bounds exclude nothing."""
+        rows = self.rows_to_delete()
+        at = rows.schema.get_field_index("x")
+        values = [None if key == 55 else key for key in range(100)]
+        rows = rows.set_column(at, "x", pa.array(values, pa.int64()))
+        copied = self.copied_groups(tmp_path, monkeypatch, "x is null", rows)
+        assert copied == [0, 1, 2, 4, 6, 7, 8, 9]
+        for name in ("progress", "table"):
+            shutil.rmtree(tmp_path / name)
+        keys = {"write_statistics": ["k", "v", "dead"]}
+        assert self.copied_groups(tmp_path, monkeypatch, "x > 75", **keys) == []
+
+    def rows_to_delete(self) -> pa.Table:
         keys = list(range(100))
         at = pa.array([int(NOW_S - 100 + key) * 10**6 for key in keys], pa.timestamp("us"))
         names = [chr(ord("a") + key // 10) for key in keys]
         fixed = {"v": [1] * 100, "dead": [False] * 100}
         columns = {"x": keys, "d": [float(key) for key in keys], "name": names, "at": at}
-        rows = pa.table({"k": keys, **fixed, **columns})
+        return pa.table({"k": keys, **fixed, **columns})
+
+    def copied_groups(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        text: str,
+        rows: pa.Table | None = None,
+        **options: Any,
+    ) -> list[int]:
+        """Return the row groups that a deletion copies; row group 3 meets another file."""
+        (tmp_path / "progress").mkdir()
+        rows = self.rows_to_delete() if rows is None else rows
         table = keyed_table(tmp_path / "table", rows.schema, key=("k",), time_column=None)
         for path, part in (("a", rows), ("b", rows.slice(35, 1))):
-            write_file(tmp_path / "table", path, part, row_group_size=10, compression="zstd")
+            more = {"row_group_size": 10, "compression": "zstd"} | options
+            write_file(tmp_path / "table", path, part, **more)
         spec = TransformSpec(kind=TransformKind.DELETE_WHERE, text=text)
         request = Request(id="request-1", table="table-1", transform=spec)
         assignment = assignment_over(table, ["a", "b"], request=request, now_s=NOW_S)
@@ -713,11 +744,12 @@ class TestRowGroupsThatMeetNoOthers:
 
         monkeypatch.setattr(driver, "RUN_BYTES_MIN", 0)
         monkeypatch.setattr(driver, "worth_copying", lambda *_: True)
-        monkeypatch.setattr(driver, "check_copy", check_copy)
-        result = merge_large_job(plan, lambda calls: [call() for call in calls], 4)
+        with monkeypatch.context() as patched:
+            patched.setattr(driver, "check_copy", check_copy)
+            result = merge_large_job(plan, lambda calls: [call() for call in calls], 4)
         verify(plan, result, lambda: False)
-        assert sorted(seen) == copied
         assert result.counts.rows_out == 100
+        return sorted(seen)
 
     def test_another_codec_is_written_anew(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
