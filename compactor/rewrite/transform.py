@@ -218,7 +218,7 @@ class ExpressionInputs:
             except pa.ArrowInvalid as error:
                 subject = self._transform.transform.description
                 raise TransformError(f"{subject}: column {field.name}: {error}") from error
-        numbers = _combinations(columns, rows.num_rows)
+        numbers = combinations(columns, rows.num_rows)
         if numbers is None:
             numbers = np.arange(rows.num_rows)
         else:
@@ -245,7 +245,7 @@ class ExpressionInputs:
         return pa.RecordBatch.from_arrays([inputs, pa.array(numbers), *columns], names=names)
 
 
-def _combinations(columns: Sequence[pa.Array], rows: int) -> Int64s | None:
+def combinations(columns: Sequence[pa.Array], rows: int) -> Int64s | None:
     """Return for each row the number of its combination of values, by first occurrence.
 
     Args:
@@ -257,7 +257,7 @@ def _combinations(columns: Sequence[pa.Array], rows: int) -> Int64s | None:
     """
     if rows > SAMPLED_ROWS:
         sample = [column.slice(0, SAMPLED_ROWS) for column in columns]
-        if _combinations(sample, SAMPLED_ROWS) is None:
+        if combinations(sample, SAMPLED_ROWS) is None:
             return None
     numbers, count = np.zeros(rows, np.int64), 1
     for column in columns:

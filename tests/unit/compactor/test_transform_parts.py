@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
@@ -21,7 +22,7 @@ from common.model.request import KeyRange, Request, TransformKind, TransformSpec
 from common.model.table import Column, Table
 from common.rows.rules import RowRules
 from common.spi.rewrite import DELETED, TransformContext
-from compactor.rewrite import attempt, general_merge
+from compactor.rewrite import attempt, general_merge, transform
 from compactor.rewrite.attempt_folder import NewValues, StoredValues, ValueWriter
 from compactor.rewrite.merge.tasks import merge_small_job
 from compactor.rewrite.outputs import TaskResult
@@ -235,6 +236,46 @@ class TestValues:
         assert end.column("neve_row").to_pylist() == [~4]
         numbers = np.fromfile(tmp_path / "values-0.rows", np.int64)
         assert numbers.tolist() == 4 * [0, 1, 2, 3]
+
+
+COLUMNS = [
+    pa.array([1.0, -0.0, 0.0, float("nan"), None]),
+    pa.array([0.5, -0.0, None], pa.float32()),
+    pa.array(["", "a", "a\0", None]),
+    pa.array([b"", b"\xff", None]),
+    pa.array([True, False, None]),
+    pa.array([1, None, -1], pa.int8()),
+    pa.array([0, 2**63 - 1, None], pa.uint64()),
+    pa.array(["1.50", None, "-2.25"]).cast(pa.decimal128(10, 2)),
+    pa.array([0, -1, None], pa.timestamp("ns", "Europe/Paris")),
+    pa.array([0, None], pa.date32()),
+    pa.array([[1], None, []]),
+    pa.nulls(2),
+]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_equal_rows_are_those_with_the_same_values_in_all_columns(seed: int) -> None:
+    chance = random.Random(seed)
+    count = chance.choice([0, 1, 2, 50, 300])
+    columns = [
+        to_spark(values.take(pa.array(chance.choices(range(len(values)), k=count), pa.int64())))
+        for values in chance.sample(COLUMNS, chance.randint(0, 4))
+    ]
+    tuples = [tuple(repr(column[at].as_py()) for column in columns) for at in range(count)]
+    numbers = transform.combinations(columns, count)
+    distinct = list(dict.fromkeys(tuples))
+    if numbers is None:
+        assert 2 * len(distinct) > count
+    else:
+        assert [distinct[number] for number in numbers.tolist()] == tuples
+
+
+def test_rows_that_mostly_differ_are_not_compared() -> None:
+    rows = 2 * transform.SAMPLED_ROWS
+    assert transform.combinations([pa.array(range(rows))], rows) is None
+    struct = pa.StructArray.from_arrays([pa.array([1] * rows)], ["a"])
+    assert transform.combinations([struct], rows) is None
 
 
 def with_transform(kind: TransformKind, text: str = "", **more: Any) -> Request:
