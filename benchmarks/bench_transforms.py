@@ -20,8 +20,9 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -220,11 +221,15 @@ def used_s() -> float:
     return seconds
 
 
+Figures = dict[Turn, list[tuple[float, float, str]]]
+"""Processor seconds, elapsed seconds and kernel of each turn in each round."""
+
+
 async def measure(
-    engine: SparkEngine, turns: Sequence[Turn], rounds: int
-) -> dict[Turn, list[tuple[float, float, str]]]:
-    """Return processor seconds, elapsed seconds and kernel of each turn in each round."""
-    figures: dict[Turn, list[tuple[float, float, str]]] = {turn: [] for turn in turns}
+    engine: SparkEngine, turns: Sequence[Turn], rounds: int, save: Callable[[Figures], None]
+) -> None:
+    """Measure round by round; a run that is broken off keeps the rounds before."""
+    figures: Figures = {turn: [] for turn in turns}
     for number in range(rounds + 1):
         for turn in turns:
             assignment = turn.files.assignment(turn.spec)
@@ -234,10 +239,11 @@ async def measure(
             turn.files.remove_outputs()
             if number:  # The first round warms the session up.
                 figures[turn].append(figure)
-    return figures
+        if number:
+            save(figures)
 
 
-def lines_of(figures: Mapping[Turn, Sequence[tuple[float, float, str]]]) -> Iterator[str]:
+def lines_of(figures: Figures) -> Iterator[str]:
     """Yield the table."""
     yield "| set | job | kernel | CPU s (all rounds) | times plain | bar | |"
     yield "| --- | --- | --- | --- | --- | --- | --- |"
@@ -255,7 +261,7 @@ def lines_of(figures: Mapping[Turn, Sequence[tuple[float, float, str]]]) -> Iter
         yield f"| {' | '.join(cells)} |"
 
 
-def _as_json(figures: Mapping[Turn, Sequence[tuple[float, float, str]]]) -> str:
+def _as_json(figures: Figures) -> str:
     rows = [
         {"set": turn.set_name, "job": turn.name, "bar": turn.bar, "rounds": list(rounds)}
         for turn, rounds in figures.items()
@@ -263,20 +269,32 @@ def _as_json(figures: Mapping[Turn, Sequence[tuple[float, float, str]]]) -> str:
     return json.dumps(rows, indent=1)
 
 
-async def _run(wanted: argparse.Namespace) -> dict[Turn, list[tuple[float, float, str]]]:
+async def _run(wanted: argparse.Namespace) -> None:
     root = Path(wanted.data)
     chosen = [case for case in CASES if not wanted.cases or case.name in wanted.cases]
     turns: list[Turn] = []
     for name in wanted.sets.split(","):
         files = make_files(name, root / f"{name}-{wanted.rows}", wanted.rows)
         turns += turns_of(name, files, chosen)
-    settings = DriverSettings(name="bench", engine=EngineKind.LOCAL, start_timeout_s=600.0)
+    settings = DriverSettings(
+        name="bench",
+        engine=EngineKind.LOCAL,
+        start_timeout_s=600.0,
+        configs={"spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"]},
+    )
     engine = SparkEngine(settings)
     await engine.start()
     try:
-        return await measure(engine, turns, wanted.rounds)
+        await measure(engine, turns, wanted.rounds, partial(_save, wanted.json))
     finally:
         await engine.stop()
+
+
+def _save(file: str, figures: Figures) -> None:
+    """Print the table of all rounds so far, and write the figures."""
+    print("\n".join(lines_of(figures)), flush=True)
+    if file:
+        Path(file).write_text(_as_json(figures))
 
 
 def _install_plugin(folder: Path) -> None:
@@ -291,7 +309,7 @@ def _install_plugin(folder: Path) -> None:
 
 
 def main() -> None:
-    """Measure and print the table."""
+    """Measure, and print the table after each round."""
     parser = argparse.ArgumentParser(prog="benchmarks.bench_transforms")
     parser.add_argument("--rows", type=int, default=ROWS, help="of each set")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
@@ -303,10 +321,7 @@ def main() -> None:
     os.environ.setdefault("JAVA_HOME", str(find_java(os.environ).home))
     with tempfile.TemporaryDirectory(prefix="neve-bench-plugin-") as folder:
         _install_plugin(Path(folder))
-        figures = asyncio.run(_run(wanted))
-    print("\n".join(lines_of(figures)))
-    if wanted.json:
-        Path(wanted.json).write_text(_as_json(figures))
+        asyncio.run(_run(wanted))
 
 
 if __name__ == "__main__":
