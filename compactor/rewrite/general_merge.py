@@ -34,7 +34,6 @@ from compactor.rewrite.file_io import (
     read_tables,
     table_location,
 )
-from compactor.rewrite.merge.io import AsyncWriter
 from compactor.rewrite.outputs import (
     RowGroupWriter,
     TaskResult,
@@ -264,11 +263,10 @@ def copy_bag_part(plan: RewritePlan, inputs: Sequence[int], name: str) -> BagPar
     tally, path = Tally(), Path(plan.folder, name)
     mark = ProgressMark(plan.folder, name)
     try:
-        with path.open("xb") as sink, AsyncWriter() as encoder:
+        with path.open("xb") as sink:
             rows = RowGroupWriter(sink, plan.rules.schema, plan.output.settings)
             for kept in _kept_rows(plan, inputs, mark, tally):
-                encoder.submit(rows.write, kept)
-            encoder.wait()
+                rows.write(kept)
             rows.close({})
     except NotNativeError:
         return None

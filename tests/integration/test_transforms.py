@@ -237,6 +237,29 @@ def test_an_append_only_table_loses_the_rows(
     assert (added.counts.changed, added.kernel) == (added.counts.rows_in, "bag")
 
 
+@pytest.mark.parametrize("make_table", [keyed_table, bag_table])
+def test_values_that_turn_out_to_be_sparks_do_not_leave_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_table: Callable[..., Table]
+) -> None:
+    """Polars meets a character that is not ASCII's, after other rows have been changed."""
+    monkeypatch.setattr(attempt, "IN_MEMORY_BYTES", 0)
+    table, paths = make_table(tmp_path), fill(tmp_path, 7)
+    before = rows_of(table, paths)
+    result = run(table, inspected(table, paths), setting("x = length(upper(name)) + 1"))
+
+    def value(name: str | None) -> float | None:
+        return None if name is None else len(name) + 1.0
+
+    changed = [
+        row if table.key and row["dead"] else {**row, "x": value(row["name"])} for row in before
+    ]
+    wanted = merged(table, changed).kept if table.key else changed
+    assert sorted(plain(outputs(table, result))) == sorted(plain(wanted))
+    live = sum(not (table.key and row["dead"]) for row in before)
+    kernel = "merge" if table.key else "bag"
+    assert (result.counts.changed, result.kernel) == (live, kernel)
+
+
 def test_no_row_is_transformed_twice(tmp_path: Path) -> None:
     rows = [{"k": n, "name": "a", "v": 1, "x": float(n)} for n in range(6)]
     for at in range(3):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import re
 import sys
+from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from socket import gethostname
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +25,12 @@ from common.model.table import Column, Table
 from common.rows.rules import RowRules
 from common.spi.rewrite import DELETED, TransformContext
 from compactor.rewrite import attempt, general_merge, transform
-from compactor.rewrite.attempt_folder import NewValues, StoredValues, ValueWriter
+from compactor.rewrite.attempt_folder import (
+    NewValues,
+    StoredValues,
+    ValueWriter,
+    read_change_counts,
+)
 from compactor.rewrite.merge.tasks import merge_small_job
 from compactor.rewrite.outputs import TaskResult
 from compactor.rewrite.plan.rewrite_plan import (
@@ -359,6 +366,14 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def run_here(_spark: Any, plan: RewritePlan, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Run tasks like Spark's: what they are given and return is pickled."""
+    results: list[Any] = pickle.loads(
+        pickle.dumps([pickle.loads(pickle.dumps(c))() for c in calls])
+    )
+    return results
+
+
 @pytest.mark.usefixtures("installed")
 class TestPluggedIn:
     """A plug-in is shown what it is meant for, and believed nothing."""
@@ -386,6 +401,40 @@ class TestPluggedIn:
         result = self.rewritten(bag_table(tmp_path))
         counts = result.counts
         assert (counts.rows_in, counts.rows_out, counts.transform_dropped) == (4, 3, 1)
+
+    @pytest.mark.parametrize("in_memory_bytes", [0, attempt.IN_MEMORY_BYTES])
+    @pytest.mark.parametrize("make_table", [keyed_table, bag_table])
+    def test_a_plug_in_does_not_leave_the_kernel(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        make_table: Callable[[Path], Table],
+        in_memory_bytes: int,
+    ) -> None:
+        """In one task or in several, the rows are those of the general way."""
+        monkeypatch.setattr(attempt, "IN_MEMORY_BYTES", in_memory_bytes)
+        monkeypatch.setattr(attempt, "run_tasks", run_here)
+        (tmp_path / "folder").mkdir()
+        table = make_table(tmp_path)
+        for at in range(3):
+            write_file(tmp_path, f"{at}.parquet", rows().slice(at % 2))
+        request = with_transform(TransformKind.PLUGIN, name="mask")
+        names = [f"{at}.parquet" for at in range(3)]
+        made = assignment_over(table, names, request=request)
+        plan = make_plan(made, str(tmp_path / "folder"))
+        session: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+        result, way = attempt.rewrite_with_spark(session, plan)
+        verify(plan, result, lambda: False)
+        counts = read_change_counts(plan.folder)
+        wanted_way = ("merge", 5, 3) if table.key else ("bag", 8, 3)
+        assert (way, counts.changed, counts.deleted) == wanted_way
+        found = [read_output(table, file.path).to_pylist() for file in result.files]
+        for path in plan.output.paths:
+            (tmp_path / path).unlink()
+        general = general_merge.rewrite_in_memory if table.key else general_merge.rewrite_bag
+        wanted = general(attempt.without_native(plan))
+        assert found == [read_output(table, file.path).to_pylist() for file in wanted.files]
+        assert result.counts == wanted.counts
 
     @pytest.mark.parametrize(
         ("how", "says"),
