@@ -214,6 +214,9 @@ def run_tasks(spark: Any, plan: RewritePlan, calls: Sequence[Call]) -> list[Any]
 
 def _may_share(plan: RewritePlan) -> bool:
     """Return whether a job is certainly short, because others may have to wait for its end."""
+    transform = plan.rules.transform
+    if transform is not None and not transform.asks_spark:
+        return False  # How long a plug-in takes is not known.
     small = plan.inputs.decoded_bytes <= SHARED_BYTES and not plan.memory.halvings
     # The duration of a job with a limit depends on its grant.
     return small and not allowance_of(plan.folder).limited

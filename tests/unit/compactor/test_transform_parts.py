@@ -24,7 +24,7 @@ from common.model.request import KeyRange, Request, TransformKind, TransformSpec
 from common.model.table import Column, Table
 from common.rows.rules import RowRules
 from common.spi.rewrite import DELETED, TransformContext
-from compactor.rewrite import attempt, general_merge, transform
+from compactor.rewrite import attempt, general_merge, spark_tasks, transform
 from compactor.rewrite.attempt_folder import (
     NewValues,
     StoredValues,
@@ -32,12 +32,13 @@ from compactor.rewrite.attempt_folder import (
     read_change_counts,
 )
 from compactor.rewrite.merge.tasks import merge_small_job
-from compactor.rewrite.outputs import TaskResult
+from compactor.rewrite.outputs import TaskResult, pickled_outcome
 from compactor.rewrite.plan.rewrite_plan import (
     RewritePlan,
     make_plan,
     matched_rows,
 )
+from compactor.rewrite.spark_tasks import JobBatcher
 from compactor.rewrite.transform import (
     ExpressionInputs,
     from_spark,
@@ -435,6 +436,32 @@ class TestPluggedIn:
         wanted = general(attempt.without_native(plan))
         assert found == [read_output(table, file.path).to_pylist() for file in wanted.files]
         assert result.counts == wanted.counts
+
+    @pytest.mark.parametrize(("plugged", "batched"), [(False, 1), (True, 0)])
+    def test_other_jobs_do_not_wait_for_a_plug_in(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plugged: bool, batched: int
+    ) -> None:
+        shared: list[object] = []
+
+        def run_all(_context: Any, jobs: Sequence[Any]) -> list[bytes]:
+            return [pickled_outcome(call) for _, call in jobs]
+
+        class Batcher(JobBatcher[Any, bytes]):
+            def run(self, item: Any, *more: Any) -> bytes:
+                shared.append(item)
+                return super().run(item, *more)
+
+        monkeypatch.setattr(spark_tasks, "_run_spark_job", run_all)
+        monkeypatch.setattr(spark_tasks, "_BATCHER", Batcher())
+        write_file(tmp_path, "a.parquet", rows())
+        kind = TransformKind.PLUGIN if plugged else TransformKind.DELETE_WHERE
+        spec = {"name": "mask"} if plugged else {"text": "x > 0"}
+        request = with_transform(kind, **spec)
+        assignment = assignment_over(keyed_table(tmp_path), ["a.parquet"], request=request)
+        plan = make_plan(assignment, str(tmp_path))
+        session: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+        assert spark_tasks.run_tasks(session, plan, [lambda: 7]) == [7]
+        assert len(shared) == batched
 
     @pytest.mark.parametrize(
         ("how", "says"),
