@@ -17,7 +17,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -279,6 +279,10 @@ def result_of(pickled: bytes) -> Any:
 READ_TASK_BYTES = 32 * 1024**2
 """Smallest decoded size that one task reads for a sort."""
 READ_TASKS_MAX = 64
+ANSWERS_MAX, NARROW_ANSWERS_MAX = 10_000, 65_536
+"""Values of expressions that Spark sends together."""
+NARROW_ROW_BYTES = 256
+"""Average decoded size of a row below which many values are sent together."""
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -344,12 +348,31 @@ def _expression_values_frame(spark: Any, plan: RewritePlan, readers: int) -> Any
     """
     assert plan.rules.transform is not None
     expressions = ExpressionInputs(plan.rules.schema, plan.rules.transform)
-    own = spark.newSession()  # Session settings define the meaning of expressions.
-    for name, value in SPARK_SETTINGS.items():
-        own.conf.set(name, value)
+    own = _expression_session(spark, _answer_rows_max(plan))
     numbers = own.range(0, len(plan.inputs.paths), 1, numPartitions=readers)
     questions = numbers.mapInArrow(partial(_read_expression_inputs, plan), expressions.schema)
     return questions.where(expressions.condition).selectExpr(*expressions.answers)
+
+
+@lru_cache(maxsize=2)
+def _expression_session(spark: Any, rows_max: int) -> Any:
+    """Return the session of expressions, kept because building one takes as long as a small job.
+
+    Args:
+        spark: The session of the driver.
+        rows_max: Answers of a batch.
+    """
+    own = spark.newSession()  # Session settings define the meaning of expressions.
+    for name, value in SPARK_SETTINGS.items():
+        own.conf.set(name, value)
+    own.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(rows_max))
+    return own
+
+
+def _answer_rows_max(plan: RewritePlan) -> int:
+    """Return the number of answers that Spark sends together: about as many bytes as are read."""
+    narrow = plan.inputs.row_bytes <= NARROW_ROW_BYTES
+    return NARROW_ANSWERS_MAX if narrow else ANSWERS_MAX
 
 
 def _read_expression_inputs(plan: RewritePlan, batches: Batches) -> Batches:
