@@ -17,6 +17,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar
 
@@ -310,9 +311,13 @@ def store_expression_values(spark: Any, plan: RewritePlan) -> None:
         TransformError: An expression fails for a row.
         RewriteError: The values cannot be computed or stored.
     """
+    # Tasks need neither row groups nor facts of inputs, which may be megabytes.
+    plan = replace(plan, inputs=replace(plan.inputs, row_groups=(), clean={}, small={}))
 
     def frame() -> Any:
-        values = _expression_values_frame(spark, plan, _reader_count(plan))
+        # Each task starts two Python stages, which takes as long as reading some megabytes.
+        readers = min(len(plan.inputs.paths), spark.sparkContext.defaultParallelism)
+        values = _expression_values_frame(spark, plan, readers)
         return values.mapInArrow(partial(_store_values, plan), RESULT_SCHEMA)
 
     for row in _collect(plan, frame):
