@@ -174,6 +174,10 @@ bench-rewrite: install  ## Measure the rewrite against other engines; BENCH="--s
 	@$(PIP) --require-hashes --no-deps -r $(BENCH_LOCK)
 	@$(PY) -m benchmarks.rewrite $(BENCH)
 
+.PHONY: bench-transforms
+bench-transforms: install  ## Measure what transforms cost; BENCH="--sets bag" for less
+	@$(PY) -m benchmarks.bench_transforms $(BENCH)
+
 .PHONY: bench-memory-rewrite
 bench-memory-rewrite: install  ## Measure the memory of rewrite tasks; BENCH="--gb 1" for less than 10 GB
 	@$(PY) -m benchmarks.rewrite_memory $(BENCH)

@@ -140,7 +140,9 @@ def _with_stored_values(spark: Any, plan: RewritePlan) -> RewritePlan:
     else:
         numbers = range(len(plan.inputs.paths))
         count = min(len(numbers), spark.sparkContext.defaultParallelism)
-        calls = [partial(store_plugin_values, plan, numbers[at::count]) for at in range(count)]
+        # Tasks need neither row groups nor facts of inputs, which may be megabytes.
+        narrow = replace(plan, inputs=replace(plan.inputs, row_groups=(), clean={}, small={}))
+        calls = [partial(store_plugin_values, narrow, numbers[at::count]) for at in range(count)]
         run_tasks(spark, plan, calls)
     return plan
 

@@ -17,7 +17,8 @@ import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from dataclasses import replace
+from functools import lru_cache, partial
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -279,6 +280,10 @@ def result_of(pickled: bytes) -> Any:
 READ_TASK_BYTES = 32 * 1024**2
 """Smallest decoded size that one task reads for a sort."""
 READ_TASKS_MAX = 64
+ANSWERS_MAX, NARROW_ANSWERS_MAX = 10_000, 65_536
+"""Values of expressions that Spark sends together."""
+NARROW_ROW_BYTES = 256
+"""Average decoded size of a row below which many values are sent together."""
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -306,9 +311,13 @@ def store_expression_values(spark: Any, plan: RewritePlan) -> None:
         TransformError: An expression fails for a row.
         RewriteError: The values cannot be computed or stored.
     """
+    # Tasks need neither row groups nor facts of inputs, which may be megabytes.
+    plan = replace(plan, inputs=replace(plan.inputs, row_groups=(), clean={}, small={}))
 
     def frame() -> Any:
-        values = _expression_values_frame(spark, plan, _reader_count(plan))
+        # Each task starts two Python stages, which takes as long as reading some megabytes.
+        readers = min(len(plan.inputs.paths), spark.sparkContext.defaultParallelism)
+        values = _expression_values_frame(spark, plan, readers)
         return values.mapInArrow(partial(_store_values, plan), RESULT_SCHEMA)
 
     for row in _collect(plan, frame):
@@ -344,12 +353,31 @@ def _expression_values_frame(spark: Any, plan: RewritePlan, readers: int) -> Any
     """
     assert plan.rules.transform is not None
     expressions = ExpressionInputs(plan.rules.schema, plan.rules.transform)
-    own = spark.newSession()  # Session settings define the meaning of expressions.
-    for name, value in SPARK_SETTINGS.items():
-        own.conf.set(name, value)
+    own = _expression_session(spark, _answer_rows_max(plan))
     numbers = own.range(0, len(plan.inputs.paths), 1, numPartitions=readers)
     questions = numbers.mapInArrow(partial(_read_expression_inputs, plan), expressions.schema)
     return questions.where(expressions.condition).selectExpr(*expressions.answers)
+
+
+@lru_cache(maxsize=2)
+def _expression_session(spark: Any, rows_max: int) -> Any:
+    """Return the session of expressions, kept because building one takes as long as a small job.
+
+    Args:
+        spark: The session of the driver.
+        rows_max: Answers of a batch.
+    """
+    own = spark.newSession()  # Session settings define the meaning of expressions.
+    for name, value in SPARK_SETTINGS.items():
+        own.conf.set(name, value)
+    own.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(rows_max))
+    return own
+
+
+def _answer_rows_max(plan: RewritePlan) -> int:
+    """Return the number of answers that Spark sends together: about as many bytes as are read."""
+    narrow = plan.inputs.row_bytes <= NARROW_ROW_BYTES
+    return NARROW_ANSWERS_MAX if narrow else ANSWERS_MAX
 
 
 def _read_expression_inputs(plan: RewritePlan, batches: Batches) -> Batches:
