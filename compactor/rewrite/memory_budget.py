@@ -30,6 +30,7 @@ BASE_BYTES = 280 * 1024**2
 """A Python worker with all libraries (110 MB), data that waits between the threads of a merge, data
 that they encode, and memory that three allocators return late."""
 HELD_FACTOR, STEP_FACTOR, GROUP_FACTOR = 1.1, 9, 1.1
+WHOLE_FACTOR = 1.6
 AT_ONCE_FACTOR = 5
 """Copies of the rows of one merge step: decoded, joined, gathered, as Arrow, cast."""
 RESERVE_SHARE = 0.05
@@ -99,6 +100,15 @@ def memory_budget(
         halvings=halvings,
         limit_bytes=limit_bytes,
     )
+
+
+def whole_bytes_max(budget: MemoryBudget) -> int:
+    """Return the largest decoded size of a job that is merged in memory.
+
+    Its rows, one of its columns again, numbers and sorted words together are up to
+    `WHOLE_FACTOR` times their size.
+    """
+    return int(budget.held_bytes * HELD_FACTOR / WHOLE_FACTOR)
 
 
 def estimate_bytes(held_bytes: int, budget: MemoryBudget) -> int:

@@ -34,6 +34,7 @@ from compactor.rewrite.kernel import (
     reader,
 )
 from compactor.rewrite.kernel.normalized_keys import UnsupportedRowsError
+from compactor.rewrite.kernel.winners import known_to_polars
 from compactor.rewrite.merge import driver, io, tasks
 from compactor.rewrite.merge.driver import merge_large_job
 from compactor.rewrite.merge.tasks import merge_small_job
@@ -385,6 +386,104 @@ def few_rows(
     *names: Any, **more: Any,
 ) -> Iterator[pa.Table]:  # fmt: skip
     return read(location, path, rows, *names, **more)
+
+
+def draw_small_files(chance: random.Random, folder: Path) -> Life:
+    """Return a table of files that are small, plain, and read together."""
+    rules = draw_rules(chance)
+    schema = arrow_schema(rules.schema)
+    table = Table(
+        id="table-1",
+        name="events",
+        location=folder.as_uri(),
+        schema=rules.schema,
+        key=rules.key,
+        version_column=rules.version_column,
+        tombstone_column=rules.tombstone_column,
+        time_column=rules.time_column,
+        settings=settings(ttl_s=rules.ttl_s, keep_deleted_rows=chance.random() < 0.5),
+    )
+    paths, parts = [], []
+    for at in range(chance.randint(2, 12)):
+        drawn = [dict(draw_row(chance, rules)) for _ in range(chance.choice([1, 7, 40]))]
+        parts.append(pa.Table.from_pylist(drawn, schema))
+        paths.append(f"{at}.parquet")
+        pq.write_table(parts[-1], folder / paths[-1], compression="zstd")
+    return Life(table, tuple(paths), tuple(parts))
+
+
+@pytest.mark.parametrize("changed", [False, True])
+@pytest.mark.parametrize("seed", first_fast(12, range(150), slow=24))
+def test_small_files_in_memory_merge_like_in_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, changed: bool
+) -> None:
+    chance = random.Random(seed)
+    for name in ("progress", "table"):
+        (tmp_path / name).mkdir()
+    life = draw_small_files(chance, tmp_path / "table")
+    monkeypatch.setattr(driver, "SHORT_RUNS_MAX", 1)
+    monkeypatch.setattr(range_merge, "STEP_ROWS_MIN", 1)
+    monkeypatch.setattr(range_merge, "STEP_ROWS_MAX", chance.choice([1, 5, 1 << 18]))
+    monkeypatch.setattr(tasks, "BATCH_FILES_MAX", chance.choice([1, 3, 64]))
+    if changed:
+        plan = draw_plan(chance, tmp_path / "progress", life, draw_request(chance, life))
+    else:
+        drop = draw_drop(chance, RowRules.of(life.table))
+        more = {"settled": drop.settled, "outside": drop.outside} if drop else {}
+        assignment = assignment_over(life.table, life.paths, now_s=NOW_S, **more)
+        plan = make_plan(assignment, str(tmp_path / "progress"))
+    plan = replace(plan, inputs=replace(plan.inputs, clean={}))
+    plan = replace(plan, memory=replace(plan.memory, held_bytes=1 << 30))
+    ways: list[str] = []
+
+    def noted(calls: Sequence[Any]) -> list[Any]:
+        ways.extend(call.func.__name__ for call in calls)
+        return here(calls)
+
+    whole = merge_large_job(plan, noted, 2)
+    in_memory = output_table(life, whole)
+    verify(plan, whole, lambda: False)
+    for path in plan.output.paths:
+        (tmp_path / "table" / path).unlink(missing_ok=True)
+    little = replace(plan, memory=replace(plan.memory, held_bytes=0))
+    stepwise = merge_large_job(little, noted, 2)
+
+    # Other types are decoded by Arrow, one file at a time.
+    assert (ways[0] == "merge_in_memory") == all(map(known_to_polars, plan.rules.schema.types))
+    assert "merge_in_memory" not in ways[1:]
+    assert texts(in_memory) == texts(output_table(life, stepwise))
+    assert whole.counts == stepwise.counts
+    assert (whole.dropped is None) == (stepwise.dropped is None)
+
+
+@pytest.mark.parametrize("why", ["bytes", "keys"])
+def test_files_that_are_larger_than_estimated_are_merged_in_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """Footers may understate sizes, and a step of few keys cannot be divided."""
+    monkeypatch.setattr(driver, "SHORT_RUNS_MAX", 1)
+    parts = [pa.table({"k": [at % 2] * 60, "v": list(range(60))}) for at in range(4)]
+    plan = simple_plan(tmp_path, *parts)
+    plan = replace(plan, inputs=replace(plan.inputs, clean={}))
+    if why == "keys":
+        monkeypatch.setattr(range_merge, "ROWS_MAX", 100)
+    else:
+        little = [replace(group, size_bytes=1) for group in plan.inputs.row_groups]
+        memory = replace(plan.memory, held_bytes=2000)
+        inputs = replace(plan.inputs, row_groups=tuple(little))
+        plan = replace(plan, inputs=inputs, memory=memory)
+    ways: list[str] = []
+
+    def noted(calls: Sequence[Any]) -> list[Any]:
+        ways.extend(call.func.__name__ for call in calls)
+        return here(calls)
+
+    result = merge_large_job(plan, noted, 2)
+    assert ways[0] == "merge_in_memory"
+    assert len(ways) > 1
+    assert (result.counts.rows_in, result.counts.rows_out) == (240, 2)
+    assert result.counts.superseded == 238
+    verify(plan, result, lambda: False)
 
 
 def test_a_column_that_must_not_be_null_gets_its_values_in_the_kernel(tmp_path: Path) -> None:

@@ -61,22 +61,41 @@ _WHOLE = (KeyType.BOOL, KeyType.INT, KeyType.DATE, KeyType.TIME, KeyType.TIMESTA
 
 
 class Step:
-    """The rows of one step, joined."""
+    """The rows of one step: a frame of its own, or some rows of a frame."""
 
-    def __init__(self, layout: RowLayout, slices: Sequence[RowSlice]) -> None:
-        self._layout = layout
-        self.rows = sum(slice_.rows for slice_ in slices)
+    def __init__(
+        self,
+        layout: RowLayout,
+        frame: pl.DataFrame,
+        rest: pa.Table | None,
+        levels: list[KeyWords],
+        numbers: Int64s | None = None,
+    ) -> None:
+        """Create a step.
+
+        Args:
+            layout: Layout of the table.
+            frame: Columns that Polars supports.
+            rest: The other columns.
+            levels: The words of the keys of the step's rows.
+            numbers: Numbers of these rows in `frame`; None: all of them.
+        """
+        self._layout, self._frame, self._rest = layout, frame, rest
+        self._levels, self._numbers = levels, numbers
+        self._tombstones = self._flags(layout.rules.tombstone_column)
+
+    @classmethod
+    def joined(cls, layout: RowLayout, slices: Sequence[RowSlice]) -> "Step":
+        """Return a step of slices."""
         frames = [slice_.held.frame.slice(slice_.start, slice_.rows) for slice_ in slices]
         # One chunk: a gather from many chunks costs several times as much as the copy.
-        self._frame = pl.concat(frames, rechunk=True) if layout.fast else pl.DataFrame()
+        frame = pl.concat(frames, rechunk=True) if layout.fast else pl.DataFrame()
         rests = [
             slice_.held.rest.slice(slice_.start, slice_.rows)
             for slice_ in slices
             if slice_.held.rest is not None
         ]
-        self._rest = pa.concat_tables(rests) if rests else None
-        self._levels = [_join_words(slices, n) for n in range(len(slices[0].held.levels))]
-        self._tombstones = self._flags(layout.rules.tombstone_column)
+        return cls(layout, frame, pa.concat_tables(rests) if rests else None, join_words(slices))
 
     def winners(self) -> Int64s:
         """Return the winning rows, by key."""
@@ -141,7 +160,7 @@ class Step:
         slow = [name for name in wanted.names if name not in fast_columns]
         columns = {}
         if fast:
-            frame = self._frame.select(fast)[chosen]
+            frame = self._frame.select(fast)[self._at(chosen)]
             columns = dict(zip(fast, frame.to_arrow().columns, strict=True))
         if slow:
             assert self._rest is not None
@@ -153,15 +172,20 @@ class Step:
     def held(self, chosen: Int64s) -> DecodedRows:
         """Return rows, in this order, in the form for further merging."""
         return DecodedRows(
-            self._frame[chosen] if self._layout.fast else self._frame,
+            self._frame[self._at(chosen)] if self._layout.fast else self._frame,
             self._rest.take(pa.array(chosen)) if self._rest is not None else None,
             take_words(self._levels, chosen),
             len(chosen),
             0,
         )
 
+    def _at(self, chosen: Int64s) -> Int64s:
+        """Return the numbers of some of its rows in the frame."""
+        return chosen if self._numbers is None else self._numbers[chosen]
+
     def _column(self, name: str) -> pl.Series:
-        return column_of(self._frame, self._rest, name)
+        column = column_of(self._frame, self._rest, name)
+        return column if self._numbers is None else column.gather(self._numbers)
 
     def _flags(self, name: str | None) -> Flags | None:
         """Return a column of bools with false for null; None: all false."""
@@ -205,7 +229,7 @@ class Step:
             return np.ones(len(result.tied), np.bool_)
         order = np.argsort(result.group, kind="stable")
         group = result.group[order]
-        frame = self._frame[result.tied[order]]
+        frame = self._frame[self._at(result.tied[order])]
         differs = frame.select(
             pl.any_horizontal(pl.all().ne_missing(pl.all().shift(1))).alias("differs")
         )
@@ -215,7 +239,12 @@ class Step:
         return wanted[result.group]
 
 
-def _join_words(slices: Sequence[RowSlice], number: int) -> KeyWords:
+def join_words(slices: Sequence[RowSlice]) -> list[KeyWords]:
+    """Return the words of all rows of slices."""
+    return [_join_word(slices, number) for number in range(len(slices[0].held.levels))]
+
+
+def _join_word(slices: Sequence[RowSlice], number: int) -> KeyWords:
     """Return one word of all rows."""
     parts = [(slice_.held.levels[number], slice_) for slice_ in slices]
     first = parts[0][0]
@@ -260,7 +289,12 @@ def merge_step(
         InputError: Too many rows of a few keys do not supersede each other.
     """
     rows_in = sum(slice_.rows for slice_ in slices)
-    step = Step(layout, _fit_step(layout, slices, rows_in, drop))
+    step = Step.joined(layout, _fit_step(layout, slices, rows_in, drop))
+    return _settled_step(step, rows_in, now_s, drop)
+
+
+def _settled_step(step: Step, rows_in: int, now_s: float, drop: DropRule) -> MergedStep:
+    """Return the result of a step that had `rows_in` rows at first."""
     chosen, dropped = step.winners(), None
     tombstones = expired = 0
     if drop.settled is not None:
@@ -291,7 +325,7 @@ def _fit_step(
 
 def _merge_portion(layout: RowLayout, slices: Sequence[RowSlice], drop: DropRule) -> RowSlice:
     """Return the rows of a portion that may stay, in the form for further merging."""
-    step = Step(layout, slices)
+    step = Step.joined(layout, slices)
     chosen = step.with_deleted(step.winners(), drop.of_a_part)
     return RowSlice(step.held(chosen), 0, len(chosen))
 
@@ -315,6 +349,10 @@ class StatisticsError(Exception):
     def __init__(self, number: int) -> None:
         super().__init__(f"statistics of input {number} are wrong")
         self.input = number
+
+
+SAMPLES = 256
+"""Rows per step whose words decide where steps of a merge in memory end."""
 
 
 class RowGroupReader(Protocol):
@@ -500,3 +538,84 @@ class RangeMerge:
             slices = [slice_ for slice_ in slices if slice_.rows]
         if slices:
             yield list(slices)
+
+
+# ------------------------------------------------------------------------------ Merging in memory
+
+
+class TooManyRowsError(Exception):
+    """A merge in memory would need steps that are too large, or too much memory."""
+
+
+class MemoryMerge:
+    """Merges rows that are all in memory, in any order; `tables` yields those that stay, by key.
+
+    Only words are sorted. Columns are copied once into one chunk, and winners are gathered from
+    there, so the number of inputs has no influence.
+    """
+
+    def __init__(
+        self, layout: RowLayout, parts: Sequence[DecodedRows], context: MergeContext
+    ) -> None:
+        """Join the parts, which are released.
+
+        Args:
+            layout: Layout of the table, all columns supported by Polars.
+            parts: The rows, at least one.
+            context: Context of the job.
+
+        Raises:
+            TooManyRowsError: Too many rows have the same first word.
+        """
+        assert not layout.slow, layout.slow
+        self._layout, self._context = layout, context
+        slices = [RowSlice(part, 0, part.rows) for part in parts]
+        self._levels = join_words(slices)
+        rows = sum(part.rows for part in parts)
+        row_bytes = max(1.0, sum(part.size_bytes for part in parts) / max(1, rows))
+        step_rows = max(STEP_ROWS_MIN, min(STEP_ROWS_MAX, int(context.step_bytes / row_bytes)))
+        self._steps = _steps_by_word(self._levels, rows, step_rows)
+        if max(map(len, self._steps), default=0) > ROWS_MAX:
+            raise TooManyRowsError(f"{rows} rows have few different keys")
+        frame = pl.concat([part.frame for part in parts])
+        for part in parts:
+            part.frame = frame.clear()
+        # Column by column, so that only one is there twice.
+        for name in layout.fast:
+            frame = frame.with_columns(frame.get_column(name).rechunk())
+        self._frame = frame
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Yield the rows that stay, by key."""
+        tally = self._context.tally
+        calls = (partial(self._merge, numbers) for numbers in self._steps)
+        for settled in ordered_map("merge", calls):
+            tally.counts = sum_counts(tally.counts, settled.counts)
+            tally.dropped = join_dropped((tally.dropped, settled.dropped))
+            if settled.table is not None:
+                yield settled.table
+
+    def _merge(self, numbers: Int64s) -> MergedStep:
+        levels = take_words(self._levels, numbers)
+        step = Step(self._layout, self._frame, None, levels, numbers)
+        return _settled_step(step, len(numbers), self._context.now_s, self._context.drop)
+
+
+def _steps_by_word(levels: Sequence[KeyWords], rows: int, step_rows: int) -> list[Int64s]:
+    """Return the numbers of rows in steps, by the first word that differs; none is empty.
+
+    Args:
+        levels: The words of their keys.
+        rows: Number of rows.
+        step_rows: Wanted rows of a step.
+    """
+    word = next((level for level in levels if not isinstance(level, int)), None)
+    count = -(-rows // step_rows)
+    if word is None or count <= 1:
+        return [np.arange(rows, dtype=np.int64)] if rows else []
+    sample = np.sort(word[:: max(1, step_rows // SAMPLES)])
+    ends = np.unique(sample[np.arange(1, count) * len(sample) // count])
+    steps = np.searchsorted(ends, word).astype(np.uint16 if len(ends) < 1 << 16 else np.uint32)
+    order = np.argsort(steps, kind="stable")
+    stops = np.cumsum(np.bincount(steps, minlength=len(ends) + 1))[:-1]
+    return [numbers for numbers in np.split(order, stops) if len(numbers)]

@@ -33,7 +33,8 @@ from compactor.rewrite.kernel.reader import (
     key_ends,
     key_layout,
 )
-from compactor.rewrite.memory_budget import MemoryBudget, estimate_bytes
+from compactor.rewrite.kernel.winners import known_to_polars
+from compactor.rewrite.memory_budget import MemoryBudget, estimate_bytes, whole_bytes_max
 from compactor.rewrite.merge.io import groups_of_run
 from compactor.rewrite.merge.ranges import (
     RUN_BYTES_MIN,
@@ -55,8 +56,10 @@ from compactor.rewrite.merge.tasks import (
     MergeInputs,
     RangeOutcome,
     RangeResult,
+    TooLarge,
     Unsupported,
     WrongStatistics,
+    merge_in_memory,
     merge_range,
     merge_run,
     merge_whole_job,
@@ -97,7 +100,7 @@ BLOCK_BYTES_MIN, BLOCK_BYTES_MAX = 2 * 1024**2, 16 * 1024**2
 BLOCKS_HELD = 4
 """Blocks of each run that fit into the memory budget."""
 
-TaskOutcome = RangeResult | TaskResult | WrongStatistics | Unsupported
+TaskOutcome = RangeResult | TaskResult | WrongStatistics | Unsupported | TooLarge
 Task = Callable[[], TaskOutcome]
 RunTasks = Callable[[Sequence[Task]], list[TaskOutcome]]
 _Result = TypeVar("_Result", RangeResult, TaskResult)
@@ -155,8 +158,7 @@ def merge_into_longer_runs(
             partial(merge_run, *restrict_plan(plan, sources, work.groups), work, name, block_bytes)
             for work, name in zip(works, names, strict=True)
         ]
-        ended = results_of(tasks.run(calls), RangeResult)
-        assert not isinstance(ended, set), "runs are read without statistics"
+        ended = _required(results_of(tasks.run(calls), RangeResult))
         for part in ended:
             gone = part.counts.superseded
             # A transform affects rows only when a run is made of the table's files.
@@ -264,7 +266,10 @@ def results_of(ended: Sequence[TaskOutcome], kind: type[_Result]) -> list[_Resul
     return wrong or [result for result in ended if isinstance(result, kind)]
 
 
-# ------------------------------------------------------------------------------------------- Driver
+def _required(ended: list[_Result] | set[int]) -> list[_Result]:
+    """Return the results of tasks that use no statistics."""
+    assert not isinstance(ended, set), "they are read without statistics"
+    return ended
 
 
 # ----------------------------------------------------------------------------------- Cutting ranges
@@ -478,6 +483,8 @@ def merge_large_job(plan: RewritePlan, run_tasks: RunTasks, cores: int) -> TaskR
         UnsupportedRowsError: The kernel does not support the rows; nothing is written.
         RewriteError: It failed.
     """
+    if _fits_memory(plan) and (whole := _merge_in_memory(plan, run_tasks)) is not None:
+        return whole
     distrusted, tasks = set[int](), TaskPool(run_tasks, cores)
     for turn in range(len(plan.inputs.paths) + 1):
         result = _merge_once(plan, tasks, frozenset(distrusted), turn)
@@ -485,6 +492,38 @@ def merge_large_job(plan: RewritePlan, run_tasks: RunTasks, cores: int) -> TaskR
             return result
         distrusted |= result
     raise AssertionError("no input was left to distrust, but statistics were wrong again")
+
+
+def _fits_memory(plan: RewritePlan) -> bool:
+    """Return whether a job is merged in memory: many small files, which fit together.
+
+    A few large row groups are merged in steps as fast.
+    """
+    groups, inputs = plan.inputs.row_groups, plan.inputs
+    if len(groups) <= SHORT_RUNS_MAX or not open_location(plan.location).is_local:
+        return False
+    if not all(group.input in inputs.small for group in groups):
+        return False
+    if not all(map(known_to_polars, plan.rules.schema.types)):
+        return False
+    if copyable_inputs(inputs, plan.output.settings, groups):
+        return False
+    return sum(group.size_bytes for group in groups) <= whole_bytes_max(plan.memory)
+
+
+def _merge_in_memory(plan: RewritePlan, run_tasks: RunTasks) -> TaskResult | None:
+    """Merge in one task that holds all rows; return None if they turn out to be too large."""
+    sources = dict(enumerate(map(MergeInput, plan.inputs.paths)))
+    work = partial(
+        merge_in_memory,
+        *restrict_plan(plan, sources, plan.inputs.row_groups),
+        plan.inputs.row_groups,
+    )
+    ended = run_tasks([work])
+    if isinstance(ended[0], TooLarge):
+        return None
+    (result,) = _required(results_of(ended, TaskResult))
+    return result
 
 
 def _merge_once(

@@ -8,9 +8,11 @@ later task reads a run again. A task for a whole job writes the outputs itself.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from common.errors import RewriteError
@@ -21,18 +23,21 @@ from common.rows.row_facts import RowFacts
 from compactor.rewrite.attempt_folder import ProgressMark
 from compactor.rewrite.file_io import folder_fill, table_location
 from compactor.rewrite.general_merge import rewrite_in_memory
-from compactor.rewrite.kernel.concurrency import MemoryInUse
+from compactor.rewrite.kernel.concurrency import MemoryInUse, ordered_map
 from compactor.rewrite.kernel.normalized_keys import MergeRange, RowGroup, UnsupportedRowsError
 from compactor.rewrite.kernel.range_merge import (
+    MemoryMerge,
     MergeContext,
     RangeMerge,
     RowGroupReader,
     StatisticsError,
+    TooManyRowsError,
 )
 from compactor.rewrite.kernel.reader import RowGroupChange, read_back
-from compactor.rewrite.kernel.winners import ROWS_MAX, RowLayout
-from compactor.rewrite.memory_budget import MemoryBudget
+from compactor.rewrite.kernel.winners import ROWS_MAX, DecodedRows, RowLayout
+from compactor.rewrite.memory_budget import MemoryBudget, whole_bytes_max
 from compactor.rewrite.merge.io import (
+    BATCH_FILES_MAX,
     AsyncWriter,
     BatchedReader,
     Prefetcher,
@@ -45,7 +50,7 @@ from compactor.rewrite.merge.io import (
 from compactor.rewrite.merge.transforms import change_of
 from compactor.rewrite.outputs import RowGroupWriter, TaskResult, open_output_writer
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
-from compactor.rewrite.tally import Tally
+from compactor.rewrite.tally import Tally, sum_counts
 from compactor.rewrite.throttle import allowance_of
 
 _Source = TypeVar("_Source")
@@ -330,12 +335,97 @@ def merge_whole_job(
         return Unsupported(native=False)
 
 
+@dataclass(frozen=True, slots=True)
+class TooLarge:
+    """Rows turned out to be too many for a merge in memory; nothing is written."""
+
+
+def merge_in_memory(
+    plan: RewritePlan, sources: MergeInputs, groups: Sequence[RowGroup]
+) -> TaskResult | Unsupported | TooLarge:
+    """Merge a job of small files, all of whose rows are decoded first, and write its outputs.
+
+    Args:
+        plan: Plan of the job.
+        sources: All files whose row groups are merged, by number.
+        groups: All row groups; the plan's small inputs have them.
+    """
+    tally, layout = Tally(), RowLayout(plan.rules.schema, plan.rules.row_rules)
+    context = merge_context(plan, tally, "write")
+    try:
+        merge = MemoryMerge(layout, _decode_all(plan, sources, groups, layout, tally), context)
+    except TooManyRowsError:
+        return TooLarge()
+    except UnsupportedRowsError:
+        return Unsupported()
+    for group in groups:
+        context.mark.add(group.size_bytes, group.rows)
+    return _write_tables(plan, tally, merge.tables())
+
+
+def _decode_all(
+    plan: RewritePlan,
+    sources: MergeInputs,
+    groups: Sequence[RowGroup],
+    layout: RowLayout,
+    tally: Tally,
+) -> list[DecodedRows]:
+    """Decode all row groups, many files at a time.
+
+    Raises:
+        TooManyRowsError: They have more bytes than footers say, and than the task may hold.
+        UnsupportedRowsError: A key is too long, or only Spark can evaluate an expression.
+    """
+    location, change = open_location(plan.location), change_of(plan)
+    paths = {number: source.path for number, source in sources.items()}
+    batched = BatchedReader(
+        location,
+        paths,
+        layout,
+        plan.inputs.small,
+        allowance_of(plan.folder),
+        change=change,
+        by_key=False,
+    )
+    # Without bounds, rows of several files stay together.
+    unknown = [replace(group, low=None, high=None) for group in groups]
+    readers = _Readers(plan, sources, layout, change)
+
+    def decode(batch: Sequence[RowGroup]) -> list[DecodedRows]:
+        read = batched.read(batch)
+        if read is None:
+            read = [readers[group.input].read(group) for group in batch]
+        return [rows for rows in read if rows.rows]
+
+    starts = range(0, len(unknown), BATCH_FILES_MAX)
+    batches = [unknown[at : at + BATCH_FILES_MAX] for at in starts]
+    parts, left_bytes, affected = list[DecodedRows](), whole_bytes_max(plan.memory), 0
+    for decoded in ordered_map("decode", (partial(decode, batch) for batch in batches)):
+        for rows in decoded:
+            left_bytes -= rows.size_bytes
+            affected += int(np.count_nonzero(rows.affected)) if rows.affected is not None else 0
+            parts.append(rows)
+        if left_bytes < 0:
+            raise TooManyRowsError("decoded rows are larger than footers say")
+    if affected:
+        deletes = plan.rules.transform is not None and plan.rules.transform.deletes
+        more = RowCounts(deleted=affected) if deletes else RowCounts(changed=affected)
+        tally.counts = sum_counts(tally.counts, more)
+    return parts
+
+
 def _write_merged(
     plan: RewritePlan, sources: MergeInputs, groups: Sequence[RowGroup]
 ) -> TaskResult:
     tally, work = Tally(), MergeRange(groups=tuple(groups))
+    context = merge_context(plan, tally, "write")
+    return _write_tables(plan, tally, merged_tables(plan, sources, work, context))
+
+
+def _write_tables(plan: RewritePlan, tally: Tally, tables: Iterable[pa.Table]) -> TaskResult:
+    """Write merged rows, by key; read the outputs back."""
     with open_output_writer(plan) as writer, AsyncWriter() as encoder:
-        for table in merged_tables(plan, sources, work, merge_context(plan, tally, "write")):
+        for table in tables:
             encoder.submit(writer.write, table, tally.dropped)
         encoder.wait()
         files = writer.finish(tally.dropped)
