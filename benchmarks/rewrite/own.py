@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from benchmarks.rewrite.datasets import TOMBSTONE, VERSION, Dataset
+from benchmarks.rewrite.datasets import TOMBSTONE, VERSION, Change, Dataset
 from common.model.file import DataFile
+from common.model.request import Request, TransformKind, TransformSpec
 from common.model.table import Table, TableSettings
 from common.parquet.file_inspection import inspect_file
 from common.parquet.location import open_location
@@ -24,6 +25,7 @@ class Own:
 
     table: Table
     inputs: tuple[DataFile, ...]
+    change: Change | None = None
 
     @classmethod
     def of(cls, data: Dataset, group_rows: int, level: int) -> "Own":
@@ -51,11 +53,11 @@ class Own:
         )
         location, rules = open_location(table.location), RowRules.of(table)
         facts = (inspect_file(location, path, rules) for path in data.files)
-        return cls(table, tuple(fact.data_file(added_at_s=0.0) for fact in facts))
+        return cls(table, tuple(fact.data_file(added_at_s=0.0) for fact in facts), data.change)
 
     def unclean(self) -> "Own":
         """Return the same with files of which nothing is known: none is copied."""
-        return Own(self.table, tuple(replace(file, clean=False) for file in self.inputs))
+        return replace(self, inputs=tuple(replace(file, clean=False) for file in self.inputs))
 
     def assignment(self) -> Assignment:
         """Return a job over all files, which may drop every tombstone."""
@@ -65,7 +67,19 @@ class Own:
             attempt=RandomIds().next("att"),
             table=self.table,
             settled=max(versions, default=None),
+            request=self._request(),
         )
+
+    def _request(self) -> Request | None:
+        """Return the user's request that changes rows; None: a system job."""
+        if self.change is None:
+            return None
+        if self.change.delete_where:
+            kind, text = TransformKind.DELETE_WHERE, self.change.delete_where
+        else:
+            kind, text = TransformKind.SET, f"{self.change.column} = {self.change.value}"
+        transform = TransformSpec(kind=kind, text=text)
+        return Request(id="request-1", table=self.table.id, transform=transform)
 
     def remove_outputs(self) -> int:
         """Delete what rewrites have left; return how many bytes that was."""

@@ -37,16 +37,18 @@ def _delta(wanted: Wanted) -> None:
     )
 
 
-def limit_forms(_: Dataset) -> Mapping[str, Form]:
-    """Return the limit: decode all inputs and encode the result, without a merge."""
-    return {"decode+encode": _limit}
+def limit_forms(data: Dataset) -> Mapping[str, Form]:
+    """Return the limit: decode all inputs and encode the result, without a merge.
+
+    It holds the result in memory, so it is left out where that may not fit.
+    """
+    return {} if data.change or data.large else {"decode+encode": _limit}
 
 
 def _limit(wanted: Wanted) -> None:
     import polars as pl
 
-    # The result is decoded, too; that cannot be told from encoding it in one call, so it is
-    # read beforehand (see `prepare_limit`).
+    # The result itself is read beforehand (see `prepare_limit`): a merge does not decode it.
     for path in wanted.data.paths:
         pl.read_parquet(path)
     write_polars(wanted, _RESULTS[wanted.reference])
@@ -64,19 +66,11 @@ def prepare_limit(wanted: Wanted) -> None:
         _RESULTS[wanted.reference] = pl.read_parquet(wanted.reference)
 
 
-def cp_forms(_: Dataset) -> Mapping[str, Form]:
+def cp_forms(data: Dataset) -> Mapping[str, Form]:
     """Return plain copying of the bytes."""
-    return {"copy": lambda wanted: _cp(wanted, durable=False)}
+    return {} if data.change else {"copy": _cp}
 
 
-def durable_cp_forms(_: Dataset) -> Mapping[str, Form]:
-    """Return copying of the bytes that would survive a crash of the machine, as outputs do."""
-    return {"copy": lambda wanted: _cp(wanted, durable=True)}
-
-
-def _cp(wanted: Wanted, *, durable: bool) -> None:
+def _cp(wanted: Wanted) -> None:
     for path in wanted.data.paths:
-        copy = shutil.copyfile(path, Path(wanted.out) / Path(path).name)
-        if durable:
-            with copy.open("rb") as file:
-                os.fsync(file.fileno())
+        shutil.copyfile(path, Path(wanted.out) / Path(path).name)

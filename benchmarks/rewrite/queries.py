@@ -1,8 +1,9 @@
 """The alternatives that run in one process: the same merge, as each of them says it best.
 
 Every engine has forms of the same question; a warm-up tries all and the fastest is
-measured. All read every input, keep per key the row of the highest version (a tombstone
-wins a tie), leave tombstones out, and write one file ordered by key. Bags are copied.
+measured. All read every input, keep per key the row of the highest version, leave tombstones out,
+and write one file ordered by key. Bags are copied. A change is applied to the rows that are kept:
+with one row per version this has the result of applying it to all versions, for less work.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +35,19 @@ def _merged(wanted: Wanted) -> Any:
 
     key = list(wanted.data.key)
     best = _scan(wanted).sort(wanted.order).unique(subset=key, keep="last", maintain_order=True)
-    return best.filter(~pl.col(TOMBSTONE))
+    return _changed(wanted, best.filter(~pl.col(TOMBSTONE)))
+
+
+def _changed(wanted: Wanted, frame: Any) -> Any:
+    """Apply the change of the job."""
+    import polars as pl
+
+    change = wanted.data.change
+    if change is None:
+        return frame
+    if change.delete_where:
+        return frame.filter(~pl.sql_expr(change.delete_where))
+    return frame.with_columns(pl.sql_expr(change.value).alias(change.column))
 
 
 def _compared(wanted: Wanted) -> Any:
@@ -43,7 +56,7 @@ def _compared(wanted: Wanted) -> Any:
 
     ordered = _scan(wanted).sort(wanted.order).collect()
     following = [pl.col(name).ne_missing(pl.col(name).shift(-1)) for name in wanted.data.key]
-    return ordered.filter(pl.any_horizontal(following) & ~pl.col(TOMBSTONE))
+    return _changed(wanted, ordered.filter(pl.any_horizontal(following) & ~pl.col(TOMBSTONE)))
 
 
 def write_polars(wanted: Wanted, frame: Any) -> None:
@@ -78,7 +91,14 @@ def duckdb_forms(data: Dataset) -> Mapping[str, Form]:
 def _duckdb(wanted: Wanted, query: str) -> None:
     import duckdb
 
-    with duckdb.connect(config={"threads": THREADS}) as connection:
+    config: dict[str, Any] = {"threads": THREADS}
+    if wanted.memory_bytes:
+        config |= {
+            "memory_limit": f"{wanted.engine_bytes // 1_000_000}MB",
+            "temp_directory": wanted.spill,
+        }
+    with duckdb.connect(config=config) as connection:
+        connection.execute("SET enable_progress_bar = false")
         connection.execute(
             f"COPY ({query}) TO '{wanted.file}' (FORMAT parquet, COMPRESSION zstd, "
             f"COMPRESSION_LEVEL {wanted.level}, ROW_GROUP_SIZE {wanted.group_rows})"
@@ -102,16 +122,26 @@ def _names(names: Sequence[str]) -> str:
 
 def _window(wanted: Wanted) -> str:
     best = f"SELECT * FROM {_files(wanted)} QUALIFY {_ranked(wanted)} = 1"
-    return f"SELECT * FROM ({best}) WHERE NOT {TOMBSTONE} ORDER BY {_names(wanted.data.key)}"
+    return _kept(wanted, best)
+
+
+def _kept(wanted: Wanted, best: str) -> str:
+    """Return the rows that a job keeps, changed and in order."""
+    change, columns, condition = wanted.data.change, "*", f"NOT {TOMBSTONE}"
+    if change is not None and change.delete_where:
+        condition += f" AND NOT ({change.delete_where})"
+    elif change is not None:
+        columns = f"* REPLACE ({change.value} AS {change.column})"
+    key = _names(wanted.data.key)
+    return f"SELECT {columns} FROM ({best}) WHERE {condition} ORDER BY {key}"
 
 
 def _arg_max(wanted: Wanted) -> str:
-    key = _names(wanted.data.key)
     best = (
         f"SELECT unnest(arg_max(r, {{'v': r.{VERSION}, 't': r.{TOMBSTONE}}})) "
         f"FROM {_files(wanted)} r GROUP BY {_names([f'r.{name}' for name in wanted.data.key])}"
     )
-    return f"SELECT * FROM ({best}) WHERE NOT {TOMBSTONE} ORDER BY {key}"
+    return _kept(wanted, best)
 
 
 def datafusion_forms(data: Dataset) -> Mapping[str, Form]:
@@ -124,10 +154,15 @@ def datafusion_forms(data: Dataset) -> Mapping[str, Form]:
 def _numbered(wanted: Wanted) -> str:
     import pyarrow.parquet as pq
 
-    columns = _names(pq.read_schema(wanted.data.paths[0]).names)
-    best = f"SELECT *, {_ranked(wanted)} AS place FROM inputs"
+    change, condition = wanted.data.change, f"newest = 1 AND NOT {TOMBSTONE}"
+    columns = pq.read_schema(wanted.data.paths[0]).names
+    if change is not None and change.delete_where:
+        condition += f" AND NOT ({change.delete_where})"
+    elif change is not None:
+        columns[columns.index(change.column)] = f"{change.value} AS {change.column}"
+    best = f"SELECT *, {_ranked(wanted)} AS newest FROM inputs"
     return (
-        f"SELECT {columns} FROM ({best}) WHERE place = 1 AND NOT {TOMBSTONE} "
+        f"SELECT {_names(columns)} FROM ({best}) WHERE {condition} "
         f"ORDER BY {_names(wanted.data.key)}"
     )
 
@@ -136,9 +171,14 @@ def _datafusion(wanted: Wanted, query: str) -> None:
     import datafusion
 
     config = datafusion.SessionConfig().with_target_partitions(THREADS)
-    context = datafusion.SessionContext(config)
-    folder = wanted.data.folder
-    context.sql(f"CREATE EXTERNAL TABLE inputs STORED AS PARQUET LOCATION '{folder}/'").collect()
+    runtime = datafusion.RuntimeEnvBuilder()
+    if wanted.memory_bytes:
+        runtime = runtime.with_disk_manager_os().with_fair_spill_pool(wanted.engine_bytes)
+    context = datafusion.SessionContext(config, runtime)
+    # The files by name: in the folder is also the guard that Névé writes, which makes every
+    # program fail that lists the folder of a table.
+    files = ", ".join(f"'{path}'" for path in wanted.data.paths)
+    context.sql(f"CREATE EXTERNAL TABLE inputs STORED AS PARQUET LOCATION ({files})").collect()
     context.sql(
         f"COPY ({query}) TO '{wanted.file}' STORED AS PARQUET OPTIONS "
         f"('format.compression' 'zstd({wanted.level})', "

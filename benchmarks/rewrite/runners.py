@@ -4,16 +4,13 @@ import asyncio
 import shutil
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-import duckdb
-import psutil
-
-from benchmarks.rewrite.datasets import TOMBSTONE, VERSION
 from benchmarks.rewrite.engines import ENGINES
-from benchmarks.rewrite.measure import Meter, Used, tree
+from benchmarks.rewrite.measure import Memory, MemorySampler, Processes, Used, Watch, tree
+from benchmarks.rewrite.outputs import Output, inspect_outputs
 from benchmarks.rewrite.own import Own
 from benchmarks.rewrite.spark_work import Answer, Ask, forms_for
 from benchmarks.rewrite.wanted import Wanted
@@ -23,7 +20,45 @@ from compactor.spark.engine import SparkEngine
 NEVE, SPARK = "neve", "spark-sql"
 EVERYTHING = "neve-all"
 """Névé without copying what overlaps nothing: every row group is decoded and encoded."""
+MERGERS = ("polars", "duckdb", "datafusion")
 SPARK_ROUNDS_MAX = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """When a round counts, and what else is measured."""
+
+    disturbance_max: float
+    """Share of the machine that others may take during a round."""
+    retries: int
+    """Disturbed rounds that are repeated, for each contender and data set."""
+    budget_bytes: int
+    """Memory under which engines run once more, and Névé's tasks; 0: they do not."""
+    memory_bytes_max: int
+    """Memory at which an engine is ended, so that the machine goes on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One measured run."""
+
+    seconds: float
+    """Until the outputs are durable."""
+    unsynced_s: float | None
+    used: Used
+    disturbed: bool
+    split_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What happened under the memory limit."""
+
+    seconds: float | None
+    """None: it did not finish."""
+    form: str = ""
+    process_bytes: int = 0
+    note: str = ""
 
 
 @dataclass(slots=True)
@@ -32,41 +67,94 @@ class Record:
 
     contender: str
     form: str = ""
-    seconds: list[float] = field(default_factory=list)
-    cpu_s: list[float] = field(default_factory=list)
-    peak_bytes: int = 0
-    task_peak_bytes: int = 0
-    bytes_out: int = 0
-    rows_out: int = 0
-    digest: str = ""
-    timings_s: dict[str, float] = field(default_factory=dict)
+    rounds: list[Round] = field(default_factory=list)
+    memory: Memory = field(default_factory=Memory)
+    sampled_cpu_s: float = 0.0
+    """Processor time of the rounds in which memory was sampled; compare `memory.cost_s`."""
+    budget: Budget | None = None
+    output: Output | None = None
     failed: str = ""
 
     @property
+    def counted(self) -> list[Round]:
+        """The rounds that count: the undisturbed ones, or all if there are none."""
+        return [run for run in self.rounds if not run.disturbed] or self.rounds
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether only disturbed rounds count."""
+        return any(run.disturbed for run in self.counted)
+
+    @property
     def median_s(self) -> float:
-        """Median of the seconds."""
-        return statistics.median(self.seconds) if self.seconds else float("nan")
+        """Median seconds of the rounds that count."""
+        return self._median([run.seconds for run in self.counted])
+
+    @property
+    def unsynced_s(self) -> float | None:
+        """The same without waiting for the disk; None: it cannot be separated."""
+        times = [run.unsynced_s for run in self.counted if run.unsynced_s is not None]
+        return self._median(times) if times else None
+
+    @property
+    def cpu_s(self) -> float:
+        """Median processor seconds of the rounds that count."""
+        return self._median([run.used.cpu_s for run in self.counted])
+
+    @property
+    def split_s(self) -> dict[str, float]:
+        """Medians of the parts of a job."""
+        names = list(self.counted[0].split_s) if self.counted else []
+        return {name: self._median([run.split_s[name] for run in self.counted]) for name in names}
 
     def as_json(self) -> dict[str, object]:
         """Return it for a report."""
-        return {**asdict(self), "median_s": self.median_s}
+        medians = {
+            "median_s": self.median_s,
+            "median_unsynced_s": self.unsynced_s,
+            "median_cpu_s": self.cpu_s,
+            "median_split_s": self.split_s,
+            "disturbed": self.disturbed,
+        }
+        return {**asdict(self), **medians}
+
+    @staticmethod
+    def _median(values: list[float]) -> float:
+        return statistics.median(values) if values else float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How long one run took, by the contender's own clock."""
+
+    seconds: float
+    unsynced_s: float | None
+    split_s: Mapping[str, float] = field(default_factory=dict)
 
 
 class Runner(ABC):
     """Runs one contender; what it leaves is checked and removed."""
 
-    makes_reference = False
     warm_ups = 1
     rounds_max = 1 << 30
 
-    def __init__(self, name: str, wanted: Wanted, forms: list[str]) -> None:
+    def __init__(self, name: str, wanted: Wanted, forms: list[str], rules: Rules) -> None:
         self.record = Record(name)
         self.wanted = wanted
         self.forms = forms
+        self.rules = rules
+        self.warm_s: dict[str, float] = {}
+        """Seconds of each form in its last warm-up."""
+        self._retries = rules.retries
+        self._rounds_done = 0
 
     @abstractmethod
-    async def once(self, form: str) -> tuple[float, Used]:
+    async def once(self, form: str) -> Ran:
         """Run a form once."""
+
+    @abstractmethod
+    def watch(self) -> Watch:
+        """Return what measures processor time."""
 
     def empty(self) -> None:
         """Remove what the last run has left."""
@@ -76,109 +164,224 @@ class Runner(ABC):
     def outputs(self) -> list[str]:
         """Return the files of the last run."""
         inputs = set(self.wanted.data.files)  # delta-rs works on links to them.
-        found = Path(self.wanted.out).rglob("*.parquet")
-        return [str(path) for path in found if path.name not in inputs]
+        paths = Path(self.wanted.out).rglob("*.parquet")
+        return [str(path) for path in paths if path.name not in inputs]
 
     def end(self) -> None:
         """Leave nothing."""
         shutil.rmtree(self.wanted.out, ignore_errors=True)
 
     async def warm_up(self) -> None:
-        """Run every form, the first one several times; keep the fastest, check what it writes."""
-        best_s = float("inf")
+        """Run every form, the first one several times; keep the fastest, check what it writes.
+
+        Large data sets have no further rounds: the fastest run counts.
+        """
+        large = self.wanted.data.large
         for number, form in enumerate(self.forms):
             try:
-                for _ in range(1 if number else self.warm_ups):
-                    self.empty()
-                    seconds, _used = await self.once(form)
+                for _ in range(1 if number or large else self.warm_ups):
+                    run = await self._measured(form)
             except Exception as error:
-                self.record.failed = f"{form}: {type(error).__name__}: {error}"
+                if not self.record.form:
+                    self.record.failed = f"{form}: {type(error).__name__}: {error}"
                 continue
-            if seconds < best_s:
-                best_s, self.record.form, self.record.failed = seconds, form, ""
-                self._check()
+            self.warm_s[form] = run.seconds
+            if run.seconds <= min(self.warm_s.values()):
+                self.record.failed = ""
+                self.record.form = self.record.form if self._names_itself else form
+                self.record.rounds = [run] if large else []
+                if files := self.outputs():  # A plain copy has the inputs' names.
+                    like = self.wanted.data.paths[0]
+                    self.record.output = await asyncio.to_thread(inspect_outputs, files, like)
+
+    _names_itself = False
 
     async def round(self) -> None:
-        """Measure one run."""
-        if self.record.failed or len(self.record.seconds) >= self.rounds_max:
+        """Measure one run; a disturbed one is shown, but repeated while retries are left."""
+        if self.record.failed or self._rounds_done >= self.rounds_max or self.wanted.data.large:
             return
-        self.empty()
-        try:
-            seconds, used = await self.once(self.record.form)
-        except Exception as error:
-            self.record.failed = f"{self.record.form}: {type(error).__name__}: {error}"
-            return
-        self.record.seconds.append(seconds)
-        self.record.cpu_s.append(used.cpu_s)
-        self.record.peak_bytes = max(self.record.peak_bytes, used.peak_bytes)
-        self.record.task_peak_bytes = max(self.record.task_peak_bytes, used.largest_bytes)
+        self._rounds_done += 1
+        while True:
+            try:
+                run = await self._measured(self.record.form)
+            except Exception as error:
+                self.record.failed = f"{self.record.form}: {type(error).__name__}: {error}"
+                return
+            self.record.rounds.append(run)
+            if not run.disturbed or not self._retries:
+                return
+            self._retries -= 1
 
-    def _check(self) -> None:
-        record, data, files = self.record, self.wanted.data, self.outputs()
-        if not files:  # A plain copy has the inputs' names.
-            return
-        record.bytes_out = sum(Path(file).stat().st_size for file in files)
-        what = f"count(*), sum(hash({', '.join(data.key)}, {VERSION}, {TOMBSTONE}))"
-        if not data.key:
-            what = "count(*), 0"
-        found = duckdb.execute(f"SELECT {what} FROM read_parquet($1)", [files]).fetchone()
-        assert found is not None
-        record.rows_out, record.digest = int(found[0]), str(found[1])
+    async def _measured(self, form: str) -> Round:
+        self.empty()
+        watch = self.watch()
+        watch.start()
+        ran: Ran | None = None
+        try:
+            ran = await self.once(form)
+        finally:
+            used = watch.stop()
+        return Round(
+            seconds=ran.seconds,
+            unsynced_s=ran.unsynced_s,
+            used=used,
+            disturbed=used.disturbance > self.rules.disturbance_max,
+            split_s=ran.split_s,
+        )
+
+    @abstractmethod
+    async def limited_round(self) -> None:
+        """Run once more under the memory limit."""
 
 
 class EngineRunner(Runner):
-    """An engine in a process of its own."""
+    """An engine in a process of its own.
 
-    def __init__(self, name: str, wanted: Wanted) -> None:
-        super().__init__(name, wanted, list(ENGINES[name].forms(wanted.data)))
-        self.makes_reference = name in ("polars", "duckdb", "datafusion")
-        self._process = EngineProcess(name)
+    It is one process, so sampling its memory in every round costs a ten-thousandth of a core. It
+    is ended when it would take the machine's memory.
+    """
 
-    async def once(self, form: str) -> tuple[float, Used]:
-        self._process.prepare(self.wanted)
-        meter = Meter(tree(self._process.pid))
-        meter.start()
+    def __init__(self, name: str, wanted: Wanted, rules: Rules, log: str, ours: Processes) -> None:
+        super().__init__(name, wanted, list(ENGINES[name].forms(wanted.data)), rules)
+        self._log = log
+        self._ours = ours
+        self._limit_bytes = rules.memory_bytes_max
+        self._process = EngineProcess(name, log)
+
+    async def once(self, form: str) -> Ran:
+        process = self._process
+        await asyncio.to_thread(process.prepare, self.wanted)
+        sampler = MemorySampler(tree(process.pid)(), self._limit_bytes)
+        sampler.start()
         try:
-            seconds = await asyncio.to_thread(self._process.run, form, self.wanted)
-        finally:
-            used = meter.stop()
-        return seconds, used
+            timing = await asyncio.to_thread(process.run, form, self.wanted)
+        except Exception as error:
+            memory = sampler.stop()
+            self._restart()
+            if memory.ended:
+                needed = f"ended when it had {memory.process_bytes / 1e6:,.0f} MB"
+                raise MemoryError(needed) from error
+            raise
+        memory = sampler.stop()
+        self._last = memory
+        if not self.wanted.memory_bytes:
+            self.record.memory.include(memory)
+            self.record.memory.cost_s += memory.cost_s
+        return Ran(timing.seconds, timing.unsynced_s)
+
+    async def _measured(self, form: str) -> Round:
+        run = await super()._measured(form)
+        if not self.wanted.memory_bytes:
+            self.record.sampled_cpu_s += run.used.cpu_s
+        return run
+
+    def watch(self) -> Watch:
+        if not self._process.alive:
+            self._restart()
+        return Watch(tree(self._process.pid), self._ours)
+
+    async def limited_round(self) -> None:
+        """Run under the limit, unless memory stayed below it anyway.
+
+        Forms are tried from the fastest to the slowest; the first that finishes counts.
+        """
+        record, limit_bytes = self.record, self.rules.budget_bytes
+        if record.contender not in MERGERS or record.failed or not limit_bytes:
+            return
+        if record.memory.peak_bytes <= limit_bytes:
+            record.budget = Budget(
+                seconds=record.median_s,
+                form=record.form,
+                process_bytes=record.memory.peak_bytes,
+                note="needs no more",
+            )
+            return
+        notes = set()
+        self.wanted = replace(self.wanted, memory_bytes=limit_bytes)
+        self._limit_bytes = limit_bytes
+        for form in sorted(self.warm_s, key=lambda form: self.warm_s[form]):
+            self._restart()  # What earlier runs have kept would count.
+            try:
+                run = await self._measured(form)
+            except Exception as error:
+                killed = isinstance(error, MemoryError)
+                notes.add("not finished" if killed else f"{form}: {str(error)[:80]}")
+                continue
+            used_bytes = self._last.process_bytes
+            record.budget = Budget(seconds=run.seconds, form=form, process_bytes=used_bytes)
+            return
+        record.budget = Budget(seconds=None, note="; ".join(sorted(notes)))
 
     def end(self) -> None:
         self._process.end()
         super().end()
 
+    def _restart(self) -> None:
+        self._process.end()
+        self._process = EngineProcess(self.record.contender, self._log)
+
+    _last = Memory()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkSide:
+    """The application in which Spark SQL and Névé run."""
+
+    engine: SparkEngine
+    processes: Processes
+    """Of the whole stack."""
+    ours: Processes
+    """All processes of the benchmark."""
+
 
 class SparkRunner(Runner):
     """Spark SQL in the compactor's own kind of driver."""
 
-    warm_ups = 2
     rounds_max = SPARK_ROUNDS_MAX
 
     def __init__(
-        self,
-        wanted: Wanted,
-        engine: SparkEngine,
-        processes: Callable[[], Iterable[psutil.Process]],
-        name: str = SPARK,
+        self, wanted: Wanted, rules: Rules, spark: SparkSide, *, name: str = SPARK
     ) -> None:
-        super().__init__(name, wanted, forms_for(wanted.data.key))
-        self._engine = engine
-        self._processes = processes
+        super().__init__(name, wanted, forms_for(wanted.data.key), rules)
+        self._spark = spark
 
-    async def once(self, form: str) -> tuple[float, Used]:
+    async def once(self, form: str) -> Ran:
         return await self._ask(Ask(form, self.wanted))
 
-    async def _ask(self, ask: Ask) -> tuple[float, Used]:
-        meter = Meter(self._processes)
-        meter.start()
+    def watch(self) -> Watch:
+        return Watch(self._spark.processes, self._spark.ours)
+
+    async def warm_up(self) -> None:
+        self._sampling = True
+        await super().warm_up()
+        self._sampling = False
+
+    async def limited_round(self) -> None:
+        """Do nothing: the heap of the application is what it is."""
+
+    async def _measured(self, form: str) -> Round:
+        if not self._sampling:
+            return await super()._measured(form)
+        sampler = MemorySampler(self._spark.processes())
+        sampler.start()
         try:
-            answer = await self._engine.run_payload("bench", ask, lambda _: None)
+            run = await super()._measured(form)
         finally:
-            used = meter.stop()
+            self._last = sampler.stop()
+        if not self.wanted.memory_bytes:
+            self.record.memory.include(self._last)
+            self.record.memory.cost_s += self._last.cost_s
+            self.record.sampled_cpu_s += run.used.cpu_s
+        return run
+
+    _sampling = False
+    _last = Memory()
+
+    async def _ask(self, ask: Ask) -> Ran:
+        answer = await self._spark.engine.run_payload("bench", ask, lambda _: None)
         assert isinstance(answer, Answer), answer
         self.heard(answer)
-        return answer.seconds, used
+        return Ran(answer.seconds, answer.unsynced_s, answer.split_s)
 
     def heard(self, answer: Answer) -> None:
         """Take note of an answer."""
@@ -187,26 +390,44 @@ class SparkRunner(Runner):
 class NeveRunner(SparkRunner):
     """Névé's rewrite, verification included, in the same driver."""
 
+    warm_ups = 2
     rounds_max = Runner.rounds_max
+    _names_itself = True
 
     def __init__(
-        self,
-        wanted: Wanted,
-        engine: SparkEngine,
-        processes: Callable[[], Iterable[psutil.Process]],
-        own: Own,
-        name: str = NEVE,
+        self, wanted: Wanted, rules: Rules, spark: SparkSide, own: Own, *, name: str = NEVE
     ) -> None:
-        super().__init__(wanted, engine, processes, name)
+        super().__init__(wanted, rules, spark, name=name)
         self.forms = ["rewrite"]
         self._own = own
 
-    async def once(self, form: str) -> tuple[float, Used]:
+    async def once(self, form: str) -> Ran:
         return await self._ask(Ask(form, self.wanted, self._own.assignment()))
 
     def heard(self, answer: Answer) -> None:
         self.record.form = answer.kernel
-        self.record.timings_s = dict(answer.timings_s or {})
+
+    async def limited_round(self) -> None:
+        """Run with tasks that have the limit; it holds for a task's process, as it does in use."""
+        record, limit_bytes, form = self.record, self.rules.budget_bytes, self.record.form
+        if record.failed or not limit_bytes or not self.wanted.data.key:
+            return
+        self.wanted, self._sampling = replace(self.wanted, memory_bytes=limit_bytes), True
+        try:
+            run = await self._measured(form)
+            used_bytes = self._last.process_bytes
+            exceeded = f"took {used_bytes / 1e6:,.0f} MB" if used_bytes > limit_bytes else ""
+            record.budget = Budget(
+                seconds=None if exceeded else run.seconds,
+                form=record.form,
+                process_bytes=used_bytes,
+                note=exceeded,
+            )
+        except Exception as error:
+            record.budget = Budget(seconds=None, note=f"{type(error).__name__}: {error}")
+        finally:
+            self.wanted, self._sampling = replace(self.wanted, memory_bytes=0), False
+            record.form = form
 
     def empty(self) -> None:
         self._own.remove_outputs()

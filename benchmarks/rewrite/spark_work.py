@@ -5,14 +5,18 @@ Both run in the very process that a compactor uses: RayDP, one executor, two cor
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.rewrite.datasets import TOMBSTONE, VERSION
 from benchmarks.rewrite.wanted import THREADS, Wanted
+from benchmarks.rewrite.worker import sync_outputs
 from common.wire import Assignment
 from compactor.core import RewriteProgress
 from compactor.rewrite.attempt import rewrite
+from compactor.rewrite.memory_budget import TASK_SETTING
+
+JOB_GROUP = "spark.jobGroup.id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +33,11 @@ class Answer:
     """How long it took, and by which kernel."""
 
     seconds: float
+    unsynced_s: float | None = None
+    """Without waiting for the disk; None: it cannot be separated."""
     kernel: str = ""
-    timings_s: Mapping[str, float] | None = None
+    split_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of the parts of a job, in order."""
 
 
 def work(
@@ -41,19 +48,85 @@ def work(
     attach: Callable[[Any], None],
 ) -> Answer:
     """Do one run."""
-    begun_s = time.perf_counter()
     if ask.assignment is not None:
-        done = rewrite(spark, ask.assignment, progress, cancelled, attach)
-        return Answer(time.perf_counter() - begun_s, done.kernel, done.timings_s)
-    frame = FORMS[ask.form](spark, ask.wanted)
+        return _rewritten(spark, ask, progress, cancelled, attach)
     wanted = ask.wanted
+    begun_s = time.perf_counter()
+    frame = FORMS[ask.form](spark, wanted)
     context = spark.sparkContext
     context._jsc.hadoopConfiguration().set(  # noqa: SLF001 - PySpark has no other door to it
         "parquet.compression.codec.zstd.level", str(wanted.level)
     )
     writer = frame.write.mode("overwrite").option("compression", "zstd")
     writer.option("parquet.block.row.count.limit", str(wanted.group_rows)).parquet(wanted.out)
-    return Answer(time.perf_counter() - begun_s)
+    written_s = time.perf_counter()
+    sync_outputs(wanted.out)
+    return Answer(time.perf_counter() - begun_s, written_s - begun_s)
+
+
+def _rewritten(
+    spark: Any,
+    ask: Ask,
+    progress: Callable[[RewriteProgress], None],
+    cancelled: Callable[[], bool],
+    attach: Callable[[Any], None],
+) -> Answer:
+    """Run Névé's job, whose outputs are always made durable, and split its time."""
+    assert ask.assignment is not None
+    usual = spark.conf.get(TASK_SETTING, None)
+    if ask.wanted.memory_bytes:
+        spark.conf.set(TASK_SETTING, str(ask.wanted.memory_bytes))
+    jobs_before = _job_ids(spark)
+    begun_s = time.perf_counter()
+    try:
+        done = rewrite(spark, ask.assignment, progress, cancelled, attach)
+        seconds = time.perf_counter() - begun_s
+    finally:
+        if ask.wanted.memory_bytes:
+            spark.conf.unset(TASK_SETTING)
+            if usual is not None:
+                spark.conf.set(TASK_SETTING, usual)
+    task_s = _task_seconds(spark, _job_ids(spark) - jobs_before)
+    parts = done.timings_s
+    split_s = {
+        "plan": parts.get("plan", 0.0),
+        "start": max(0.0, parts.get("rewrite", 0.0) - task_s),
+        "task body": task_s,
+        "read back": parts.get("verify", 0.0),
+    }
+    split_s["rest"] = max(0.0, seconds - sum(split_s.values()))
+    return Answer(seconds, kernel=done.kernel, split_s=split_s)
+
+
+def _job_ids(spark: Any) -> set[int]:
+    group = spark.sparkContext.getLocalProperty(JOB_GROUP)
+    return set(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
+
+
+def _task_seconds(spark: Any, job_ids: set[int]) -> float:
+    """Return for how long any task of some Spark jobs ran, from Spark's own records."""
+    context = spark.sparkContext
+    records = context._jsc.sc().statusStore()  # noqa: SLF001 - PySpark has no other door to it
+    intervals: list[tuple[float, float]] = []
+    for job_id in job_ids:
+        info = context.statusTracker().getJobInfo(job_id)
+        for stage_id in info.stageIds if info is not None else ():
+            tasks = records.taskList(int(stage_id), 0, 10_000)
+            for number in range(tasks.size()):
+                task = tasks.apply(number)
+                if task.duration().isDefined():
+                    begun_s = task.launchTime().getTime() / 1000
+                    intervals.append((begun_s, begun_s + task.duration().get() / 1000))
+    return joined_seconds(intervals)
+
+
+def joined_seconds(intervals: list[tuple[float, float]]) -> float:
+    """Return the length of the union of intervals."""
+    sum_s, end_s = 0.0, float("-inf")
+    for begun_s, ended_s in sorted(intervals):
+        sum_s += max(0.0, ended_s - max(begun_s, end_s))
+        end_s = max(end_s, ended_s)
+    return sum_s
 
 
 def _read(spark: Any, wanted: Wanted) -> Any:
@@ -68,9 +141,21 @@ def _window(spark: Any, wanted: Wanted) -> Any:
     key = list(wanted.data.key)
     best_first = Window.partitionBy(*key).orderBy(f.desc(VERSION), f.desc(TOMBSTONE))
     ranged = _read(spark, wanted).repartitionByRange(THREADS, *key)
-    ranked = ranged.withColumn("place", f.row_number().over(best_first))
-    best = ranked.where(f"place = 1 AND NOT {TOMBSTONE}").drop("place")
-    return best.sortWithinPartitions(*key)
+    ranked = ranged.withColumn("newest", f.row_number().over(best_first))
+    best = ranked.where(f"newest = 1 AND NOT {TOMBSTONE}").drop("newest")
+    return _changed(wanted, best).sortWithinPartitions(*key)
+
+
+def _changed(wanted: Wanted, frame: Any) -> Any:
+    """Apply the change of the job."""
+    from pyspark.sql import functions as f
+
+    change = wanted.data.change
+    if change is None:
+        return frame
+    if change.delete_where:
+        return frame.where(f"NOT ({change.delete_where})")
+    return frame.withColumn(change.column, f.expr(change.value))
 
 
 def _max_by(spark: Any, wanted: Wanted) -> Any:
@@ -81,7 +166,7 @@ def _max_by(spark: Any, wanted: Wanted) -> Any:
     row = f.struct(*(name for name in rows.columns if name not in key))
     best = rows.groupBy(*key).agg(f.max_by(row, f.struct(VERSION, TOMBSTONE)).alias("best"))
     kept = best.select(*key, "best.*").where(f"NOT {TOMBSTONE}").select(*rows.columns)
-    return kept.repartitionByRange(THREADS, *key).sortWithinPartitions(*key)
+    return _changed(wanted, kept).repartitionByRange(THREADS, *key).sortWithinPartitions(*key)
 
 
 def _coalesce(spark: Any, wanted: Wanted) -> Any:

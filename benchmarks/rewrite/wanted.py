@@ -7,6 +7,9 @@ from benchmarks.rewrite.datasets import TOMBSTONE, VERSION, Dataset
 
 THREADS = 2
 RESULT = "result.parquet"
+ENGINE_SHARE = 0.6
+"""Share of the memory that an engine with a setting for it is given. The rest is for what these
+settings do not count: libraries, decoded pages, buffers of the writer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +24,8 @@ class Wanted:
     """Of zstd."""
     reference: str = ""
     """A file that holds the result already; for `limit`."""
+    memory_bytes: int = 0
+    """Memory that the process may have; 0: no limit."""
 
     @property
     def file(self) -> str:
@@ -28,12 +33,19 @@ class Wanted:
         return f"{self.out}/{RESULT}"
 
     @property
+    def spill(self) -> str:
+        """Folder for what an engine moves out of memory."""
+        return f"{self.out}/spill"
+
+    @property
+    def engine_bytes(self) -> int:
+        """Value for an engine's own memory setting."""
+        return int(self.memory_bytes * ENGINE_SHARE)
+
+    @property
     def order(self) -> list[str]:
         """Columns by which the best row of a key comes last."""
         return [*self.data.key, VERSION, TOMBSTONE]
-
-
-Form = Callable[[Wanted], None]
 
 
 Form = Callable[[Wanted], None]
