@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, Self, assert_never
 
@@ -284,11 +284,12 @@ def rewrite(
         return _analyze(spark, assignment, progress, cancelled, attach)
     clock = SystemClock()
     begun_s = clock.now_s()
-    with attempt_folder(_scratch(spark)) as folder:
+    session = _session_settings(spark)
+    with attempt_folder(session.scratch) as folder:
         allowance = Allowance.create(folder, assignment.grant_bytes_s)
         attach(allowance)
         with _ProgressReporter(progress, assignment, allowance, folder) as reporter:
-            plan = make_plan(assignment, folder, _task_memory(spark), reporter.step)
+            plan = make_plan(assignment, folder, session.task, reporter.step)
             planned_s = clock.now_s()
             _raise_if_cancelled(cancelled)
             try:
@@ -304,7 +305,7 @@ def rewrite(
                 # Nothing of this attempt was committed, and no other attempt has its paths.
                 _delete(plan.location, plan.output.paths)
                 raise
-            if _gives_pages_back(spark):
+            if session.drops_pages:
                 _give_pages_back(plan, assignment, result)
             reporter.done(plan.inputs.rows)
             changes = read_change_counts(folder)
@@ -340,11 +341,12 @@ def _analyze(
         # The plan requires one output, although none is written.
         reservation=replace(assignment.reservation, outputs_max=1),
     )
-    with attempt_folder(_scratch(spark)) as folder:
+    session = _session_settings(spark)
+    with attempt_folder(session.scratch) as folder:
         allowance = Allowance.create(folder, assignment.grant_bytes_s)
         attach(allowance)
         with _ProgressReporter(progress, read, allowance, folder) as reporter:
-            plan = make_plan(read, folder, _task_memory(spark), reporter.step)
+            plan = make_plan(read, folder, session.task, reporter.step)
             _raise_if_cancelled(cancelled)
             reporter.rewriting(plan)
             columns = assignment.table.settings.analysis_columns
@@ -414,27 +416,40 @@ def _data_file(assignment: Assignment, path: str, size_bytes: int, rows: RowFact
     )
 
 
-def _scratch(spark: Any) -> str:
-    """Return the folder that executors and driver share; empty: that for temporary files."""
-    return str(spark.sparkContext.getConf().get(SCRATCH_SETTING, ""))
+@dataclass(frozen=True, slots=True)
+class _SessionSettings:
+    """The settings of a session that a rewrite uses."""
+
+    scratch: str
+    """Folder that executors and driver share; empty: that for temporary files."""
+    drops_pages: bool
+    """Whether pages of inputs and outputs are released after a job."""
+    task: tuple[int, int]
+    """Memory of a task's process, and the limit at which it is ended; 0: no limit."""
 
 
-def _gives_pages_back(spark: Any) -> bool:
-    """Return whether pages of inputs and outputs are released after a job."""
-    return bool(spark.conf.get(PAGE_CACHE_SETTING, "keep") == "drop")
+@lru_cache(maxsize=1)
+def _session_settings(spark: Any) -> _SessionSettings:
+    """Return the settings of a session, which never change.
+
+    PySpark's own call copies all settings to Python and back, one by one, for each job. Spark SQL's
+    call waits for the SQL state of the session, which the first job does not need otherwise.
+    """
+    settings = spark.sparkContext._jsc.sc().conf()  # noqa: SLF001 - PySpark has no public API
+    return _SessionSettings(
+        scratch=str(settings.get(SCRATCH_SETTING, "")),
+        drops_pages=settings.get(PAGE_CACHE_SETTING, "keep") == "drop",
+        task=(
+            int(settings.get(TASK_SETTING, str(TASK_BYTES))),
+            int(settings.get(LIMIT_SETTING, "0")),
+        ),
+    )
 
 
 def _give_pages_back(plan: RewritePlan, assignment: Assignment, result: TaskResult) -> None:
     read, written = assignment.inputs, result.files
     paths = [*(file.path for file in read), *(file.path for file in written)]
     forget_pages(table_location(plan.location), paths)
-
-
-def _task_memory(spark: Any) -> tuple[int, int]:
-    """Return the memory of a task's process, and the limit at which it is ended."""
-    # Read from the session, because the context would copy all its settings.
-    conf = spark.conf
-    return int(conf.get(TASK_SETTING, str(TASK_BYTES))), int(conf.get(LIMIT_SETTING, "0"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,16 @@ Spark's own daemon stops its workers when it ends in an orderly way. When an exe
 kills the daemon as well, without a chance to stop them. A worker in the middle of a long task would
 then continue to read and write files for an attempt that was given up long ago.
 
-Two causes delayed every task by 100 to 200 ms, longer than a small merge takes:
+Three causes delayed every task by 100 to 200 ms, longer than a small merge takes:
 
 * Before a task, a worker invalidates Python's import caches. For the archives that Spark puts on
   the import path (its own, and a jar of 5,000 entries) Python then reads their directories again,
   once per package.
 * Spark writes a task in two pieces. The system delays the second one until the first is
   acknowledged (Nagle's algorithm), and the worker's side acknowledges late (40 ms).
+* A worker searches for garbage after each task, which takes 25 to 80 ms with all libraries. The
+  warm-up excludes them, but Spark ends workers that were idle for a minute. So a worker that starts
+  later excludes what its first task has loaded.
 
 Spark's daemon forks a worker for each connection, which then waits for a secret. Here a worker ends
 at once if another user of the machine has connected, so that other users cannot fill the machine
@@ -26,6 +29,7 @@ from zipimport import zipimporter
 from pyspark import daemon
 
 from common.log_files import STDERR, TASK_LOGS_VARIABLE, send_to
+from common.runtime import ignore_what_is_loaded
 from compactor.spark.startup import die_with_parent, shorten_thread_switches
 
 _run_task = daemon.worker
@@ -72,7 +76,9 @@ def _run_task_at_once(connection: socket.socket, authenticated: bool) -> Any:
     # The system resets the option after some packets, so it is set for each task.
     if hasattr(socket, "TCP_QUICKACK") and connection.family != socket.AF_UNIX:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
-    return _run_task(connection, authenticated)
+    code = _run_task(connection, authenticated)
+    ignore_what_is_loaded()
+    return code
 
 
 def peer_owner(connection: socket.socket) -> int | None:

@@ -1,9 +1,11 @@
-"""Who may have a worker of Spark's."""
+"""Who may have a worker of Spark's, and what a worker does after a task."""
 
 from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -48,3 +50,25 @@ def test_a_connection_of_another_user_is_recognised(door: socket.socket) -> None
             link.sendall(b"!")
         assert heard.result(PATIENCE_S) == b"!"
     assert owner == (NOBODY if os.getuid() == 0 else os.getuid())
+
+
+WORKER = """
+import gc, socket
+from compactor.spark import task_daemon
+
+def first_task(connection, authenticated):
+    import polars
+    return 0
+
+task_daemon._run_task = first_task
+mine, theirs = socket.socketpair()
+loaded = len(gc.get_objects())
+code = task_daemon._run_task_at_once(mine, authenticated=True)
+print(code, gc.get_freeze_count() > loaded, len(gc.get_objects()) < 1_000)
+"""
+"""In a process of its own, because frozen objects stay frozen."""
+
+
+def test_what_the_first_task_has_loaded_is_not_searched_for_garbage() -> None:
+    answer = subprocess.check_output([sys.executable, "-c", WORKER], text=True)
+    assert answer.split() == ["0", "True", "True"]
