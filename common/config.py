@@ -24,6 +24,7 @@ from common.model.group import Group, Service
 from common.model.table import DNS_LABEL
 from common.setting_rules import SettingError
 from common.settings import (
+    AUTO,
     AutoscalerSettings,
     ClusterSettings,
     CompactorCount,
@@ -518,6 +519,8 @@ def _check_task_memory(
     compactor: CompactorSettings, group: str, group_settings: GroupSettings
 ) -> None:
     most, usual = compactor.task_memory_max, compactor.task_memory
+    if AUTO in (most, usual):
+        return  # The automatic one follows the other.
     if 0 < parse_size_bytes(most) < parse_size_bytes(usual):
         names = [
             f"groups.{group}.{name}"

@@ -100,6 +100,8 @@ class FieldRule:
     """Schemes of a text that is a URL, or empty; none: the text is not a URL."""
     secret: bool = False
     """Whether the value is never shown."""
+    word: str = ""
+    """A word that is allowed in place of a size; empty: none."""
 
     def read(self, written: object, where: str) -> Any:
         """Return a value in the type of the field.
@@ -130,6 +132,8 @@ class FieldRule:
             return () if self.kind is FieldKind.TEXTS else None
         if written is None:
             raise self._refusal(where, "missing", self._type_text())
+        if self.word and written == self.word:
+            return self.word
         if self.kind in (FieldKind.SIZE, FieldKind.MEMORY):
             size_bytes = parse_size_bytes(written, where)  # type: ignore[arg-type]  # checks the type
             return str(written) if self.kind is FieldKind.MEMORY else size_bytes
@@ -158,6 +162,8 @@ class FieldRule:
             raise self._refusal(where, shown(value), expected)
 
     def _allows(self, value: Any, where: str) -> bool:
+        if self.word and value == self.word:
+            return True
         if self.choices:
             entries = value if self.kind is FieldKind.TEXTS else (value,)
             return all(entry in self.choices for entry in entries)
@@ -203,7 +209,8 @@ class FieldRule:
         limits = " and ".join(f"{word} {amount}" for word, amount in given.items())
         if [*given] == ["at least", "at most"]:
             limits = f"{given['at least']} to {given['at most']}"
-        return "0 (none) or " * self.zero + limits + ", or none" * self.optional
+        word = f"{self.word} or " if self.word else ""
+        return word + "0 (none) or " * self.zero + limits + ", or none" * self.optional
 
     def _amount(self, bound: float) -> str:
         match self.kind:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 
@@ -220,6 +221,20 @@ def available_bytes() -> int | None:
         line = next(line for line in source if line.startswith("MemAvailable:"))
         return int(line.split()[1]) * 1024
     return None
+
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def control_group_bytes(folder: Path = CGROUP) -> int:
+    """Return the memory limit of this process's container; 0: none, or unknown.
+
+    Args:
+        folder: Where the control group of the container is mounted.
+    """
+    with suppress(OSError, ValueError):  # Without a limit it holds the word `max`.
+        return int((folder / "memory.max").read_text())
+    return 0
 
 
 def limit_memory(most_bytes: int) -> None:

@@ -7,6 +7,7 @@ carries the sentence for `docs/reference/settings.md` and the rule for its value
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from common.access_settings import AccessSettings
 from common.control_settings import ControlSettings
@@ -26,8 +27,9 @@ from neve.api.messages import readable_across_releases
 
 HEAP_BYTES_MIN = 450 * 1024**2
 """Spark does not start with a smaller heap."""
-TASK_BYTES_MIN = 300 * 1024**2
-"""Smallest limit that the libraries of a task fit in."""
+AUTO = "auto"
+_TASK_MEMORY: dict[str, Any] = {"kind": FieldKind.MEMORY, "least": 300 * 1024**2, "word": AUTO}
+"""`auto` is chosen when the service starts. The libraries of a task fit in no smaller limit."""
 COMPACTORS_MAX, EXECUTORS_MAX = 1000, 64
 DEFAULT_GROUP = "default"
 STORE_SCHEMES = (
@@ -272,21 +274,20 @@ class CompactorSettings:
     executor_memory: str = size_setting(
         "1g", "Heap of a compactor's Spark executor.", least=HEAP_BYTES_MIN
     )
-    driver_memory: str = size_setting(
-        "512m", "Heap of a compactor's Spark driver.", least=HEAP_BYTES_MIN
-    )
-    task_memory: str = size_setting(
-        "768m",
+    driver_memory: str = size_setting("512m", "Heap of a Spark driver.", least=HEAP_BYTES_MIN)
+    task_memory: str = setting(
+        AUTO,
         "Memory for the Python process of one Spark task, requested from Ray in addition to the"
-        " heap. Jobs are divided so that tasks fit.",
-        least=TASK_BYTES_MIN,
+        " heap. Jobs are divided so that tasks fit. `auto` divides the memory of the machine or"
+        " the node when the compactor starts: 512 MB to 4 GB.",
+        **_TASK_MEMORY,
     )
-    task_memory_max: str = size_setting(
-        "1536m",
-        "Memory above which the process of a task is ended; its job is retried in smaller "
-        "pieces; 0: no limit.",
-        least=TASK_BYTES_MIN,
+    task_memory_max: str = setting(
+        AUTO,
+        "Memory above which the process of a task is ended; its job is retried in smaller"
+        " pieces; 0: no limit. `auto`: 1.25 times `task_memory`, at least 1536 MB.",
         zero=True,
+        **_TASK_MEMORY,
     )
     engine: str = setting(
         "raydp",
@@ -635,15 +636,13 @@ class GroupSettings:
     task_memory: str | None = setting(
         None,
         "Memory for the Python process of one Spark task.",
-        kind=FieldKind.MEMORY,
-        least=TASK_BYTES_MIN,
+        **_TASK_MEMORY,
     )
     task_memory_max: str | None = setting(
         None,
         "Memory above which the process of a task is ended; 0: no limit.",
-        kind=FieldKind.MEMORY,
-        least=TASK_BYTES_MIN,
         zero=True,
+        **_TASK_MEMORY,
     )
 
     fair_band: int = setting(

@@ -151,6 +151,8 @@ class Heartbeat:
     """Why the last start of its engine failed."""
     edition: str = ""
     """Identifies the settings and the release that it was started with."""
+    task_memory: str = ""
+    """Memory of a task, and why it is that much; earlier releases send none."""
 
 
 @readable_across_releases

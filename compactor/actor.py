@@ -13,19 +13,21 @@ import asyncio
 import math
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import psutil
 import ray
 from ray.util import metrics as ray_metrics
 
+from common.compactor_needs import TaskMemory, given_task_memory, node_task_memory
 from common.coordinator_proxy import callable_across_releases, compactor_calls
 from common.errors import all_causes
 from common.log_files import LogFiles
 from common.metadata.redis import connect
 from common.model.outcome import AttemptEnd, RowCounts
-from common.runtime import RandomIds, SystemClock
-from common.settings import DEFAULT_GROUP, CompactorSettings, Settings
+from common.runtime import RandomIds, SystemClock, control_group_bytes
+from common.settings import AUTO, DEFAULT_GROUP, CompactorSettings, Settings
 from common.telemetry import METRICS, Exporter, Metric, event_log
 from common.tracing import spans_of
 from common.wire import (
@@ -200,7 +202,7 @@ class CompactorActor:
         clock, ids = SystemClock(), RandomIds()
         store = connect(settings.store)
         self._log = event_log("compactor", settings.log.level)
-        compactor_settings = settings.compactor_of(group)
+        compactor_settings, memory = _with_task_memory(settings, group)
         self._engine = SparkEngine(
             _driver(compactor_settings, name, node_resource, self._log_files)
         )
@@ -210,6 +212,7 @@ class CompactorActor:
             compactor_settings,
             group=group,
             edition=edition,
+            task_memory=memory.text,
             node=context.get_node_id(),
             coordinator=compactor_calls(),
             engine=self._engine,
@@ -223,7 +226,7 @@ class CompactorActor:
         )
         loop = asyncio.get_running_loop()
         self._loop = loop.create_task(self._run())
-        self._log("compactor begins", compactor=name, group=group)
+        self._log("compactor begins", compactor=name, group=group, task_memory=memory.text)
         self._rotating = loop.create_task(self._log_files.rotate_forever(self._log_parts))
         self._name, self._node = name, context.get_node_id()
         self._drain_timeout_s = compactor_settings.drain_timeout_s
@@ -326,6 +329,21 @@ def _drain_deadline_s(node: str) -> float | None:
 def _log_parts(name: str) -> tuple[str, str, str]:
     """Return the parts with log files of a compactor: itself, Spark's driver, executors."""
     return f"compactor-{name}", f"driver-{name}", f"executor-{name}"
+
+
+def _with_task_memory(settings: Settings, group: str) -> tuple[CompactorSettings, TaskMemory]:
+    """Return the settings of a compactor on this node, and the memory of its tasks.
+
+    It stays as long as the actor lives, so that all attempts at a job have the same plan.
+    """
+    compactor = settings.compactor_of(group)
+    if compactor.task_memory != AUTO:
+        return compactor, given_task_memory(settings, group)
+    own = ray.get_runtime_context().get_node_id()
+    nodes: dict[str, dict[str, float]] = {node["NodeID"]: node["Resources"] for node in ray.nodes()}
+    alone = group in settings.groups and bool(settings.groups[group].resource)
+    memory = node_task_memory(compactor, nodes.get(own, {}), control_group_bytes(), alone=alone)
+    return replace(compactor, task_memory=memory.size), memory
 
 
 def _driver(

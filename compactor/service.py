@@ -389,12 +389,13 @@ class CompactorService:
         log: Log,
         group: str = DEFAULT_GROUP,
         edition: str = "",
+        task_memory: str = "",
         spans: Spans | None = None,
     ) -> None:
         self._compactor = compactor
         self._settings = settings
         self._group = group
-        self._edition = edition
+        self._edition, self._task_memory = edition, task_memory
         self._node = node
         self._coordinator = coordinator
         self._engine = engine
@@ -519,6 +520,7 @@ class CompactorService:
             ready=self._ready.is_set(),
             start_problem=self._failed_starts[1],
             edition=self._edition,
+            task_memory=self._task_memory,
         )
 
     async def _beat_forever(self) -> None:

@@ -136,6 +136,8 @@ def _write(folder: Path, name: str, parts: Iterable[pa.Table], checksums: bool) 
             compression="zstd",
             compression_level=1,
             write_page_checksum=checksums,
+            # With an index there are no statistics in the pages; Spark and Névé write it, too.
+            write_page_index=checksums,
         )
         writer.write_table(rows, row_group_size=GROUP_ROWS)
     assert writer is not None, "every run has rows"

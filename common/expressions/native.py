@@ -11,6 +11,7 @@ others, and texts by their bytes. Logic with null is that of SQL in both.
 """
 
 import math
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ _SIGNED = (pl.Int8, pl.Int16, pl.Int32, pl.Int64)
 _WIDER = {pl.UInt8: pl.Int16, pl.UInt16: pl.Int32, pl.UInt32: pl.Int64}
 """The types in which Spark receives unsigned numbers."""
 _FLOATS = (pl.Float32, pl.Float64)
+_KEPT_TYPES = (pl.Int32, pl.Int64, pl.Float64, pl.String)
+"""Types that a common type with literals of their kind does not change."""
 _CASTS = {"SMALLINT": pl.Int16, "INT": pl.Int32, "BIGINT": pl.Int64, "DOUBLE": pl.Float64}
 _DAY_US = 86_400_000_000
 _MICROS_MAX = (1 << 63) - 1
@@ -61,6 +64,7 @@ _LIMITS: Mapping[Any, tuple[int, int]] = {
     pl.UInt64: (0, (1 << 64) - 1),
     pl.Int128: (1 - _DIGITS, _DIGITS - 1),
 }
+_LIKE_SIGN = re.compile(r"(?s)\\[%_\\]|[^\\]")
 _WHOLE_DIGITS = 20
 """Digits of Spark's decimals that hold every 64-bit integer."""
 _FLOAT_MEMBERS_MAX = 10
@@ -152,16 +156,15 @@ class _Compiler:
         """Return a comparison, a test for null or a membership."""
         args = [folded(arg, self._now_us) for arg in args]
         if op in {"IS NULL", "IS NOT NULL"}:
-            of = self._column(args[0]).of
-            if op == "IS NULL":
-                return lambda rows: of(rows).is_null()
-            return lambda rows: of(rows).is_not_null()
+            return self._null_test(op, args[0])
         if op == "BETWEEN":
             low, high = self._test(">=", args[:2]), self._test("<=", [args[0], args[2]])
             return lambda rows: low(rows) & high(rows)
         if op == "IN":
             literals = [arg for arg in args[1:] if isinstance(arg, Literal)]
             return _membership(self._value(args[0]), literals)
+        if op == "LIKE" and isinstance(args[1], Literal):
+            return _likeness(self._text(args[0]), args[1].value)
         if op not in _FLIPPED:
             raise _RefusedError
         left, right = args
@@ -171,6 +174,15 @@ class _Compiler:
         if isinstance(right, Literal):
             return _compared(op, value, _place(value.dtype, [right])[0])
         return _compared_values(op, value, self._value(right))
+
+    def _null_test(self, op: str, node: Node) -> Evaluation:
+        try:
+            of = self._value(node).of
+        except _RefusedError:
+            of = self.predicate(node)
+        if op == "IS NULL":
+            return lambda rows: of(rows).is_null()
+        return lambda rows: of(rows).is_not_null()
 
     # ----------------------------------------------------------------------------------- Values
 
@@ -186,6 +198,8 @@ class _Compiler:
         """Return a column, or what is computed from columns."""
         if isinstance(node, Cast) and not node.safe and node.target in _CASTS:
             return _cast(_number(self._value(node.value)), _CASTS[node.target]())
+        if isinstance(node, FunctionCall):
+            return self._call(node)
         if not isinstance(node, Apply):
             return self._column(node)
         if node.op == "SIGN +":
@@ -193,12 +207,48 @@ class _Compiler:
         if node.op == "SIGN -":
             return _negated(_number(self._value(node.args[0])))
         if node.op == "||":
-            parts = [self.assigned(arg, pl.String()) for arg in node.args]
-            return _Value(pl.String(), lambda rows: _joined([part(rows) for part in parts]))
+            return self._concatenation(node.args)
         if node.op not in {"+", "-", "*", "/"}:
             raise _RefusedError
         left, right = (self._operand(arg, node) for arg in node.args)
         return _arithmetic(node.op, left, right)
+
+    def _concatenation(self, args: Sequence[Node]) -> _Value:
+        parts = [self.assigned(arg, pl.String()) for arg in args]
+        return _Value(pl.String(), lambda rows: _joined([part(rows) for part in parts]))
+
+    def _text(self, node: Node) -> _Value:
+        value = self._value(node)
+        if value.dtype != pl.String:
+            raise _RefusedError
+        return value
+
+    def _call(self, node: FunctionCall) -> _Value:
+        """Return the value of a function."""
+        args = node.args
+        match node.name:
+            case "coalesce":
+                return self._first_value(args)
+            case "concat":
+                return self._concatenation(args)
+            case "length":
+                return _length(self._text(args[0]))
+            case "upper" | "lower" as name:
+                return _in_case(name, self._text(args[0]))
+            case "substring":
+                return _substring(self._text(args[0]), *map(_whole_number, args[1:]))
+            case _:
+                raise _RefusedError
+
+    def _first_value(self, args: Sequence[Node]) -> _Value:
+        """Return the first value that is not null, of a type that Spark keeps."""
+        target = next(
+            (self._value(arg).dtype for arg in args if not isinstance(arg, Literal)), None
+        )
+        if target not in _KEPT_TYPES:
+            raise _RefusedError
+        parts = [self._branch(arg, target) for arg in args]
+        return _Value(target, lambda rows: reduce(pl.Series.fill_null, (of(rows) for of in parts)))
 
     def _operand(self, node: Node, parent: Apply) -> _Value:
         """Return an operand of arithmetic; a literal has the type that Spark gives it."""
@@ -282,6 +332,61 @@ def _nulls(dtype: pl.DataType) -> Evaluation:
 def _joined(parts: Sequence[pl.Series]) -> pl.Series:
     """Return texts joined row by row; null if one of them is null."""
     return pl.select(pl.concat_str(parts, ignore_nulls=False)).to_series()
+
+
+def _length(text: _Value) -> _Value:
+    of = text.of
+    return _Value(pl.Int32(), lambda rows: of(rows).str.len_chars().cast(pl.Int32))
+
+
+def _in_case(name: str, text: _Value) -> _Value:
+    """Return a text in upper or lower case; Java and Polars know different versions of Unicode."""
+    of = text.of
+
+    def changed(rows: pl.DataFrame) -> pl.Series:
+        values = of(rows)
+        if (values.str.len_bytes() != values.str.len_chars()).any():
+            raise NotNativeError("a text has other characters than those of ASCII")
+        return values.str.to_uppercase() if name == "upper" else values.str.to_lowercase()
+
+    return _Value(pl.String(), changed)
+
+
+def _whole_number(node: Node) -> int:
+    if isinstance(node, Literal) and node.kind is LiteralKind.NUMBER and node.value.isdecimal():
+        return int(node.value)
+    raise _RefusedError
+
+
+def _substring(text: _Value, start: int, length: int | None = None) -> _Value:
+    """Return a part of a text; both 0 and 1 are its beginning."""
+    if max(start, length or 0) > _LIMITS[pl.Int32][1]:
+        raise _RefusedError
+    of, offset = text.of, max(0, start - 1)
+    return _Value(pl.String(), lambda rows: of(rows).str.slice(offset, length))
+
+
+def _likeness(text: _Value, pattern: str) -> Evaluation:
+    """Return a test of texts by a pattern with `%`, `_` and escaped characters."""
+    signs = _LIKE_SIGN.findall(pattern)
+    if "".join(signs) != pattern:
+        raise _RefusedError
+    wild = {"%": "(?s:.*)", "_": "(?s:.)"}
+    regex = "".join(wild.get(sign) or re.escape(sign[-1]) for sign in signs)
+    of = text.of
+    plain = "".join(sign[-1] for sign in signs if sign not in wild)
+    shape = re.sub("x+", "x", "".join(sign if sign in wild else "x" for sign in signs))
+    match shape:
+        case "" | "x":
+            return lambda rows: of(rows) == plain
+        case "x%":
+            return lambda rows: of(rows).str.starts_with(plain)
+        case "%x":
+            return lambda rows: of(rows).str.ends_with(plain)
+        case "%x%":
+            return lambda rows: of(rows).str.contains(plain, literal=True)
+        case _:
+            return lambda rows: of(rows).str.contains(rf"\A{regex}\z")
 
 
 def _number(value: _Value) -> _Value:

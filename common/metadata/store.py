@@ -461,6 +461,12 @@ class TabletStore:
         stored = await self._read(get(key))
         return codec_table.CALL.unpack(key, stored) if stored else None
 
+    async def call_and_time(self, table: str, call: str) -> tuple[CallMark | None, float]:
+        """Return the result of an accepted call, as `call` does, and the store's time."""
+        key = TableKeys(table).call(call)
+        ((stored, now),) = await self._fetch([[get(key), TIME]])
+        return (codec_table.CALL.unpack(key, stored) if stored else None), time_s(now)
+
     async def generation(self, table: str) -> int:
         """Return the table's generation; 0 if it was never incremented."""
         key = TableKeys(table).generation

@@ -2,9 +2,10 @@
 
 The transform interface: rows in, changed rows out. Entry point group `neve.transforms`.
 
-A transform runs in the tasks of a rewrite, on batches of rows. The division into batches is not
-defined. The result for a row may depend only on that row and the context, because the order in
-which files are merged is not defined either.
+A transform runs before a rewrite, on batches of rows: an attempt shows it each row of each input
+once, those of an input in order. The division into batches is not defined, nor is the order of
+inputs, which several processes may read. So the result for a row may depend only on that row and
+the context.
 """
 
 from collections.abc import Mapping

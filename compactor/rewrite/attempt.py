@@ -10,11 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
+from itertools import pairwise
 from typing import Any, Self, assert_never
 
 import pyarrow as pa
 
 from common.errors import AttemptCancelledError, NotStitchableError, RewriteError
+from common.expressions.native import NotNativeError
 from common.model.file import DataFile
 from common.model.job import JobAction
 from common.model.key_values import KeyType
@@ -25,11 +27,17 @@ from common.rows.rules import RowRules
 from common.runtime import SystemClock
 from common.wire import Assignment
 from compactor.core import OnProgress, RewriteProgress, RewriteResult
-from compactor.rewrite.attempt_folder import attempt_folder, read_change_counts, read_marks
+from compactor.rewrite.attempt_folder import (
+    attempt_folder,
+    read_change_counts,
+    read_marks,
+    remove_parts,
+)
 from compactor.rewrite.file_io import delete_file, forget_pages, table_location
 from compactor.rewrite.general_merge import (
-    rewrite_bag,
-    rewrite_bag_natively,
+    copy_bag_part,
+    copy_whole_bag,
+    join_bag_parts,
     rewrite_in_memory,
 )
 from compactor.rewrite.kernel.normalized_keys import UnsupportedRowsError
@@ -55,6 +63,7 @@ from compactor.rewrite.spark_tasks import (
 from compactor.rewrite.stitch_job import StitchPlan, drop_whole, stitch_plan, stitch_whole
 from compactor.rewrite.tally import sum_counts
 from compactor.rewrite.throttle import Allowance
+from compactor.rewrite.transform import store_plugin_values
 from compactor.rewrite.verify import verify
 
 # ------------------------------------------------------------------------------------------- Choose
@@ -107,10 +116,40 @@ def rewrite_with_spark(
     if stitching is not None:
         with suppress(NotStitchableError):
             return _run_stitch(spark, plan, stitching), Way.STITCH
+    transform, stored = plan.rules.transform, False
     for way in ways_of(plan):
+        if transform is not None and not stored:
+            if transform.native and way in (Way.MERGE, Way.BAG):
+                with suppress(NotNativeError):
+                    with suppress(UnsupportedRowsError):
+                        return _run(spark, plan, way), way
+                    continue
+            plan, stored = _with_stored_values(spark, plan), True
         with suppress(UnsupportedRowsError):
             return _run(spark, plan, way), way
     raise AssertionError("the last way supports every job")
+
+
+def _with_stored_values(spark: Any, plan: RewritePlan) -> RewritePlan:
+    """Have the values of a transform computed and stored, and return the plan that uses them."""
+    remove_parts(plan.folder)
+    plan = without_native(plan)
+    assert plan.rules.transform is not None
+    if plan.rules.transform.asks_spark:
+        store_expression_values(spark, plan)
+    else:
+        numbers = range(len(plan.inputs.paths))
+        count = min(len(numbers), spark.sparkContext.defaultParallelism)
+        calls = [partial(store_plugin_values, plan, numbers[at::count]) for at in range(count)]
+        run_tasks(spark, plan, calls)
+    return plan
+
+
+def without_native(plan: RewritePlan) -> RewritePlan:
+    """Return a plan that uses stored values of its transform."""
+    assert plan.rules.transform is not None
+    transform = replace(plan.rules.transform, native=False)
+    return replace(plan, rules=replace(plan.rules, transform=transform))
 
 
 def ways_of(plan: RewritePlan) -> tuple[Way, ...]:
@@ -136,8 +175,6 @@ def kernel_supports(rules: Rules) -> bool:
     row_rules = rules.row_rules
     if not row_rules.key:
         return False
-    if rules.transform is not None and not rules.transform.asks_spark:
-        return False  # A plug-in has to see the rows of a file once, in order.
     assert row_rules.version_column is not None
     names = (*row_rules.key, row_rules.version_column)
     types = [rules.schema.field(name).type for name in names]
@@ -173,16 +210,27 @@ def _run(spark: Any, plan: RewritePlan, way: Way) -> TaskResult:
 
 
 def _run_bag(spark: Any, plan: RewritePlan) -> TaskResult:
-    if plan.rules.transform is not None and plan.rules.transform.native:
-        (result,) = run_tasks(spark, plan, [partial(rewrite_bag_natively, plan)])
-        if isinstance(result, TaskResult):
-            return result
-    return run_in_one_task(spark, plan, rewrite_bag)
+    """Copy the rows of an append-only table, in as many tasks as cores if they have one output."""
+    numbers, small = range(len(plan.inputs.paths)), _fits_memory(plan.inputs, plan.memory)
+    count = min(len(numbers), spark.sparkContext.defaultParallelism)
+    if small or count == 1 or len(plan.output.paths) > 1 or plan.output.cuts_at_s:
+        (result,) = run_tasks(spark, plan, [partial(copy_whole_bag, plan)])
+        if result is None:
+            raise NotNativeError("Spark has to evaluate the expressions")
+        assert isinstance(result, TaskResult), type(result)
+        return result
+    ends = [len(numbers) * at // count for at in range(count + 1)]
+    calls = [
+        partial(copy_bag_part, plan, numbers[begin:end], f"part-{begin}.parquet")
+        for begin, end in pairwise(ends)
+    ]
+    parts = run_tasks(spark, plan, calls)
+    if any(part is None for part in parts):
+        raise NotNativeError("Spark has to evaluate the expressions")
+    return join_bag_parts(plan, parts)
 
 
 def _run_merge(spark: Any, plan: RewritePlan) -> TaskResult:
-    if plan.rules.transform is not None and not plan.rules.transform.native:
-        store_expression_values(spark, plan)
     if not _fits_memory(plan.inputs, plan.memory):
         totals = replace(plan, inputs=plan.inputs.only(()))
         cores = spark.sparkContext.defaultParallelism

@@ -1,8 +1,9 @@
 """The folder of an attempt on the compactor's own disk, and the reports of tasks in it.
 
 The folder holds runs and parts of a merge. Each task also keeps small files in it for the driver:
-its progress, and how many rows a transform has changed and deleted. So executors on other machines
-need a shared folder. Folders that a dead process has left are removed.
+its progress, and how many rows a transform has changed and deleted. It also holds the values of a
+transform. So executors on other machines need a shared folder. Folders that a dead process has left
+are removed.
 """
 
 import fcntl
@@ -11,13 +12,19 @@ import re
 import shutil
 import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from common.errors import ConfigError
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from common.errors import ConfigError, RewriteError
 from common.parquet.location import storage_error
+from common.rows.conform import Flags, Int64s
 from common.runtime import Clock, SystemClock
 
 _NAME = re.compile(r"neve-attempt-([0-9]+)-.*")
@@ -85,6 +92,12 @@ def _locked(path: Path) -> bool:
     except OSError:
         return True
     return False
+
+
+def remove_parts(folder: str) -> None:
+    """Remove the runs and parts of a merge that is given up."""
+    for path in (path for name in ("run-*", "part-*") for path in Path(folder).glob(name)):
+        path.unlink(missing_ok=True)
 
 
 # -------------------------------------------------------------------------------- Progress of tasks
@@ -166,3 +179,192 @@ def read_change_counts(folder: str) -> ChangeCounts:
         changed, deleted = _COUNTS.unpack(path.read_bytes())
         total.changed, total.deleted = total.changed + changed, total.deleted + deleted
     return total
+
+
+# ----------------------------------------------------------------------------------- Stored values
+# Values that were computed before the rewrite: by Spark, or by a plug-in. For each input, the
+# attempt's folder has the number of the value of each row, the values in batches, and which of them
+# delete their rows. They are read by row number, as often and in whatever order the rewrite reads
+# rows, without holding more than the values of those rows.
+
+
+_BATCH = np.dtype([("first", np.int64), ("offset", np.int64), ("size", np.int64)])
+_WINDOW = 20
+"""Bits of a number within the deletions that are written at a time."""
+
+
+def rows_path(folder: str, at: int) -> Path:
+    """Return the path of an input's numbers: of the value of each of its rows, or -1."""
+    return Path(folder, f"values-{at}.rows")
+
+
+def _path(folder: str, at: int, kind: str) -> Path:
+    return Path(folder, f"values-{at}.{kind}")
+
+
+class ValueWriter:
+    """Writes the values of one input; they are usable when it is closed after `finish`."""
+
+    def __init__(self, folder: str, at: int, *, complete: bool) -> None:
+        """Create the files.
+
+        Args:
+            folder: Folder of the attempt.
+            at: The input.
+            complete: Whether every number has values; otherwise only deletions are written.
+
+        Raises:
+            OSError: They cannot be created.
+        """
+        self._at = at
+        self._batches: list[tuple[int, int, int]] = []
+        self._count = 0
+        self._complete = complete
+        self._folder = folder
+        self._values = _path(folder, at, "arrow").open("wb")
+        self._deleted = _path(folder, at, "deleted").open("wb")
+
+    def add_values(self, numbers: Int64s, values: Mapping[str, pa.ChunkedArray]) -> None:
+        """Add the next values.
+
+        Args:
+            numbers: Their numbers.
+            values: Values by column; a column that is missing keeps its values.
+
+        Raises:
+            RewriteError: Values before these are missing.
+        """
+        if not np.array_equal(numbers, np.arange(self._count, self._count + len(numbers))):
+            raise RewriteError(f"input {self._at}: values are missing after {self._count} values")
+        first, offset = self._count, self._values.tell()
+        if values:
+            table = pa.table(dict(values))
+            with pa.ipc.new_stream(self._values, table.schema) as stream:
+                stream.write_table(table)
+            self._batches.append((first, offset, self._values.tell() - offset))
+        self._count += len(numbers)
+
+    def add_deleted(self, numbers: Int64s) -> None:
+        """Add the numbers of values whose rows are deleted, ascending."""
+        for window in np.unique(numbers >> _WINDOW).tolist():
+            own = numbers[numbers >> _WINDOW == window]
+            flags = np.zeros(int(own[-1] - own[0]) + 1, np.bool_)
+            flags[own - own[0]] = True
+            self._deleted.seek(int(own[0]))
+            self._deleted.write(flags.tobytes())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._deleted.close()
+        self._values.close()
+
+    def finish(self, count: int) -> None:
+        """End the files.
+
+        Args:
+            count: Number of values that the input must have.
+
+        Raises:
+            RewriteError: Values are missing.
+        """
+        self._deleted.truncate(count)
+        if self._complete and self._count != count:
+            raise RewriteError(f"input {self._at}: {self._count} values, expected {count}")
+        np.array(self._batches, _BATCH).tofile(_path(self._folder, self._at, "batches"))
+
+
+@dataclass(frozen=True, slots=True)
+class NewValues:
+    """New values of a column in some rows."""
+
+    places: Int64s
+    """Numbers of the rows, each once."""
+    index: Int64s
+    """For each of these rows the number of its value."""
+    values: pa.ChunkedArray | pl.Series
+
+
+class StoredValues:
+    """The stored values of one input."""
+
+    def __init__(self, folder: str, at: int) -> None:
+        """Look for the values.
+
+        Raises:
+            RewriteError: There are none.
+        """
+        self._folder, self._at = folder, at
+        try:
+            self._batches = np.fromfile(_path(folder, at, "batches"), _BATCH)
+        except OSError as error:
+            raise RewriteError(f"the values of input {at} are missing: {error}") from error
+
+    def numbers(self, start: int, rows: int) -> Int64s:
+        """Return the number of the value of each row from `start`; -1: the row has none.
+
+        Raises:
+            RewriteError: Numbers are missing.
+        """
+        path = rows_path(self._folder, self._at)
+        numbers: Int64s = np.fromfile(path, np.int64, rows, offset=8 * start)
+        if len(numbers) != rows:
+            raise RewriteError(f"input {self._at}: {len(numbers)} values for {rows} rows")
+        return numbers
+
+    def deleted(self, numbers: Int64s) -> Flags:
+        """Return which values delete their rows.
+
+        Args:
+            numbers: Numbers of at least one value.
+        """
+        low, high = int(numbers.min()), int(numbers.max()) + 1
+        path = _path(self._folder, self._at, "deleted")
+        flags: Flags = np.fromfile(path, np.bool_, high - low, offset=low)[numbers - low]
+        return flags
+
+    def columns(self, numbers: Int64s, places: Int64s) -> dict[str, NewValues]:
+        """Return the new values by column.
+
+        Args:
+            numbers: Numbers of at least one value.
+            places: Numbers of the rows that have these values.
+        """
+        firsts = self._batches["first"]
+        begin = int(np.searchsorted(firsts, numbers.min(), "right")) - 1
+        end = int(np.searchsorted(firsts, numbers.max(), "right"))
+        parts: dict[str, list[tuple[int, pa.ChunkedArray]]] = {}
+        with _path(self._folder, self._at, "arrow").open("rb", buffering=0) as stored:
+            for first, offset, size in self._batches[begin:end].tolist():
+                content = os.pread(stored.fileno(), size, offset)
+                table = pa.ipc.open_stream(pa.py_buffer(content)).read_all()
+                for name, column in zip(table.column_names, table.columns, strict=True):
+                    parts.setdefault(name, []).append((first, column))
+        return {name: _joined(found, numbers, places) for name, found in parts.items()}
+
+
+def _joined(
+    parts: Sequence[tuple[int, pa.ChunkedArray]], numbers: Int64s, places: Int64s
+) -> NewValues:
+    """Return the values of one column, from the batches that have it."""
+    firsts = np.array([first for first, _ in parts])
+    sizes = np.array([len(column) for _, column in parts])
+    part = np.searchsorted(firsts, numbers, "right") - 1
+    within = numbers - firsts[part]
+    here = (part >= 0) & (within < sizes[part])
+    index = (np.cumsum(sizes) - sizes)[part] + within
+    values = pa.chunked_array([chunk for _, column in parts for chunk in column.chunks])
+    return NewValues(places[here], index[here], values)
+
+
+def joined_values(parts: Sequence[NewValues]) -> NewValues:
+    """Return stored values of one column for several stretches of rows as one."""
+    places, index, chunks, before = [], [], list[pa.Array](), 0
+    for part in parts:
+        assert isinstance(part.values, pa.ChunkedArray), "stored values"
+        places.append(part.places)
+        index.append(part.index + before)
+        chunks += part.values.chunks
+        before += len(part.values)
+    return NewValues(np.concatenate(places), np.concatenate(index), pa.chunked_array(chunks))

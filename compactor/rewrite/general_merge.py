@@ -9,19 +9,24 @@ Rows that cross Spark are converted to types that Spark preserves. No task may r
 the same output; `spark_tasks.refuse_second_try` ensures that.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyarrow import types as is_type
 
-from common.errors import InputError, RequestError, VerificationError
+from common.errors import InputError, RequestError, RewriteError, VerificationError
+from common.expressions.native import NotNativeError
 from common.model.outcome import RowCounts
+from common.parquet.location import open_location, storage_error
 from common.rows.conform import conform
 from common.rows.key_encoding import encode_keys, filled
 from common.rows.merge import MergeResult, merge_tables
+from common.rows.row_facts import RowFacts, RowTally, unite_facts
 from common.rows.rules import DropRule, RowRules, dead_rows
 from compactor.rewrite.attempt_folder import ProgressMark
 from compactor.rewrite.file_io import (
@@ -29,18 +34,23 @@ from compactor.rewrite.file_io import (
     read_tables,
     table_location,
 )
-from compactor.rewrite.kernel.normalized_keys import UnsupportedRowsError
 from compactor.rewrite.outputs import (
+    RowGroupWriter,
     TaskResult,
     TimeCutWriter,
+    WrittenFile,
     abandoned_on_error,
     open_output_writer,
+    output_footer,
+    purge_after,
     rows_of_files,
 )
+from compactor.rewrite.parquet_bytes.relocation import StitchedFooter, StitchPiece
+from compactor.rewrite.parquet_bytes.stitch import stitch
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
 from compactor.rewrite.tally import DIGEST_MODULUS, Tally, digest_of, keys_ascend, sum_counts
 from compactor.rewrite.throttle import allowance_of
-from compactor.rewrite.transform import ExpressionValues, RowChange, row_change_of
+from compactor.rewrite.transform import RowChange, row_change_of
 
 # ---------------------------------------------------------------------------- Rows that cross Spark
 
@@ -169,14 +179,9 @@ def _nested_name(arrow: pa.DataType) -> str | None:
 # -------------------------------------------------------------------------------------------- Tasks
 
 
-def rewrite_in_memory(plan: RewritePlan, answers: ExpressionValues | None = None) -> TaskResult:
-    """Merge all inputs of a keyed table at once.
-
-    Args:
-        plan: Plan of the job.
-        answers: Spark's values for all inputs in order; None if it need not evaluate any.
-    """
-    mark, change = ProgressMark(plan.folder, "write"), row_change_of(plan, answers)
+def rewrite_in_memory(plan: RewritePlan) -> TaskResult:
+    """Merge all inputs of a keyed table at once."""
+    mark, change = ProgressMark(plan.folder, "write"), row_change_of(plan)
     numbers = range(len(plan.inputs.paths))
     tables = [piece.rows for at in numbers for piece in _read_input(plan, at, mark, change)]
     result = merge_tables(tables, plan.rules.row_rules, plan.rules.now_s, plan.rules.drop)
@@ -187,70 +192,140 @@ def rewrite_in_memory(plan: RewritePlan, answers: ExpressionValues | None = None
     return TaskResult(counts=result.counts, dropped=result.dropped, files=files)
 
 
-def rewrite_bag(plan: RewritePlan, answers: ExpressionValues | None = None) -> TaskResult:
+def rewrite_bag(plan: RewritePlan) -> TaskResult:
     """Copy the rows of an append-only table, without those that expired or are deleted.
 
-    Args:
-        plan: Plan of the job.
-        answers: As for `rewrite_in_memory`.
+    Raises:
+        NotNativeError: Spark has to evaluate the expressions of a transform.
     """
-    tally = Tally()
-    mark, change = ProgressMark(plan.folder, "write"), row_change_of(plan, answers)
+    tally, mark, numbers = (
+        Tally(),
+        ProgressMark(plan.folder, "write"),
+        range(len(plan.inputs.paths)),
+    )
     if plan.output.cuts_at_s:
         with abandoned_on_error(TimeCutWriter(plan, rows_of_files(plan))) as by_time:
-            for kept in _kept_rows(plan, mark, change, tally):
+            for kept in _kept_rows(plan, numbers, mark, tally):
                 by_time.write(kept)
             files = by_time.finish(None)
     else:
         with open_output_writer(plan) as writer:
-            for kept in _kept_rows(plan, mark, change, tally):
+            for kept in _kept_rows(plan, numbers, mark, tally):
                 writer.write(kept, None)
             files = writer.finish(None)
     return TaskResult(counts=tally.counts, dropped=None, files=files, digest=tally.digest)
 
 
-def rewrite_bag_natively(plan: RewritePlan) -> TaskResult | None:
-    """Copy the rows of an append-only table; None: Spark has to evaluate the expressions."""
+def copy_whole_bag(plan: RewritePlan) -> TaskResult | None:
+    """Run `rewrite_bag`; None: only Spark can evaluate the expressions of a transform."""
     try:
         return rewrite_bag(plan)
-    except UnsupportedRowsError:
+    except NotNativeError:
         return None
 
 
 def _kept_rows(
-    plan: RewritePlan, mark: ProgressMark, change: RowChange, tally: Tally
+    plan: RewritePlan, inputs: Iterable[int], mark: ProgressMark, tally: Tally
 ) -> Iterator[pa.Table]:
-    """Yield the rows of all inputs of an append-only table that stay."""
-    for at in range(len(plan.inputs.paths)):
+    """Yield the rows of some inputs of an append-only table that stay."""
+    change = row_change_of(plan)
+    for at in inputs:
         for piece in _read_input(plan, at, mark, change):
             tally.deleted(piece.deleted)
             yield filter_bag(piece.read, piece.rows, plan.rules.row_rules, plan.rules.now_s, tally)
 
 
-def read_for_sort(
-    plan: RewritePlan, inputs: Iterable[int], answers: ExpressionValues | None = None
-) -> Iterator[pa.RecordBatch]:
+@dataclass(frozen=True, slots=True)
+class BagPart:
+    """Rows of consecutive inputs of an append-only table, in a file of the attempt's folder."""
+
+    name: str
+    counts: RowCounts
+    facts: RowFacts
+    """Facts of the rows in the file, read back."""
+
+
+def copy_bag_part(plan: RewritePlan, inputs: Sequence[int], name: str) -> BagPart | None:
+    """Copy the rows of some inputs of an append-only table to a file in the attempt's folder.
+
+    Args:
+        plan: Plan of the job.
+        inputs: Numbers of the inputs, in order.
+        name: Name of the file.
+
+    Returns:
+        None if only Spark can evaluate the expressions of a transform.
+
+    Raises:
+        RewriteError: The file cannot be written.
+        VerificationError: It has other rows than were written.
+    """
+    tally, path = Tally(), Path(plan.folder, name)
+    mark = ProgressMark(plan.folder, name)
+    try:
+        with path.open("xb") as sink:
+            rows = RowGroupWriter(sink, plan.rules.schema, plan.output.settings)
+            for kept in _kept_rows(plan, inputs, mark, tally):
+                rows.write(kept)
+            rows.close({})
+    except NotNativeError:
+        return None
+    except OSError as error:
+        raise storage_error(RewriteError, f"{path} cannot be written: {error}", error) from error
+    facts, digest = RowTally(plan.rules.row_rules), 0
+    with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
+        for batch in parquet.iter_batches(plan.read_rows_max, use_threads=False):
+            table = pa.Table.from_batches([batch])
+            facts.see(table, name)
+            digest = (digest + digest_of(table)) % DIGEST_MODULUS
+    found = facts.facts()
+    if (found.rows, digest) != (tally.counts.rows_out, tally.digest):
+        raise VerificationError(f"{path} has other rows than the {tally.counts.rows_out} written")
+    return BagPart(name, tally.counts, found)
+
+
+def join_bag_parts(plan: RewritePlan, parts: Sequence[BagPart]) -> TaskResult:
+    """Stitch the parts of an append-only table to the only output.
+
+    Raises:
+        RewriteError: The output cannot be written.
+        VerificationError: It differs from the parts.
+    """
+    counts, allowance = RowCounts(), allowance_of(plan.folder)
+    for part in parts:
+        counts = sum_counts(counts, part.counts)
+    filled_parts = [part for part in parts if part.facts.rows]
+    if not filled_parts:
+        with open_output_writer(plan) as writer:
+            return TaskResult(counts=counts, dropped=None, files=writer.finish(None), facts=())
+    folder, path = open_location(Path(plan.folder).as_uri()), plan.output.paths[0]
+    metadata = output_footer(plan.output, purge_after(plan.output, None), [path])
+    made = stitch(
+        table_location(plan.location),
+        [StitchPiece(part.name, location=folder) for part in filled_parts],
+        path,
+        footing=StitchedFooter(metadata=metadata, schema=plan.rules.schema),
+        on_copied=lambda size_bytes: allowance.pay(written_bytes=size_bytes),
+    )
+    allowance.synced(made.synced_bytes, made.sync_s)
+    facts = unite_facts([part.facts for part in filled_parts])
+    files = (WrittenFile(0, path, made.rows),)
+    return TaskResult(counts=counts, dropped=None, files=files, facts=(facts,))
+
+
+def read_for_sort(plan: RewritePlan, inputs: Iterable[int]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of some inputs in the form that crosses Spark, with encoded keys.
 
     Args:
         plan: Plan of the job.
         inputs: Their numbers.
-        answers: Spark's values for these inputs in this order; None if none were needed.
     """
-    change = row_change_of(plan, answers)
+    change = row_change_of(plan)
     for at in inputs:
         mark = ProgressMark(plan.folder, f"read-{at}")
         for piece in _read_input(plan, at, mark, change):
             keys = encode_keys(piece.rows, plan.rules.row_rules.key, plan.rules.row_rules.key_types)
             yield from to_spark_rows(piece.rows, keys).combine_chunks().to_batches()
-
-
-def read_with_expression_values(
-    plan: RewritePlan, batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Run `read_for_sort` for the inputs of Spark's values."""
-    answers = ExpressionValues(batches)
-    yield from read_for_sort(plan, iter(answers.next_input, None), answers)
 
 
 def write_sorted(plan: RewritePlan, batches: Iterable[pa.RecordBatch]) -> TaskResult:

@@ -7,9 +7,9 @@ raised, a lack of memory, or a bad value.
 A task that writes an output runs once. Files have their final names, so a second try that runs
 concurrently with a first one, wrongly believed dead, would write to the same files.
 
-A transform with expressions adds two stages before the others, in the same tasks. One reads the
-columns that the expressions need, and Spark evaluates them. The reader of the inputs then takes the
-values row by row. No other columns cross Spark.
+A transform whose expressions only Spark evaluates has a Spark job of its own before the others. Its
+tasks read the columns that the expressions need, Spark evaluates them without moving rows between
+tasks, and the values are stored in the attempt's folder. No other columns cross Spark.
 """
 
 import pickle
@@ -30,7 +30,6 @@ from common.parquet.location import storage_error
 from compactor.rewrite.general_merge import (
     KEY_COLUMN,
     read_for_sort,
-    read_with_expression_values,
     spark_schema,
     write_sorted,
 )
@@ -47,7 +46,6 @@ from compactor.rewrite.plan.rewrite_plan import RewritePlan
 from compactor.rewrite.throttle import allowance_of
 from compactor.rewrite.transform import (
     ExpressionInputs,
-    ExpressionValues,
     read_expression_inputs,
     write_values,
 )
@@ -216,6 +214,9 @@ def run_tasks(spark: Any, plan: RewritePlan, calls: Sequence[Call]) -> list[Any]
 
 def _may_share(plan: RewritePlan) -> bool:
     """Return whether a job is certainly short, because others may have to wait for its end."""
+    transform = plan.rules.transform
+    if transform is not None and not transform.asks_spark:
+        return False  # How long a plug-in takes is not known.
     small = plan.inputs.decoded_bytes <= SHARED_BYTES and not plan.memory.halvings
     # The duration of a job with a limit depends on its grant.
     return small and not allowance_of(plan.folder).limited
@@ -280,12 +281,15 @@ READ_TASK_BYTES = 32 * 1024**2
 READ_TASKS_MAX = 64
 
 Batches = Iterator[pa.RecordBatch]
-RewriteTask = Callable[[RewritePlan, ExpressionValues | None], TaskResult]
 
 
-def run_in_one_task(spark: Any, plan: RewritePlan, task: RewriteTask) -> TaskResult:
-    """Run a whole job in one task, after Spark has evaluated its expressions."""
-    return _result_of_frame(plan, lambda: _one_task_frame(spark, plan, task))
+def run_in_one_task(
+    spark: Any, plan: RewritePlan, task: Callable[[RewritePlan], TaskResult]
+) -> TaskResult:
+    """Run a whole job in one task."""
+    (result,) = run_tasks(spark, plan, [partial(task, plan)])
+    assert isinstance(result, TaskResult), type(result)
+    return result
 
 
 def sort_and_merge(spark: Any, plan: RewritePlan) -> TaskResult:
@@ -317,70 +321,39 @@ def _reader_count(plan: RewritePlan) -> int:
 
 
 def _store_values(plan: RewritePlan, batches: Batches) -> Batches:
-    values = ExpressionValues(batches)
     with bounded_memory(plan.memory, plan.folder):
-        write_values(plan.folder, values)
+        write_values(plan, batches)
     yield outcome_batch(lambda: None)
-
-
-def _one_task_frame(spark: Any, plan: RewritePlan, task: RewriteTask) -> Any:
-    """Return a frame with one row, the outcome of the task."""
-    if (values := _expression_values_frame(spark, plan, 1)) is not None:
-        return values.mapInArrow(partial(_run_with_expression_values, plan, task), RESULT_SCHEMA)
-    one = spark.range(0, 1, 1, numPartitions=1)
-    return one.mapInArrow(partial(_run_alone, plan, task), RESULT_SCHEMA)
 
 
 def _sorted_frame(spark: Any, plan: RewritePlan) -> Any:
     """Return a frame with one row, the outcome of reading, sorting and writing."""
     count, readers = len(plan.inputs.paths), _reader_count(plan)
     schema = spark_schema(plan.rules.schema)
-    if (values := _expression_values_frame(spark, plan, readers)) is not None:
-        rows = values.mapInArrow(partial(read_with_expression_values, plan), schema)
-    else:
-        numbers = spark.range(0, count, 1, numPartitions=readers)
-        rows = numbers.mapInArrow(partial(_read, plan), schema)
+    numbers = spark.range(0, count, 1, numPartitions=readers)
+    rows = numbers.mapInArrow(partial(_read, plan), schema)
     # Encoded keys are bytes, and Spark compares bytes unsigned, which is the order of keys.
     ordered = rows.repartition(1).sortWithinPartitions(KEY_COLUMN)
     return ordered.mapInArrow(partial(_write, plan), RESULT_SCHEMA)
 
 
 def _expression_values_frame(spark: Any, plan: RewritePlan, readers: int) -> Any:
-    """Return a frame of the values of the transform's expressions; None: it has none.
+    """Return a frame of the values of the transform's expressions.
 
     Its partitions hold whole inputs, each in row order.
     """
-    if plan.rules.transform is None or not plan.rules.transform.asks_spark:
-        return None
+    assert plan.rules.transform is not None
     expressions = ExpressionInputs(plan.rules.schema, plan.rules.transform)
     own = spark.newSession()  # Session settings define the meaning of expressions.
     for name, value in SPARK_SETTINGS.items():
         own.conf.set(name, value)
     numbers = own.range(0, len(plan.inputs.paths), 1, numPartitions=readers)
     questions = numbers.mapInArrow(partial(_read_expression_inputs, plan), expressions.schema)
-    return questions.selectExpr(*expressions.answers)
+    return questions.where(expressions.condition).selectExpr(*expressions.answers)
 
 
 def _read_expression_inputs(plan: RewritePlan, batches: Batches) -> Batches:
     yield from read_expression_inputs(plan, _numbers(batches))
-
-
-def _run_alone(plan: RewritePlan, task: RewriteTask, batches: Batches) -> Batches:
-    refuse_second_try(plan.memory, plan.folder)
-    for _ in batches:  # A single row, which represents the job.
-        yield outcome_batch(with_memory_limit(plan.memory, plan.folder, partial(task, plan, None)))
-
-
-def _run_with_expression_values(plan: RewritePlan, task: RewriteTask, batches: Batches) -> Batches:
-    context = TaskContext.get()
-    if context is not None and context.attemptNumber() > 0:
-        # A failed expression fails again here, with a more precise error.
-        for _ in batches:
-            continue
-    refuse_second_try(plan.memory, plan.folder)
-    yield outcome_batch(
-        with_memory_limit(plan.memory, plan.folder, partial(task, plan, ExpressionValues(batches)))
-    )
 
 
 def _read(plan: RewritePlan, batches: Batches) -> Batches:

@@ -1,12 +1,13 @@
 """A transform applied to the rows of inputs, after they are read and before they are merged.
 
 A transform is a plug-in or a list of expressions. The result of a plug-in is checked against its
-contract. The values of expressions come from Spark.
+contract. Values that Polars does not compute are stored in the attempt's folder before the rewrite:
+those of a plug-in by a task of their own, those of expressions by Spark.
 """
 
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Protocol
 
 import numpy as np
@@ -30,23 +31,29 @@ from common.rows.key_encoding import filled
 from common.rows.row_facts import row_hash
 from common.rows.rules import RowRules
 from common.spi.rewrite import DELETED, TransformContext
-from compactor.rewrite.attempt_folder import ChangeCounts
+from compactor.rewrite.attempt_folder import (
+    ChangeCounts,
+    NewValues,
+    ProgressMark,
+    StoredValues,
+    ValueWriter,
+    rows_path,
+)
 from compactor.rewrite.file_io import (
     folder_fill,
     read_tables,
     table_location,
 )
-from compactor.rewrite.kernel.normalized_keys import UnsupportedRowsError
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, Rules, TransformPlan
 from compactor.rewrite.throttle import allowance_of
 
 # ---------------------------------------------------------------------------- Transform expressions
 # Expressions of a transform: their inputs go to Spark, their values come back.
 #
-# Every row that a transform affects becomes one input row: number of the input file, number of the
-# row in it, and the columns that the expressions read. Spark returns the values. A marker row
-# follows the rows of each input, so that missing values are detected. The order is preserved,
-# because Spark moves nothing between tasks.
+# An input row has the number of the input file, a number, and the columns that expressions read.
+# Spark returns the values; of a predicate, the numbers for which it is true. A marker row follows
+# the rows of each input, so that missing values are detected. The order is preserved, because
+# Spark moves nothing between tasks.
 
 
 # ----------------------------------------------------------------- Values in Spark's types
@@ -145,10 +152,12 @@ def _quoted(name: str) -> str:
 
 
 # -------------------------------------------------------------------------------- Inputs and values
+# Spark receives each combination of values of a batch once, because an expression has one value for
+# it. Rows refer to their combination by its number among those of the input.
 
 
-END_OF_INPUT = (1 << 63) - 1
-"""Row number of the marker at the end of an input."""
+SAMPLED_ROWS = 4096
+"""Rows of which at most half may differ if a batch is to be searched for equal rows."""
 
 
 class ExpressionInputs:
@@ -171,173 +180,201 @@ class ExpressionInputs:
         return ", ".join([f"{self._input} int", f"{self._row} bigint", *columns])
 
     @property
+    def condition(self) -> str:
+        """Which input rows are answered, as SQL; for a deletion those for which it is true."""
+        if not self._transform.deletes:
+            return "true"
+        (predicate,) = self._transform.transform.expressions
+        return (
+            f"CASE WHEN {self._row} < 0 THEN true ELSE {predicate.at(self._transform.now_us)} END"
+        )
+
+    @property
     def answers(self) -> list[str]:
-        """The columns of values, as SQL over those of input rows."""
-        now_us = self._transform.now_us
-        values = [
-            f"CASE WHEN {self._row} < {END_OF_INPUT} THEN {expression.at(now_us)} END AS a{at}"
-            for at, expression in enumerate(self._transform.transform.expressions)
-        ]
+        """The columns of answers, as SQL over those of input rows."""
+        now_us, values = self._transform.now_us, []
+        if not self._transform.deletes:
+            values = [
+                f"CASE WHEN {self._row} >= 0 THEN {expression.at(now_us)} END AS a{at}"
+                for at, expression in enumerate(self._transform.transform.expressions)
+            ]
         return [f"{self._input} AS input", f"{self._row} AS row", *values]
 
-    def batch(self, at: int, rows: pa.Table, numbers: pa.Array) -> pa.RecordBatch:
-        """Return input rows.
+    def batch(self, at: int, first: int, rows: pa.Table) -> tuple[pa.RecordBatch, Int64s]:
+        """Return input rows, and for each of the given rows the number of its input row.
 
         Args:
             at: The input.
+            first: Number of the first input row among those of the input.
             rows: Rows with at least the required columns.
-            numbers: Numbers of the rows in the input.
 
         Raises:
             TransformError: A value cannot be sent to Spark.
         """
-        inputs = pa.repeat(pa.scalar(at, pa.int32()), rows.num_rows)
-        columns = [inputs, numbers.cast(pa.int64())]
+        columns = []
         for field in self._columns:
             try:
                 columns.append(to_spark(rows.column(field.name).combine_chunks()))
             except pa.ArrowInvalid as error:
                 subject = self._transform.transform.description
                 raise TransformError(f"{subject}: column {field.name}: {error}") from error
-        names = [self._input, self._row, *(field.name for field in self._columns)]
-        return pa.RecordBatch.from_arrays(columns, names=names)
+        numbers = combinations(columns, rows.num_rows)
+        if numbers is None:
+            numbers = np.arange(rows.num_rows)
+        else:
+            # Of several rows with the same number, the last one assigned counts: the first row.
+            firsts = np.empty(int(numbers.max(initial=-1)) + 1, np.int64)
+            firsts[numbers[::-1]] = np.arange(rows.num_rows)[::-1]
+            columns = [column.take(pa.array(firsts)) for column in columns]
+        count = int(numbers.max(initial=-1)) + 1
+        return self._batch_of(at, np.arange(first, first + count), columns), numbers + first
 
-    def end(self, at: int) -> pa.RecordBatch:
-        """Return the marker of an input's end."""
-        empty = {field.name: pa.nulls(1, field.type) for field in self._columns}
-        rows = pa.table(empty) if empty else pa.table({"none": pa.nulls(1)})
-        return self.batch(at, rows, pa.array([END_OF_INPUT]))
+    def end(self, at: int, count: int) -> pa.RecordBatch:
+        """Return the marker of an input's end, whose number is `~count`.
+
+        Args:
+            at: The input.
+            count: Number of its input rows.
+        """
+        empty = [to_spark(pa.nulls(1, field.type)) for field in self._columns]
+        return self._batch_of(at, np.array([~count]), empty)
+
+    def _batch_of(self, at: int, numbers: Int64s, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+        inputs = pa.repeat(pa.scalar(at, pa.int32()), len(numbers))
+        names = [self._input, self._row, *(field.name for field in self._columns)]
+        return pa.RecordBatch.from_arrays([inputs, pa.array(numbers), *columns], names=names)
+
+
+def combinations(columns: Sequence[pa.Array], rows: int) -> Int64s | None:
+    """Return for each row the number of its combination of values, by first occurrence.
+
+    Args:
+        columns: Columns in the types that Spark receives.
+        rows: Number of rows.
+
+    Returns:
+        None if most rows differ, or a type cannot be compared.
+    """
+    if rows > SAMPLED_ROWS:
+        sample = [column.slice(0, SAMPLED_ROWS) for column in columns]
+        if combinations(sample, SAMPLED_ROWS) is None:
+            return None
+    numbers, count = np.zeros(rows, np.int64), 1
+    for column in columns:
+        if is_type.is_nested(column.type):
+            return None
+        if is_type.is_floating(column.type):  # Zeros of both signs differ.
+            column = column.view(pa.int32() if column.type == pa.float32() else pa.int64())
+        encoded = column.dictionary_encode(null_encoding="encode")
+        own = encoded.indices.to_numpy().astype(np.int64)
+        # Both factors are at most the number of rows, so nothing overflows.
+        together = pa.array(numbers * len(encoded.dictionary) + own).dictionary_encode()
+        numbers = together.indices.to_numpy().astype(np.int64)
+        count = len(together.dictionary)
+        if 2 * count > rows:
+            return None
+    return numbers
 
 
 def read_expression_inputs(plan: RewritePlan, inputs: Iterable[int]) -> Iterator[pa.RecordBatch]:
     """Yield the input rows of some inputs of the plan, in order.
 
+    The numbers of the rows' values are in the attempt's folder when an input's marker is yielded.
+
     Raises:
         InputError: A file cannot be read.
         TransformError: A value of it cannot be sent to Spark.
+        OSError: The numbers cannot be written.
     """
     rules, transform = plan.rules.row_rules, plan.rules.transform
     assert transform is not None
     asking = ExpressionInputs(plan.rules.schema, transform)
+    names = transform.transform.columns | transform.matched_by(rules)
     for at in inputs:
-        if at in transform.inputs:
-            for start, rows in _read_columns(plan, at, transform):
+        if at not in transform.inputs:
+            continue
+        count = 0
+        with rows_path(plan.folder, at).open("wb") as sink:
+            for rows in _read_columns(plan, at, names):
                 chosen = np.flatnonzero(transform.matched_rows(rows, rules))
+                numbers = np.full(rows.num_rows, -1, np.int64)
                 if len(chosen):
                     everything = len(chosen) == rows.num_rows
                     asked = rows if everything else rows.take(pa.array(chosen))
-                    yield asking.batch(at, asked, pa.array(chosen + start))
-        yield asking.end(at)
+                    batch, numbers[chosen] = asking.batch(at, count, asked)
+                    count += batch.num_rows
+                    yield batch
+                sink.write(numbers.tobytes())
+        yield asking.end(at, count)
 
 
-class ExpressionValues:
-    """Spark's values in the order of the input rows, consumed in pieces."""
+def write_values(plan: RewritePlan, batches: Iterable[pa.RecordBatch]) -> None:
+    """Write Spark's answers to files in the attempt's folder.
 
-    def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
-        self._batches = iter(batches)
-        self._rest: pa.RecordBatch | None = None
-
-    def next_input(self) -> int | None:
-        """Return the input of the next value; None: no values are left."""
-        batch = self._peeked()
-        return None if batch is None else int(batch.column("input")[0].as_py())
-
-    def below(self, at: int, row: int) -> pa.Table | None:
-        """Return the next values of an input's rows before `row`; None: there are none."""
-        taken: list[pa.RecordBatch] = []
-        while (batch := self._peeked()) is not None:
-            inputs = batch.column("input").to_numpy()
-            rows = batch.column("row").to_numpy()
-            count = int(np.count_nonzero((inputs == at) & (rows < row)))
-            taken.append(batch.slice(0, count))
-            self._rest = batch.slice(count)
-            if count < batch.num_rows:
-                break
-        tables = [batch for batch in taken if batch.num_rows]
-        return pa.Table.from_batches(tables) if tables else None
-
-    def pieces(self, at: int) -> Iterator[pa.RecordBatch]:
-        """Yield all values of an input, and consume its marker.
-
-        Raises:
-            RewriteError: Values are missing.
-        """
-        while (batch := self._peeked()) is not None:
-            inputs = batch.column("input").to_numpy()
-            rows = batch.column("row").to_numpy()
-            count = int(np.count_nonzero((inputs == at) & (rows < END_OF_INPUT)))
-            yield batch.slice(0, count)
-            self._rest = batch.slice(count)
-            if count < batch.num_rows:
-                break
-        self.end(at)
-
-    def end(self, at: int) -> None:
-        """Consume the marker of an input's end.
-
-        Raises:
-            RewriteError: The marker is not next.
-        """
-        batch = self._peeked()
-        marker = None
-        if batch is not None:
-            marker = (batch.column("input")[0].as_py(), batch.column("row")[0].as_py())
-            self._rest = batch.slice(1)
-        if marker != (at, END_OF_INPUT):
-            raise RewriteError(f"the values of input {at} do not end at its marker: {marker}")
-
-    def _peeked(self) -> pa.RecordBatch | None:
-        while self._rest is None or self._rest.num_rows == 0:
-            self._rest = next(self._batches, None)
-            if self._rest is None:
-                return None
-        return self._rest
-
-
-def values_path(folder: str, at: int) -> Path:
-    """Return the path of the stored values of an input."""
-    return Path(folder, f"values-{at}.arrow")
-
-
-def write_values(folder: str, values: ExpressionValues) -> None:
-    """Write Spark's values to files in the attempt's folder, one for each input.
+    Args:
+        plan: Plan of the job.
+        batches: The answers for whole inputs, in order, with a marker after those of each input.
 
     Raises:
-        RewriteError: Values are missing.
+        TransformError: A value does not fit.
+        RewriteError: Answers are missing.
         OSError: They cannot be written.
     """
-    while (at := values.next_input()) is not None:
-        writer = None
-        with values_path(folder, at).open("wb") as sink:
-            for piece in values.pieces(at):
-                writer = writer or pa.ipc.new_file(sink, piece.schema)
-                if piece.num_rows:
-                    writer.write_batch(piece)
-            if writer is not None:
-                writer.close()
+    transform = plan.rules.transform
+    assert transform is not None
+    writer: ValueWriter | None = None
+    with ExitStack() as files:
+        for at, answers, count in _answers_of_inputs(batches):
+            if writer is None:
+                complete = not transform.deletes
+                writer = files.enter_context(ValueWriter(plan.folder, at, complete=complete))
+            numbers = answers.column(1).to_numpy()
+            if transform.deletes:
+                writer.add_deleted(numbers)
+            elif len(numbers):
+                table = pa.Table.from_batches([answers])
+                values = fitting_values(transform, plan.rules.schema, table)
+                writer.add_values(numbers, values)
+            if count is not None:
+                writer.finish(count)
+                files.close()
+                writer = None
+    if writer is not None:
+        raise RewriteError(f"the values of input {at} do not end at its marker")
 
 
-def _read_columns(
-    plan: RewritePlan, at: int, transform: TransformPlan
-) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the rows of an input with the required columns, and the number of the first row."""
-    names = transform.transform.columns | transform.matched_by(plan.rules.row_rules)
+def _answers_of_inputs(
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[tuple[int, pa.RecordBatch, int | None]]:
+    """Yield an input, answers for it, and after the last of them the number of its input rows."""
+    for batch in batches:
+        inputs, numbers = (batch.column(at).to_numpy() for at in range(2))
+        begin = 0
+        for end in np.flatnonzero(numbers < 0).tolist():
+            yield int(inputs[end]), batch.slice(begin, end - begin), ~int(numbers[end])
+            begin = end + 1
+        if begin < batch.num_rows:
+            yield int(inputs[begin]), batch.slice(begin), None
+
+
+def _read_columns(plan: RewritePlan, at: int, names: Collection[str]) -> Iterator[pa.Table]:
+    """Yield the rows of an input with the required columns."""
     # At least one column, because a table without columns has no rows.
     fields = [field for field in plan.rules.schema if field.name in names] or [
         plan.rules.schema.field(0)
     ]
-    schema, start = pa.schema(fields), 0
-    path = plan.inputs.paths[at]
+    schema = pa.schema(fields)
+    path, mark = plan.inputs.paths[at], ProgressMark(plan.folder, f"values-{at}")
     from_folders = folder_fill(plan.rules.row_rules, plan.rules.schema, path)
     fill = {name: value for name, value in from_folders.items() if name in schema.names}
     pay, location = allowance_of(plan.folder).pay, table_location(plan.location)
     for table in read_tables(location, path, plan.read_rows_max, schema.names, pay=pay):
         read = filled(table, fill)
+        mark.add(read.nbytes, 0)  # These rows are counted when they are rewritten.
         try:
-            yield start, _conformed(read, schema, path)
+            yield _conformed(read, schema, path)
         except RequestError as error:
             raise InputError(str(error)) from error
-        start += read.num_rows
 
 
 def _conformed(read: pa.Table, schema: pa.Schema, path: str) -> pa.Table:
@@ -353,9 +390,6 @@ def _free_prefix(names: Collection[str]) -> str:
     while any(name.startswith(prefix) for name in names):
         prefix += "_"
     return prefix
-
-
-# ---------------------------------------------------------------------------------------- Transform
 
 
 # ------------------------------------------------------------------------------------- Changed rows
@@ -389,46 +423,85 @@ def with_deletions(rows: pa.Table, gone: Flags, rules: RowRules, kept: frozenset
     return pa.table(columns, schema=rows.schema)
 
 
-def with_values(rows: pa.Table, places: Int64s, values: Mapping[str, pa.ChunkedArray]) -> pa.Table:
+def with_values(rows: pa.Table, values: Mapping[str, NewValues]) -> pa.Table:
     """Return the rows with new values in some of them.
 
     Args:
         rows: Rows in the plan's schema.
-        places: Row numbers, each once.
-        values: Values by column, one per row number, of the column's type.
+        values: New values by column, of the column's type.
     """
-    if len(places) == 0:
-        return rows
-    source = np.arange(rows.num_rows)
-    source[places] = rows.num_rows + np.arange(len(places))
-    chosen = pa.array(source)
-    columns = [
-        pa.chunked_array([*column.chunks, *values[name].chunks], column.type).take(chosen)
-        if name in values
-        else column
-        for name, column in zip(rows.column_names, rows.columns, strict=True)
-    ]
-    return pa.table(columns, schema=rows.schema)
+    for name, new in values.items():
+        assert isinstance(new.values, pa.ChunkedArray), "a table has Arrow's values"
+        at = rows.schema.get_field_index(name)
+        source = np.arange(rows.num_rows)
+        source[new.places] = rows.num_rows + new.index
+        joined = pa.chunked_array([*rows.column(at).chunks, *new.values.chunks], new.values.type)
+        rows = rows.set_column(at, rows.schema.field(at), joined.take(pa.array(source)))
+    return rows
 
 
 # ----------------------------------------------------------------------------------------- Plug-ins
 
 
-class PluginTransform:
-    """Passes affected rows to a plug-in, and validates everything that it returns."""
+def store_plugin_values(plan: RewritePlan, inputs: Iterable[int]) -> None:
+    """Pass the rows of some inputs to the plug-in, once and in order, and store what it returns.
 
-    def __init__(self, rules: Rules, transform: TransformPlan, folder: str) -> None:
+    The counts of changed and deleted rows are stored as well.
+
+    Args:
+        plan: Plan of a job whose transform is a plug-in.
+        inputs: Numbers of inputs.
+
+    Raises:
+        TransformError: It is not installed on this host, raised, or broke its contract.
+        InputError: A file cannot be read.
+        OSError: The values cannot be written.
+    """
+    rules, transform = plan.rules.row_rules, plan.rules.transform
+    assert transform is not None
+    plugin = PluginTransform(plan.rules, transform)
+    for at in inputs:
+        if at not in transform.inputs:
+            continue
+        counts, count = ChangeCounts(), 0
+        with (
+            rows_path(plan.folder, at).open("wb") as sink,
+            ValueWriter(plan.folder, at, complete=True) as writer,
+        ):
+            for rows in _read_columns(plan, at, plan.rules.schema.names):
+                chosen = np.flatnonzero(transform.matched_rows(rows, rules))
+                numbers = np.full(rows.num_rows, -1, np.int64)
+                if len(chosen):
+                    own = np.arange(count, count + len(chosen))
+                    everything = len(chosen) == rows.num_rows
+                    before = rows if everything else rows.take(pa.array(chosen))
+                    changed, deleted = plugin.apply(before)
+                    writer.add_values(own, changed)
+                    writer.add_deleted(own[deleted])
+                    gone = int(deleted.sum())
+                    counts.deleted += gone
+                    counts.changed += len(chosen) - gone
+                    numbers[chosen] = own
+                    count += len(chosen)
+                sink.write(numbers.tobytes())
+            writer.finish(count)
+        counts.write(plan.folder, at)
+
+
+class PluginTransform:
+    """Passes rows to a plug-in, and validates everything that it returns."""
+
+    def __init__(self, rules: Rules, transform: TransformPlan) -> None:
         """Load the plug-in.
 
         Args:
             rules: Rules of the job.
             transform: Names the plug-in.
-            folder: Folder of the attempt.
 
         Raises:
             TransformError: It is not installed on this host, or does not load.
         """
-        self._rules, self._transform, self._folder = rules, transform, folder
+        self._rules, self._transform = rules, transform
         try:
             self._plugin = load_transform(transform.transform.plugin)
         except (ConfigError, PluginError) as error:
@@ -441,38 +514,27 @@ class PluginTransform:
             options=transform.transform.options,
             now_s=transform.now_s,
         )
-        self._counts = ChangeCounts()
 
-    def rows(self, at: int, start: int, rows: pa.Table) -> pa.Table:
-        """Return the next rows of an input, changed.
+    def apply(self, before: pa.Table) -> tuple[dict[str, pa.ChunkedArray], Flags]:
+        """Return the columns that the plug-in has changed, and which rows it deletes.
+
+        Args:
+            before: Rows in the plan's schema; at least one.
 
         Raises:
             TransformError: It raised, or returned a value that its contract forbids.
         """
-        if at not in self._transform.inputs:
-            return rows
-        places = np.flatnonzero(self._transform.matched_rows(rows, self._rules.row_rules))
-        if len(places) == 0:
-            return rows
-        before = rows.take(pa.array(places))
         after, deleted = self._applied(before)
-        values = {name: after.column(name) for name in after.column_names}
-        changed = with_values(rows, places, values)
-        count = int(deleted.sum())
-        self._counts.changed += len(places) - count
-        self._counts.deleted += count
-        if not deleted.any():
-            return changed
-        if self._rules.row_rules.key and self._rules.row_rules.tombstone_column is None:
+        row_rules = self._rules.row_rules
+        if deleted.any() and row_rules.key and row_rules.tombstone_column is None:
             raise self._misbehaved("deletes rows, but the table has no tombstone column")
-        gone = np.zeros(rows.num_rows, np.bool_)
-        gone[places] = deleted
-        return with_deletions(changed, gone, self._rules.row_rules, self._transform.protected)
-
-    def end(self, at: int) -> None:
-        """Report how many rows were changed."""
-        self._counts.write(self._folder, at)
-        self._counts = ChangeCounts()
+        changed = {
+            name: after.column(name)
+            for name in after.column_names
+            if name not in self._transform.protected
+            and not _is_same(before.column(name), after.column(name))
+        }
+        return changed, deleted
 
     def _applied(self, before: pa.Table) -> tuple[pa.Table, Flags]:
         try:
@@ -513,12 +575,25 @@ class PluginTransform:
             if not field.nullable and column.null_count:
                 raise self._misbehaved(f"returned nulls in {field.name}, which must not be null")
         for name in sorted(self._transform.protected.intersection(schema.names)):
+            if _is_same(before.column(name), after.column(name)):
+                continue
             if (row_hash(before.select([name])) != row_hash(after.select([name]))).any():
                 raise self._misbehaved(f"changed the column {name}, which no transform may change")
         return after
 
     def _misbehaved(self, fact: str) -> TransformError:
         return TransformError(f"{self._transform.transform.description} {fact}")
+
+
+def _is_same(before: pa.ChunkedArray, after: pa.ChunkedArray) -> bool:
+    """Return whether two columns share their memory, so that no value can differ."""
+    if before.type != after.type or before.num_chunks != after.num_chunks:
+        return False
+    return all(
+        (one.offset, len(one), [buffer and buffer.address for buffer in one.buffers()])
+        == (other.offset, len(other), [buffer and buffer.address for buffer in other.buffers()])
+        for one, other in zip(before.chunks, after.chunks, strict=True)
+    )
 
 
 # ------------------------------------------------------------------------------ The change of a job
@@ -536,34 +611,22 @@ class RowChange(Protocol):
             rows: Rows in the plan's schema.
 
         Raises:
+            NotNativeError: Spark has to evaluate the expressions.
             RewriteError: They cannot be changed.
-            PluginError: A plug-in misbehaved.
         """
         ...
 
     def end(self, at: int) -> None:
-        """Mark the end of an input.
-
-        Raises:
-            RewriteError: Values are left over.
-        """
+        """Mark the end of an input."""
         ...
 
 
-def row_change_of(plan: RewritePlan, answers: ExpressionValues | None) -> RowChange:
-    """Return the change of a plan.
-
-    Args:
-        plan: Plan of the job.
-        answers: Spark's values, if it has to evaluate the transform's expressions.
-    """
-    if plan.rules.transform is None:
+def row_change_of(plan: RewritePlan) -> RowChange:
+    """Return the change of a plan; its values are stored, unless the transform is native."""
+    transform = plan.rules.transform
+    if transform is None:
         return _NoChange()
-    if plan.rules.transform.asks_spark:
-        native = plan.rules.transform.native
-        assert native or answers is not None, "the expressions need Spark's values"
-        return _ExpressionChange(plan, plan.rules.transform, answers)
-    return PluginTransform(plan.rules, plan.rules.transform, plan.folder)
+    return _NativeChange(plan, transform) if transform.native else _StoredChange(plan, transform)
 
 
 class _NoChange:
@@ -574,80 +637,104 @@ class _NoChange:
         pass
 
 
-class _ExpressionChange:
-    """Applies the values of expressions: Spark's, or those that Polars computes."""
+class _StoredChange:
+    """Applies values that were stored before."""
 
-    def __init__(
-        self, plan: RewritePlan, transform: TransformPlan, answers: ExpressionValues | None
-    ) -> None:
-        self._rules, self._folder, self._paths = plan.rules, plan.folder, plan.inputs.paths
+    def __init__(self, plan: RewritePlan, transform: TransformPlan) -> None:
+        self._plan, self._transform, self._counts = plan, transform, ChangeCounts()
+        self._stored: tuple[int, StoredValues] | None = None
+
+    def rows(self, at: int, start: int, rows: pa.Table) -> pa.Table:
+        transform = self._transform
+        if at not in transform.inputs:
+            return rows
+        numbers = self._values(at).numbers(start, rows.num_rows)
+        meant = transform.matched_rows(rows, self._plan.rules.row_rules)
+        places = chosen_rows(numbers, meant, self._plan.inputs.paths[at])
+        if len(places) == 0:
+            return rows
+        own = numbers[places]
+        if not transform.deletes:
+            values = self._values(at).columns(own, places)
+            rows = with_values(rows, values)
+            self._counts.changed += len(places)
+        if transform.may_delete:
+            gone = np.zeros(rows.num_rows, np.bool_)
+            gone[places] = self._values(at).deleted(own)
+            self._counts.deleted += int(gone.sum())
+            rows = with_deletions(rows, gone, self._plan.rules.row_rules, transform.protected)
+        return rows
+
+    def _values(self, at: int) -> StoredValues:
+        if self._stored is None or self._stored[0] != at:
+            self._stored = at, StoredValues(self._plan.folder, at)
+        return self._stored[1]
+
+    def end(self, at: int) -> None:
+        if self._transform.asks_spark:  # The counts of a plug-in are stored with its values.
+            self._counts.write(self._plan.folder, at)
+        self._counts = ChangeCounts()
+
+
+class _NativeChange:
+    """Applies the values of expressions that Polars computes."""
+
+    def __init__(self, plan: RewritePlan, transform: TransformPlan) -> None:
+        self._rules, self._folder = plan.rules.row_rules, plan.folder
         self._transform = transform
-        self._answers = answers
         self._evaluations = transform.evaluations(plan.rules.schema) or ()
         self._counts = ChangeCounts()
 
     def rows(self, at: int, start: int, rows: pa.Table) -> pa.Table:
-        if at not in self._transform.inputs:
+        transform = self._transform
+        if at not in transform.inputs:
             return rows
-        places = np.flatnonzero(self._transform.matched_rows(rows, self._rules.row_rules))
-        if self._answers is None:
-            values = self._computed(rows, places) if len(places) else []
-        else:
-            values = self._answered(self._answers, at, start, rows, places)
+        places = np.flatnonzero(transform.matched_rows(rows, self._rules))
         if len(places) == 0:
             return rows
-        if self._transform.deletes:
-            return self._deleted(rows, places, values[0])
-        return self._assigned(rows, places, values)
+        names = sorted(transform.transform.columns) or rows.column_names[:1]
+        asked = rows.select(names)
+        frame = pl.from_arrow(asked if len(places) == len(rows) else asked.take(pa.array(places)))
+        assert isinstance(frame, pl.DataFrame)
+        series = computed_values(transform, self._evaluations, frame)
+        if transform.deletes:
+            gone = np.zeros(rows.num_rows, np.bool_)
+            gone[places] = series[0].fill_null(value=False).to_numpy()
+            self._counts.deleted += int(gone.sum())
+            return with_deletions(rows, gone, self._rules, transform.protected)
+        self._counts.changed += len(places)
+        index = np.arange(len(places))
+        arrays = {
+            one.column: pa.chunked_array(
+                [values.to_arrow().cast(rows.schema.field(one.column).type)]
+            )
+            for one, values in zip(transform.transform.assignments, series, strict=True)
+        }
+        return with_values(
+            rows, {name: NewValues(places, index, values) for name, values in arrays.items()}
+        )
 
     def end(self, at: int) -> None:
-        if self._answers is not None:
-            self._answers.end(at)
         self._counts.write(self._folder, at)
         self._counts = ChangeCounts()
 
-    def _answered(
-        self, answers: ExpressionValues, at: int, start: int, rows: pa.Table, places: Int64s
-    ) -> list[pa.ChunkedArray]:
-        answer = answers.below(at, start + rows.num_rows)
-        answered = answer.column("row").to_numpy() - start if answer is not None else places[:0]
-        if not np.array_equal(places, answered):
-            path = self._paths[at]
-            message = f"file {path}: {len(answered)} values for {len(places)} rows"
-            raise RewriteError(message)
-        return [] if answer is None else fitting_values(self._transform, rows.schema, answer)
 
-    def _computed(self, rows: pa.Table, places: Int64s) -> list[pa.ChunkedArray]:
-        """Return values that Polars computes.
+def chosen_rows(numbers: Int64s, meant: Flags, path: str) -> Int64s:
+    """Return the rows that have a value.
 
-        Raises:
-            UnsupportedRowsError: Spark has to evaluate the expressions.
-        """
-        names = sorted(self._transform.transform.columns) or rows.column_names[:1]
-        frame = pl.from_arrow(rows.select(names).take(pa.array(places)))
-        assert isinstance(frame, pl.DataFrame)
-        series = computed_values(self._transform, self._evaluations, frame)
-        if self._transform.deletes:
-            return [pa.chunked_array([series[0].to_arrow()])]
-        columns = [one.column for one in self._transform.transform.assignments]
-        return [
-            pa.chunked_array([values.to_arrow().cast(rows.schema.field(name).type)])
-            for name, values in zip(columns, series, strict=True)
-        ]
+    Args:
+        numbers: Number of the value of each row; -1: it has none.
+        meant: The rows that must have one.
+        path: The file, for messages.
 
-    def _deleted(self, rows: pa.Table, places: Int64s, values: pa.ChunkedArray) -> pa.Table:
-        chosen = pc.fill_null(values, fill_value=False).combine_chunks()
-        gone = np.zeros(rows.num_rows, np.bool_)
-        gone[places] = chosen.to_numpy(zero_copy_only=False)
-        self._counts.deleted += int(gone.sum())
-        return with_deletions(rows, gone, self._rules.row_rules, self._transform.protected)
-
-    def _assigned(
-        self, rows: pa.Table, places: Int64s, values: Sequence[pa.ChunkedArray]
-    ) -> pa.Table:
-        names = [one.column for one in self._transform.transform.assignments]
-        self._counts.changed += len(places)
-        return with_values(rows, places, dict(zip(names, values, strict=True)))
+    Raises:
+        RewriteError: Other rows have one.
+    """
+    has_value = numbers >= 0
+    if not np.array_equal(has_value, meant):
+        rows, values = int(meant.sum()), int(has_value.sum())
+        raise RewriteError(f"file {path}: {values} values for {rows} rows")
+    return np.flatnonzero(has_value)
 
 
 def computed_values(
@@ -661,34 +748,29 @@ def computed_values(
         rows: The columns that they read.
 
     Raises:
-        UnsupportedRowsError: Spark has to evaluate the expressions.
+        NotNativeError: Spark has to evaluate the expressions.
     """
-    try:
-        series = [evaluate(rows) for evaluate in evaluations]
-    except NotNativeError as error:
-        raise UnsupportedRowsError(str(error)) from error
+    series = [evaluate(rows) for evaluate in evaluations]
     for one, values in zip(transform.transform.assignments, series, strict=False):
         if values.null_count() and not _may_be_null(transform, one.column):
-            raise UnsupportedRowsError(f"a value of column {one.column} is null")
+            raise NotNativeError(f"a value of column {one.column} is null")
     return series
 
 
 def fitting_values(
     transform: TransformPlan, schema: pa.Schema, answers: pa.Table
-) -> list[pa.ChunkedArray]:
-    """Return Spark's values of each expression in the types of their columns.
+) -> dict[str, pa.ChunkedArray]:
+    """Return Spark's values by column, in the types of the columns.
 
     Args:
-        transform: The transform.
+        transform: A transform with assignments.
         schema: Schema of the rows.
         answers: The values, in columns `a0`, `a1`, …
 
     Raises:
         TransformError: A value does not fit into its column, or is null in one that must not be.
     """
-    if transform.deletes:
-        return [answers.column("a0")]
-    fitting = []
+    fitting = {}
     for number, one in enumerate(transform.transform.assignments):
         arrow = schema.field(one.column).type
         try:
@@ -703,7 +785,7 @@ def fitting_values(
                 f"{transform.transform.description}: a value is null, but column {one.column} must"
                 " not be null"
             )
-        fitting.append(values)
+        fitting[one.column] = values
     return fitting
 
 

@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from common.compactor_needs import task_bytes, task_limit_bytes
 from common.errors import ConfigError, RequestError
 from common.settings import CompactorSettings
 from common.units import parse_size_bytes
@@ -107,8 +108,8 @@ def driver_settings(
         executor_cores=settings.executor_cores,
         executor_memory=_heap(settings.executor_memory, "executor_memory"),
         driver_memory=_heap(settings.driver_memory, "driver_memory"),
-        task_bytes=_size_bytes(settings.task_memory, "task_memory"),
-        task_limit_bytes=_size_bytes(settings.task_memory_max, "task_memory_max"),
+        task_bytes=task_bytes(settings),
+        task_limit_bytes=task_limit_bytes(settings),
         start_timeout_s=settings.start_timeout_s,
         log_file=log_file,
         executor_logs=executor_logs,

@@ -305,6 +305,8 @@ class Compactor:
     edition: str = ""
     listed: tuple[AttemptProgress, ...] = ()
     """Attempts in its last heartbeat."""
+    task_memory: str = ""
+    """Memory of a task, and why it is that much."""
 
     def lists(self, attempt: str) -> AttemptProgress | None:
         """Return the progress of an attempt from the last heartbeat, or None if not listed."""

@@ -433,9 +433,9 @@ class FairShare:
         self._turns = None if shares is None else ClassTurns(shares)
 
     def set_shares(self, shares: Mapping[ShareClass, float]) -> None:
-        """Change the shares of the classes of work; ignored if classes are strict."""
-        if self._turns is not None:
-            self._turns.set_shares(shares)
+        """Change the shares of the classes of work, which are not strict."""
+        assert self._turns is not None
+        self._turns.set_shares(shares)
 
     def set_weight(self, table: str, weight: float) -> None:
         """Change the weight of a table; the change applies from its next job on."""

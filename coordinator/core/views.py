@@ -330,6 +330,7 @@ def _compactor_status(cluster: ClusterState, compactor: Compactor, now_s: float)
         ready=compactor.ready,
         start_problem=compactor.start_problem,
         edition=compactor.edition,
+        task_memory=compactor.task_memory,
     )
 
 

@@ -88,9 +88,6 @@ class TierSums:
         self._changes = 0
         self.total_bytes = 0
 
-    def __len__(self) -> int:
-        return len(self._sizes)
-
     def add(self, path: str, size_bytes: int) -> None:
         """Add a file; files of 0 bytes are ignored."""
         self.remove(path)

@@ -26,6 +26,8 @@ class Compactor:
     """Why its Spark application did not start at the last try."""
     edition: str = ""
     """Name of the settings and the release that it was started with."""
+    task_memory: str = ""
+    """Memory of each of its Spark tasks, and why it is that much."""
 
 
 @readable_across_releases

@@ -17,6 +17,7 @@
     access        token …, audit
     recovery      fsck, gc, rebuild, backup, restore
     doctor        checks of this machine, the service and storage
+    top           the service in a terminal, refreshed
 
 How a verb runs: `session` parses the arguments and locates the service. The verb calls
 `neve.client`. A render function turns the result into a table. `session` prints the table or JSON,

@@ -31,6 +31,7 @@ FIRST_WORDS = {
     "recovery": "fsck gc rebuild backup restore",
     "access": "token audit redis-acl",
     "doctor": "doctor",
+    "top": "top",
 }
 """Modules with verbs, in the order of the help, and the first words of their verbs."""
 GROUPS = {

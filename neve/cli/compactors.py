@@ -149,6 +149,18 @@ def render_compactors(compactors: Sequence[api.Compactor]) -> RenderableType:
     )
 
 
+def task_memory_texts(compactors: Sequence[api.Compactor]) -> list[str]:
+    """Return the memory of tasks with its reason, one line for compactors that have the same."""
+    groups: dict[str, set[str]] = {}
+    for compactor in compactors:
+        if compactor.task_memory:
+            groups.setdefault(compactor.task_memory, set()).add(compactor.group)
+    several = len(groups) > 1
+    return [
+        f"{', '.join(sorted(names))}: {text}" if several else text for text, names in groups.items()
+    ]
+
+
 def _bounds_text(scaling: api.GroupScaling) -> str:
     if scaling.set_to is not None:
         return f"{scaling.set_to}, set by `neve compactor scale`"

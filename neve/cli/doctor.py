@@ -118,12 +118,15 @@ def check_compactor_memory(compactors: int) -> str:
     _needs("psutil")
     from common.units import format_bytes
     from neve.local import StackOptions
-    from neve.local.machine import free_memory_bytes, require_memory
+    from neve.local.machine import free_memory_bytes, machine_bytes, require_memory
+    from neve.service_settings import load_service_settings
 
-    require_memory(StackOptions(compactors=compactors).heap_bytes)
+    options = StackOptions(compactors=compactors, settings=load_service_settings(None))
+    require_memory(options.heap_bytes)
+    chosen = options.task_memory(machine_bytes())
     return (
         f"{format_bytes(free_memory_bytes())} free, enough for "
-        f"{format_count(compactors, 'compactor')}"
+        f"{format_count(compactors, 'compactor')}{f'; {chosen.text}' if chosen else ''}"
     )
 
 

@@ -19,6 +19,7 @@ from neve.cli.compactors import (
     render_compactors,
     render_groups,
     render_scaling,
+    task_memory_texts,
 )
 from neve.cli.render import (
     facts,
@@ -59,6 +60,7 @@ def render_status(status: api.Status) -> RenderableType:
                 ("released", f"{status.released:,} reservations"),
                 ("quarantined", f"{format_count(status.quarantined, 'tablet')}"),
                 *(("quarantine", text) for text in quarantine_texts(status)),
+                *(("memory", text) for text in task_memory_texts(status.compactors)),
                 *(("error", error) for error in status.errors),
                 *(("note", warning) for warning in status.warnings),
                 *(("store", store_warning) for store_warning in status.store_warnings),

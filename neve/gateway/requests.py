@@ -373,7 +373,7 @@ async def _submit_within_share(
 
 
 async def _submit_first(services: Services, table: Table, request: Request, call: str) -> Outcome:
-    mark = await known_call(services, table, call)
+    mark, _ = await known_call(services, table, call)
     if mark is not None:
         require_same_call(call, mark, CallKind.COMPACT, request.id)
     generation = await check_writable(services, table)

@@ -4,7 +4,6 @@ import asyncio
 import difflib
 from collections.abc import (
     AsyncIterator,
-    Awaitable,
     Callable,
     Coroutine,
     Iterable,
@@ -105,33 +104,31 @@ class GenerationChecks:
     def __init__(self) -> None:
         self._seen: dict[str, tuple[float, int]] = {}
 
-    async def check(
-        self, store: TabletStore, table: Table, now_s: float, read: Callable[[], Awaitable[int]]
-    ) -> int:
-        """Check that the store has reached the generation of a table's location, and return it.
+    def checked(self, table: str, now_s: float) -> int | None:
+        """Return the generation of a table's location, or None if its check is a minute old."""
+        seen_s, generation = self._seen.get(table, (None, 0))
+        recent = seen_s is not None and 0 <= now_s - seen_s < CHECK_INTERVAL_S
+        return generation if recent else None
+
+    async def check(self, store: TabletStore, table: Table, now_s: float, written: int) -> None:
+        """Check that the store has reached the generation of a table's location.
 
         Args:
             store: The store.
             table: The table.
             now_s: Current time.
-            read: Reads the generation of the table's location.
+            written: The generation of the table's location. It must be read before this call: an
+                increment in between must not look like a lagging store.
 
         Raises:
             RefusedError: The store has gone back in time; the message says how to accept it.
-            UnavailableError: The storage does not answer.
         """
-        seen_s, generation = self._seen.get(table.id, (None, 0))
-        if seen_s is not None and 0 <= now_s - seen_s < CHECK_INTERVAL_S:
-            return generation
-        # Read the location first: an increment in between must not look like a lagging store.
-        written = await read()
         reason = generation_fault(table.name, await store.generation(table.id), written)
         if reason is not None:
             raise RefusedError(reason)
         if len(self._seen) >= TABLES_MAX:
             self._seen.clear()
         self._seen[table.id] = now_s, written
-        return written
 
 
 # ----------------------------------------------------------------------------------------- Services
@@ -609,12 +606,22 @@ async def check_writable(services: Services, table: Table) -> int:
     Raises:
         RefusedError: The location is not allowed, has another owner, or is newer than the store.
     """
-    await check_location_allowed(services, table)
-    await check_table_owner(services, table)
     now_s = services.clock.now_s()
-    look = services.files.generation
-    looks = partial(services.looks.run, table.location, look, table)
-    return await services.generations.check(services.store, table, now_s, looks)
+    checked = services.generations.checked(table.id, now_s)
+    if checked is not None and services.owners.has_checked(table, now_s):
+        return checked
+    store = await services.store.store_id()
+    look = partial(_look_at_location, services, table, store, now_s)
+    written = await services.looks.run(table.location, look)
+    await services.generations.check(services.store, table, now_s, written)
+    return written
+
+
+def _look_at_location(services: Services, table: Table, store: str, now_s: float) -> int:
+    """Check a location in a thread, and return its generation."""
+    services.owners.admit(table, services.locations, now_s)
+    services.owners.check(table, store, now_s, services.files)
+    return services.files.generation(table)
 
 
 async def known_group(services: Services, name: str) -> str:

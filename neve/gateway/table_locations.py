@@ -264,6 +264,11 @@ class Owners:
         self._seen_s: dict[str, float] = {}
         self._admitted_s: dict[str, float] = {}
 
+    def has_checked(self, table: Table, now_s: float) -> bool:
+        """Return whether both checks of a table's location have passed in the last minute."""
+        seen = (self._seen_s, self._admitted_s)
+        return all(_seen_recently(seen_s, table.id, now_s) for seen_s in seen)
+
     def check(self, table: Table, store: str, now_s: float, files: SignedLocations) -> None:
         """Reject a table whose location belongs to another store or table.
 

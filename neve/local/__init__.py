@@ -3,7 +3,8 @@
 `LocalStack` starts and stops the stack. Every process of a stack carries a mark in its environment
 and listens on the loopback address only. A stop ends the processes that carry the mark and never
 touches other Redis servers or Ray clusters of the machine. No module here imports Ray in the
-caller's process; code that needs Ray runs in a short-lived process (`actors`, `shutdown`).
+caller's process; code that needs Ray runs in a short-lived process (`actors`, and the end of
+`stack`).
 
     stack         start and stop a whole stack, find a running one
     options       size, listening addresses, allowed table locations
@@ -12,7 +13,6 @@ caller's process; code that needs Ray runs in a short-lived process (`actors`, `
     starter       starts the parts in order and saves each before the next
     servers       the Redis server and the Ray head
     actors        gateway, coordinator and compactors
-    shutdown      shuts compactors down before the stack is ended
     processes     start, recognise and end processes of a stack
     supervisor    a process next to the stack: which dead parts it restarts, and when
     logs          the log files of its parts

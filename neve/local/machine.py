@@ -17,7 +17,9 @@ from pathlib import Path
 
 import psutil
 
+from common.compactor_needs import COMPACTOR_BYTES, SERVICE_BYTES
 from common.errors import ConfigError, RefusedError
+from common.runtime import CGROUP, control_group_bytes
 from common.units import format_count
 
 # -------------------------------------------------------------------------- Java and a Redis server
@@ -215,14 +217,9 @@ def _package_path(package: str, inside: str) -> Path | None:
 
 
 MEGABYTE = 1 << 20
-BASE_BYTES = 700 * MEGABYTE
-"""Memory of Redis, Ray's own processes, coordinator and gateway."""
-COMPACTOR_BYTES = 800 * MEGABYTE
-"""Memory of actor, driver, app master and Python workers; half of all heaps is added."""
 SHARED_SLACK_BYTES = 16 * MEGABYTE
 SHARED_MEMORY = Path("/dev/shm")
 """Where Ray keeps its objects if there is enough space."""
-CGROUP = Path("/sys/fs/cgroup")
 
 
 def require_memory(heap_bytes: Sequence[int], free_bytes: int | None = None) -> None:
@@ -233,7 +230,8 @@ def require_memory(heap_bytes: Sequence[int], free_bytes: int | None = None) -> 
         free_bytes: Free memory; measured if omitted.
     """
     free = free_memory_bytes() if free_bytes is None else free_bytes
-    wanted = BASE_BYTES + sum(COMPACTOR_BYTES + heap // 2 for heap in heap_bytes)
+    # Half of a heap is in use at first.
+    wanted = SERVICE_BYTES + sum(COMPACTOR_BYTES + heap // 2 for heap in heap_bytes)
     if free < wanted:
         raise ConfigError(
             f"too little memory: {free // MEGABYTE} MB are free, a stack with"
@@ -263,15 +261,21 @@ def object_folder(size_bytes: int, fallback: Path, shared: Path = SHARED_MEMORY)
     )
 
 
+def machine_bytes() -> int:
+    """Return the memory of the machine; a container's limit is respected."""
+    total, limit = int(psutil.virtual_memory().total), control_group_bytes()
+    return min(total, limit) if limit else total
+
+
 def free_memory_bytes() -> int:
     """Return the free memory; a container's limit is respected."""
     free = int(psutil.virtual_memory().available)
+    limit = control_group_bytes()
     try:
-        limit = int((CGROUP / "memory.max").read_text())
         used = int((CGROUP / "memory.current").read_text())
     except (OSError, ValueError):
         return free
-    return min(free, max(limit - used, 0))
+    return min(free, max(limit - used, 0)) if limit else free
 
 
 # -------------------------------------------------------------------- Ports on the loopback address

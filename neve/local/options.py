@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from common.compactor_needs import TaskMemory, machine_task_memory, with_task_memory
 from common.errors import ConfigError
 from common.model.location_identity import is_system_path
 from common.settings import CompactorCount, CompactorSettings, GatewaySettings, Settings
@@ -91,6 +92,19 @@ class StackOptions:
             + settings.executors * parse_size_bytes(settings.executor_memory)
             for settings in self._each()
         ]
+
+    def task_memory(self, machine_bytes: int) -> TaskMemory | None:
+        """Return the memory of a task that `auto` chooses; None: the settings give it.
+
+        Args:
+            machine_bytes: Memory of the machine.
+        """
+        return machine_task_memory(list(self._most()), machine_bytes)
+
+    def with_task_memory(self, machine_bytes: int) -> "StackOptions":
+        """Return the options with the memory of a task chosen for this start; see `task_memory`."""
+        memory = self.task_memory(machine_bytes)
+        return replace(self, settings=with_task_memory(self.settings, memory))
 
     def with_slots(self, slots: int | None) -> "StackOptions":
         """Return the options with this number of slots per compactor, if one is given."""

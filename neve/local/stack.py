@@ -7,6 +7,9 @@ failed start itself, the next start or a stop uses this file to clean up.
 import os
 import secrets
 import shutil
+import subprocess
+import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +18,14 @@ from typing import Self
 
 from common.errors import ConfigError, RefusedError
 from common.runtime import SystemClock
+from common.wire import NAMESPACE
 from neve.local.actors import PartError
 from neve.local.logs import START, SUPERVISOR, StackLogs
-from neve.local.machine import find_java
+from neve.local.machine import find_java, machine_bytes
 from neve.local.options import StackOptions, with_locations
 from neve.local.processes import end_processes
 from neve.local.servers import ROLES as RAY_ROLES
 from neve.local.servers import is_redis, stack_environment
-from neve.local.shutdown import shut_down_compactors
 from neve.local.stack_folder import (
     StackFolder,
     StackState,
@@ -114,6 +117,7 @@ class LocalStack:
                 private = Path(running.private_folder)
             gateway = with_locations(chosen.settings.gateway, folder, private, chosen.allow, base)
             chosen = replace(chosen, settings=replace(chosen.settings, gateway=gateway))
+            chosen = chosen.with_task_memory(machine_bytes())
             if running is None:
                 state = _start(folder, private, chosen, on_progress, base)
             else:
@@ -366,3 +370,51 @@ def _end(folder: StackFolder, state: StackState) -> None:
     remove_folder(Path(state.private_folder))
     folder.repairs_file.unlink(missing_ok=True)
     folder.state_file.unlink(missing_ok=True)
+
+
+# ----------------------------------------------------------------------------------------- Shutdown
+
+
+SHUTDOWN_PROGRAM = "from neve.local.stack import shut_down_in_this_process as main; main()"
+CONNECT_MAX_S = 30.0
+
+
+def shut_down_compactors(ray_address: str, environ: Mapping[str, str], log: Path) -> None:
+    """Wait until the running jobs of a cluster have ended or are handed back.
+
+    A short-lived process joins the cluster to do so, because Ray reads its environment only once.
+    It does not wait for compactors that do not answer; they are ended with the stack.
+
+    Args:
+        ray_address: Address of the cluster.
+        environ: The stack's environment.
+        log: Output of the process is appended to this file.
+    """
+    with log.open("ab") as output:
+        subprocess.run(
+            [sys.executable, "-c", SHUTDOWN_PROGRAM, ray_address],
+            env=dict(environ),
+            cwd=log.parent,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            check=False,
+        )
+
+
+def shut_down_in_this_process() -> None:
+    """Shut down the compactors of the cluster at the address in the first argument."""
+    import ray  # only this short-lived process may load it
+
+    from coordinator.ray_compactors import shut_down_all
+
+    # Without this limit, a frozen cluster would block the process forever.
+    limit = threading.Timer(CONNECT_MAX_S, os._exit, (1,))
+    limit.start()
+    address, quiet = sys.argv[1], "ERROR"
+    ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=quiet)
+    limit.cancel()
+    try:
+        shut_down_all()
+    finally:
+        ray.shutdown()

@@ -22,7 +22,7 @@ FAILURES = 5
 LITTLE = replace(
     SETTINGS,
     coordinator=replace(SETTINGS.coordinator, quarantine_failures=FAILURES, backoff_max_s=1.0),
-    compactor=replace(SETTINGS.compactor, task_memory_max="320m"),
+    compactor=replace(SETTINGS.compactor, task_memory="768m", task_memory_max="320m"),
 )
 WIDE = pa.schema([("k", pa.int64()), ("v", pa.int64()), *((f"c{n}", "f8") for n in range(WIDTH))])
 HUGE = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("text", pa.binary())])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -15,12 +15,12 @@ from ray.autoscaler._private.kuberay.autoscaling_config import (
     _generate_available_node_types_from_ray_cr_spec as node_types_of,
 )
 
-from common.settings import CompactorSettings, GroupSettings
+from common.compactor_needs import COMPACTOR_BYTES, node_task_memory
+from common.settings import AUTO, CompactorSettings, GroupSettings
 from common.units import parse_duration_s, parse_size_bytes
 from compactor.actor import HAND_BACK_S, NODE_CHECK_INTERVAL_S
 from compactor.spark.application import executor_bytes
 from compactor.spark.driver_protocol import DriverSettings, driver_settings
-from neve.local.machine import COMPACTOR_BYTES
 from tests.support.manifests import (
     OVERLAYS,
     Resource,
@@ -49,10 +49,14 @@ def toml(overlay: str) -> dict[str, Any]:
 
 
 def compactor_of(overlay: str, group: str) -> DriverSettings:
-    """Return what a group's compactors are started with, of what the file says of their sizes."""
+    """Return what a group's compactors are started with on a node of their group."""
     known = {entry.name for entry in fields(GroupSettings)} - {"compactors"}
     said = {name: value for name, value in toml(overlay)["groups"][group].items() if name in known}
     settings = GroupSettings(**said).applied_to(CompactorSettings())
+    if settings.task_memory == AUTO:
+        node = node_of(overlay, group)["resources"]
+        memory = node_task_memory(settings, node, limit_bytes(overlay, group), alone=True)
+        settings = replace(settings, task_memory=memory.size)
     return driver_settings(settings, name="any")
 
 

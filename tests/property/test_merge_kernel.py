@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pickle
 import random
-from collections.abc import Callable, Sequence, Set
+import shutil
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,10 @@ from common.rows.key_encoding import encode_keys
 from common.rows.merge import merge_tables, scan_tables
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
+from common.spi.rewrite import DELETED, TransformContext
 from common.wire import OutsideFile
-from compactor.rewrite import memory_budget, outputs, parallel_column_writer
-from compactor.rewrite.attempt import kernel_supports
+from compactor.rewrite import attempt, memory_budget, outputs, parallel_column_writer, transform
+from compactor.rewrite.attempt_folder import read_change_counts
 from compactor.rewrite.kernel import (
     range_merge,
     reader,
@@ -36,7 +39,11 @@ from compactor.rewrite.merge.driver import merge_large_job
 from compactor.rewrite.merge.tasks import merge_small_job
 from compactor.rewrite.outputs import TaskResult
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
-from compactor.rewrite.transform import END_OF_INPUT, ExpressionValues, write_values
+from compactor.rewrite.transform import (
+    read_expression_inputs,
+    store_plugin_values,
+    write_values,
+)
 from compactor.rewrite.verify import verify
 from tests.property.test_rows_merge import (
     NOW_S,
@@ -171,7 +178,7 @@ def test_files_merge_like_the_general_way(
     more = {"settled": drop.settled, "outside": drop.outside} if drop else {}
     assignment = assignment_over(life.table, life.paths, now_s=NOW_S, **more)
     plan = make_plan(assignment, str(tmp_path / "progress"))
-    assert kernel_supports(plan.rules)
+    assert attempt.kernel_supports(plan.rules)
     held, step = chance.choice([0, 500, 1 << 30]), chance.choice([1, 1000, 1 << 24])
     plan = replace(plan, memory=replace(plan.memory, held_bytes=held, step_bytes=step))
     cores = chance.randint(1, 8)
@@ -268,25 +275,67 @@ def wanted_rows(life: Life, request: Request, inputs: Set[int]) -> tuple[list[pa
     return tables, affected
 
 
-def values_of_spark(plan: RewritePlan, life: Life, request: Request) -> ExpressionValues:
-    """Return what Spark would have computed for the rows of all inputs."""
-    rules, text, batches = RowRules.of(life.table), request.transform.text, []
-    assert plan.rules.transform is not None
-    for at, part in enumerate(life.parts):
-        numbers, values = [], []
-        keys = encode_keys(part, rules.key, rules.key_types).to_pylist()
-        rows = [{"payload": None} | row for row in part.to_pylist()]
-        for number, (row, key) in enumerate(zip(rows, keys, strict=True)):
-            meant = at in plan.rules.transform.inputs and request.range.holds(key)
-            if meant and not row["t"]:
-                numbers.append(number)
-                values.append((DELETIONS | ASSIGNMENTS)[text](row))
-        inputs = pa.array([at] * (len(numbers) + 1), pa.int32())
+def spark_answers(plan: RewritePlan, text: str) -> list[pa.RecordBatch]:
+    """Return what Spark would answer for all inputs, in small batches."""
+    batches, value_of = [], (DELETIONS | ASSIGNMENTS)[text]
+    for asked in read_expression_inputs(plan, range(len(plan.inputs.paths))):
+        answers = []
+        for row in asked.to_pylist():
+            at, number = row["neve_input"], row["neve_row"]
+            value = value_of({"payload": None} | row) if number >= 0 else None
+            if text in ASSIGNMENTS or value or number < 0:
+                answers.append({"input": at, "row": number, "a0": value})
         kind = pa.int8() if text in ASSIGNMENTS else pa.bool_()
-        answers = [inputs, pa.array([*numbers, END_OF_INPUT]), pa.array([*values, None], kind)]
-        whole = pa.record_batch(answers, names=["input", "row", "a0"])
+        types = {"input": pa.int32(), "row": pa.int64(), "a0": kind}
+        whole = pa.RecordBatch.from_pylist(answers, pa.schema(list(types.items())))
         batches += [whole.slice(begin, 3) for begin in range(0, whole.num_rows, 3)]
-    return ExpressionValues(batches)
+    return batches
+
+
+class Installed:
+    """A plug-in that does what a text says, and notes the rows that it sees."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.seen = text, list[dict[str, Any]]()
+
+    def apply(self, rows: pa.Table, context: TransformContext) -> pa.Table:
+        assert context.request == "request-1"
+        self.seen += (given := rows.to_pylist())
+        if self.text in DELETIONS:
+            gone = [bool(DELETIONS[self.text](row)) for row in given]
+            return rows.append_column(DELETED, pa.array(gone, pa.bool_()))
+        at = rows.schema.get_field_index("payload")
+        values = [ASSIGNMENTS[self.text](row) for row in given]
+        return rows.set_column(at, "payload", pa.array(values, rows.schema.field(at).type))
+
+
+def store_values(chance: random.Random, plan: RewritePlan, life: Life, request: Request) -> None:
+    """Store the values of a transform, as Spark or a plug-in gives them."""
+    transform, numbers = plan.rules.transform, list(range(len(life.parts)))
+    assert transform is not None
+    if transform.asks_spark:
+        write_values(plan, spark_answers(plan, request.transform.text))
+        return
+    rules, (plugin,) = RowRules.of(life.table), PLUGINS
+    chance.shuffle(numbers)
+    for at in numbers:
+        plugin.seen.clear()
+        store_plugin_values(plan, [at])
+        part = life.parts[at]
+        keys = encode_keys(part, rules.key, rules.key_types).to_pylist()
+        meant = [
+            {"payload": None} | row
+            for row, key in zip(part.to_pylist(), keys, strict=True)
+            if at in transform.inputs and request.range.holds(key) and not row["t"]
+        ]
+        assert plain_rows(plugin.seen) == plain_rows(meant), "each row once, in order"
+
+
+def plain_rows(rows: list[dict[str, Any]]) -> list[str]:
+    return [repr(sorted(row.items())) for row in rows]
+
+
+PLUGINS: list[Installed] = []
 
 
 @pytest.mark.parametrize("ranged", [False, True])
@@ -299,13 +348,20 @@ def test_transforms_change_each_row_once_before_it_is_merged(
     (tmp_path / "table").mkdir()
     life = draw_life(chance, tmp_path / "table")
     squeeze(chance, monkeypatch)
-    request = draw_request(chance, life)
-    plan = draw_plan(chance, tmp_path / "progress", life, request)
-    assert kernel_supports(plan.rules)
-    if plan.rules.transform is not None and chance.random() < 0.4:
-        stored = replace(plan.rules.transform, native=False)
-        plan = replace(plan, rules=replace(plan.rules, transform=stored))
-        write_values(plan.folder, values_of_spark(plan, life, request))
+    request, by = draw_request(chance, life), chance.choice(["kernel", "spark", "plug-in"])
+    sent, text = request, request.transform.text
+    if by == "plug-in":
+        PLUGINS[:] = [Installed(text)]
+        monkeypatch.setattr(transform, "load_transform", lambda _: PLUGINS[0])
+        sent = replace(request, transform=TransformSpec(kind=TransformKind.PLUGIN, name="mine"))
+    plan = draw_plan(chance, tmp_path / "progress", life, sent)
+    assert attempt.kernel_supports(plan.rules)
+    if plan.rules.transform is not None and by != "kernel":
+        rows = chance.choice([1, 3, 1 << 20])
+        read = partial(few_rows, transform.read_tables, rows)
+        monkeypatch.setattr(transform, "read_tables", read)
+        plan = attempt.without_native(plan)
+        store_values(chance, plan, life, request)
     result = merge_large_job(plan, here, 4) if ranged else merge_small_job(plan)
     assert isinstance(result, TaskResult)
 
@@ -313,10 +369,22 @@ def test_transforms_change_each_row_once_before_it_is_merged(
     tables, affected = wanted_rows(life, request, inputs)
     wanted = merge_tables(tables, RowRules.of(life.table), NOW_S, plan.rules.drop)
     assert texts(output_table(life, result)) == texts(wanted.table)
-    count = "changed" if request.transform.text in ASSIGNMENTS else "deleted"
-    assert result.counts == replace(wanted.counts, **{count: affected})
+    stored_counts, kind = read_change_counts(plan.folder), changed_or_deleted(text)
+    assert result.counts == replace(wanted.counts, **{} if by == "plug-in" else {kind: affected})
+    assert getattr(stored_counts, kind) == (affected if by == "plug-in" else 0)
     assert_within(result.dropped, wanted.dropped)
     verify(plan, result, lambda: False)
+
+
+def changed_or_deleted(text: str) -> str:
+    return "changed" if text in ASSIGNMENTS else "deleted"
+
+
+def few_rows(
+    read: Callable[..., Iterator[pa.Table]], rows: int, location: Any, path: str, _: int,
+    *names: Any, **more: Any,
+) -> Iterator[pa.Table]:  # fmt: skip
+    return read(location, path, rows, *names, **more)
 
 
 def test_a_column_that_must_not_be_null_gets_its_values_in_the_kernel(tmp_path: Path) -> None:
@@ -623,16 +691,46 @@ class TestRowGroupsThatMeetNoOthers:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, copied: list[int]
     ) -> None:
         """Row group 3 meets another file; bounds of floats do not exclude NaN."""
-        (tmp_path / "progress").mkdir()
+        assert self.copied_groups(tmp_path, monkeypatch, text) == copied
+
+    def test_row_groups_that_may_have_a_row_to_delete_are_read(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A null is in no bounds, and missing bounds exclude nothing."""
+        rows = self.rows_to_delete()
+        at = rows.schema.get_field_index("x")
+        values = [None if key == 55 else key for key in range(100)]
+        rows = rows.set_column(at, "x", pa.array(values, pa.int64()))
+        copied = self.copied_groups(tmp_path, monkeypatch, "x is null", rows)
+        assert copied == [0, 1, 2, 4, 6, 7, 8, 9]
+        for name in ("progress", "table"):
+            shutil.rmtree(tmp_path / name)
+        keys = {"write_statistics": ["k", "v", "dead"]}
+        assert self.copied_groups(tmp_path, monkeypatch, "x > 75", **keys) == []
+
+    def rows_to_delete(self) -> pa.Table:
         keys = list(range(100))
         at = pa.array([int(NOW_S - 100 + key) * 10**6 for key in keys], pa.timestamp("us"))
         names = [chr(ord("a") + key // 10) for key in keys]
         fixed = {"v": [1] * 100, "dead": [False] * 100}
         columns = {"x": keys, "d": [float(key) for key in keys], "name": names, "at": at}
-        rows = pa.table({"k": keys, **fixed, **columns})
+        return pa.table({"k": keys, **fixed, **columns})
+
+    def copied_groups(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        text: str,
+        rows: pa.Table | None = None,
+        **options: Any,
+    ) -> list[int]:
+        """Return the row groups that a deletion copies; row group 3 meets another file."""
+        (tmp_path / "progress").mkdir()
+        rows = self.rows_to_delete() if rows is None else rows
         table = keyed_table(tmp_path / "table", rows.schema, key=("k",), time_column=None)
         for path, part in (("a", rows), ("b", rows.slice(35, 1))):
-            write_file(tmp_path / "table", path, part, row_group_size=10, compression="zstd")
+            more = {"row_group_size": 10, "compression": "zstd"} | options
+            write_file(tmp_path / "table", path, part, **more)
         spec = TransformSpec(kind=TransformKind.DELETE_WHERE, text=text)
         request = Request(id="request-1", table="table-1", transform=spec)
         assignment = assignment_over(table, ["a", "b"], request=request, now_s=NOW_S)
@@ -646,11 +744,12 @@ class TestRowGroupsThatMeetNoOthers:
 
         monkeypatch.setattr(driver, "RUN_BYTES_MIN", 0)
         monkeypatch.setattr(driver, "worth_copying", lambda *_: True)
-        monkeypatch.setattr(driver, "check_copy", check_copy)
-        result = merge_large_job(plan, lambda calls: [call() for call in calls], 4)
+        with monkeypatch.context() as patched:
+            patched.setattr(driver, "check_copy", check_copy)
+            result = merge_large_job(plan, lambda calls: [call() for call in calls], 4)
         verify(plan, result, lambda: False)
-        assert sorted(seen) == copied
         assert result.counts.rows_out == 100
+        return sorted(seen)
 
     def test_another_codec_is_written_anew(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

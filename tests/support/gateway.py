@@ -15,7 +15,7 @@ from common.metadata.store_watch import StoreWatch
 from common.model.job import Job, Kind, TabletPlan, job_id
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
-from common.runtime import RandomIds, SystemClock
+from common.runtime import Clock, RandomIds, SystemClock
 from common.settings import Settings
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
@@ -485,6 +485,7 @@ def serving(
     access: Mapping[str, object] = {},
     plan: TabletPlanner | None = None,
     control: Mapping[str, object] = {},
+    clock: Clock | None = None,
     **gateway: object,
 ) -> Iterator[Gateway]:
     """Serve the application until the block ends.
@@ -497,6 +498,7 @@ def serving(
         access: Settings of the section of that name.
         plan: Plans a tablet; `plan_all` if left out.
         control: Settings of the section of that name.
+        clock: Clock of the calls; that of this machine if left out.
         gateway: Settings of the section of that name.
     """
     store = store or MemoryStore(SystemClock())
@@ -510,8 +512,7 @@ def serving(
         watch_s,
         storage or Storage(),
     )
-    if plan is not None:
-        services = replace(services, plan=plan)
+    services = replace(services, plan=plan or services.plan, clock=clock or services.clock)
     server = server_of(services)
     loops: list[asyncio.AbstractEventLoop] = []
 

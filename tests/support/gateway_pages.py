@@ -132,7 +132,10 @@ NOUNS = {
     "service": "The service as a whole, and its processes.",
 }
 """The subjects of the operator's world; each has a reference page."""
-NOUN_OF_MODULE = {"simulate": "planning", **dict.fromkeys(("doctor", "serve", "stack"), "service")}
+NOUN_OF_MODULE = {
+    "simulate": "planning",
+    **dict.fromkeys(("doctor", "serve", "stack", "top"), "service"),
+}
 NOUN_OF_METRIC = {
     "audit": "access",
     "scan": "rows",

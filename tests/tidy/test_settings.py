@@ -21,7 +21,7 @@ ACTORS = ("coordinator/actor", "compactor/actor", "neve/gateway/actor")
 READERS = {
     "store": ("common/metadata/redis/",),
     "coordinator": ("coordinator/",),
-    "compactor": ("compactor/",),
+    "compactor": ("compactor/", "common/compactor_needs.py"),
     "gateway": ("neve/gateway/", "neve/local/"),
     "readers": ("common/readers/",),
     "autoscaler": ("coordinator/core/autoscaling.py",),

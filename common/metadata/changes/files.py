@@ -346,7 +346,7 @@ def replaced_by(
     refusal = (
         _refused_times(tablet, added, replaced, window)
         or _refused_versions(tablet, present, window)
-        or _refused_busy(tablet)
+        or _refused_waiting(tablet)
         or refused_held(
             tablet.id, [file.path for file in replaced], tablet.running, tablet.selection
         )
@@ -394,10 +394,7 @@ def _refused_versions(
     )
 
 
-def _refused_busy(tablet: Tablet) -> Refusal | None:
-    if tablet.operation is not None:
-        kind = tablet.operation.kind.value
-        return Refusal(RefusalCode.OPERATION, f"tablet {tablet.id}: a {kind} is under way")
+def _refused_waiting(tablet: Tablet) -> Refusal | None:
     if tablet.waiting:
         waiting = some_names(sorted(tablet.waiting))
         return Refusal(

@@ -119,8 +119,8 @@ class RowGroupChange(Protocol):
 
     def apply(
         self, frame: pl.DataFrame, rest: pa.Table | None, groups: Sequence[RowGroup]
-    ) -> tuple[pl.DataFrame, pa.Table | None, Flags]:
-        """Return rows after the change, and which of them it affects.
+    ) -> tuple[pl.DataFrame, pa.Table | None, Flags | None]:
+        """Return rows after the change, and which of them count as affected; None: none.
 
         Args:
             frame: Columns that Polars supports, in the order of the files.
@@ -128,7 +128,7 @@ class RowGroupChange(Protocol):
             groups: The row groups that the rows are from, in this order.
 
         Raises:
-            UnsupportedRowsError: Only the general way can change them.
+            NotNativeError: Only Spark can compute the change.
         """
         ...
 

@@ -16,6 +16,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from common.errors import MemoryShortError, NotStitchableError, VerificationError
+from common.expressions.native import NotNativeError
 from common.model.outcome import RowCounts
 from common.parquet.location import open_location
 from common.parquet.row_batches import rows_at
@@ -253,9 +254,12 @@ def results_of(ended: Sequence[TaskOutcome], kind: type[_Result]) -> list[_Resul
 
     Raises:
         UnsupportedRowsError: The kernel does not support the rows.
+        NotNativeError: Only Spark can evaluate a transform's expressions.
     """
-    if any(isinstance(result, Unsupported) for result in ended):
-        raise UnsupportedRowsError("the kernel does not support some rows")
+    for result in ended:
+        if isinstance(result, Unsupported):
+            text = "the kernel does not support some rows"
+            raise UnsupportedRowsError(text) if result.native else NotNativeError(text)
     wrong = {result.input for result in ended if isinstance(result, WrongStatistics)}
     return wrong or [result for result in ended if isinstance(result, kind)]
 

@@ -14,6 +14,7 @@ from typing import BinaryIO, TypeVar
 import pyarrow as pa
 
 from common.errors import RewriteError
+from common.expressions.native import NotNativeError
 from common.model.outcome import DroppedRows, RowCounts
 from common.parquet.location import Location, open_location, storage_error
 from common.rows.row_facts import RowFacts
@@ -105,6 +106,9 @@ class WrongStatistics:
 class Unsupported:
     """A task has found rows that the kernel does not support."""
 
+    native: bool = True
+    """False: only Spark can evaluate a transform's expressions for them."""
+
 
 RangeOutcome = RangeResult | WrongStatistics | Unsupported
 
@@ -137,6 +141,8 @@ def merge_range(
         return WrongStatistics(error.input)
     except UnsupportedRowsError:
         return Unsupported()
+    except NotNativeError:
+        return Unsupported(native=False)
     facts = _read_back(plan, open_location(path.parent.as_uri()), name)
     if facts.rows != tally.counts.rows_out:
         raise RewriteError(f"{path} has {facts.rows} rows, expected {tally.counts.rows_out}")
@@ -169,6 +175,8 @@ def merge_run(
             blocks = rows.close()
     except UnsupportedRowsError:
         return Unsupported()
+    except NotNativeError:
+        return Unsupported(native=False)
     return RangeResult(counts=tally.counts, dropped=None, facts=None, blocks=blocks)
 
 
@@ -292,6 +300,8 @@ def merge_small_job(plan: RewritePlan) -> TaskResult | Unsupported:
     except UnsupportedRowsError:
         # Spark's values are needed for a transform.
         return Unsupported() if plan.rules.transform is not None else rewrite_in_memory(plan)
+    except NotNativeError:
+        return Unsupported(native=False)
 
 
 def merge_whole_job(
@@ -316,6 +326,8 @@ def merge_whole_job(
         return WrongStatistics(error.input)
     except UnsupportedRowsError:
         return Unsupported()
+    except NotNativeError:
+        return Unsupported(native=False)
 
 
 def _write_merged(

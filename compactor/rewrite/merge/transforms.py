@@ -2,46 +2,44 @@
 
 Rows are changed as they are decoded, in whatever order and by whatever task. So a row group at the
 end of a range is changed by both of its tasks, from the same stored rows; each task counts the rows
-of its own range. The values of expressions are computed from the decoded columns, or were computed
-by Spark before and are stored in the attempt's folder, by row number.
+of its own range. The values of expressions are computed from the decoded columns. Those that only
+Spark computes, and those of a plug-in, are in the attempt's folder, by row number.
 """
 
-from bisect import bisect_right
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from common.errors import RewriteError
-from common.rows.conform import Flags, Int64s
+from common.rows.conform import Flags
+from compactor.rewrite.attempt_folder import NewValues, StoredValues, joined_values
 from compactor.rewrite.kernel.normalized_keys import RowGroup, as_column
 from compactor.rewrite.kernel.reader import RowGroupChange
 from compactor.rewrite.kernel.winners import column_of
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, Rules, TransformPlan
-from compactor.rewrite.transform import computed_values, fitting_values, values_path
+from compactor.rewrite.transform import chosen_rows, computed_values
 
 # ------------------------------------------------------------------------------- Values of rows
 
 
 class _Values(Protocol):
-    """Where the values of a transform's expressions come from."""
+    """Where the values of a transform come from."""
 
     def of(
-        self, frame: pl.DataFrame, places: Int64s, groups: Sequence[RowGroup]
-    ) -> list[pa.ChunkedArray | pl.Series]:
-        """Return the values of each expression for some rows.
+        self, frame: pl.DataFrame, meant: Flags, groups: Sequence[RowGroup]
+    ) -> tuple[dict[str, NewValues], Flags | None]:
+        """Return the new values by column, and which rows are deleted.
 
         Args:
             frame: Columns that Polars supports.
-            places: Numbers of the rows in the frame.
+            meant: Which rows of the frame the transform applies to; at least one.
             groups: The row groups that the frame consists of.
 
         Raises:
-            UnsupportedRowsError: Spark has to evaluate the expressions.
-            RewriteError: Values are missing, or do not fit.
+            NotNativeError: Spark has to evaluate the expressions.
+            RewriteError: Values are missing.
         """
         ...
 
@@ -55,66 +53,58 @@ class _NativeValues:
         self._transform, self._evaluations = transform, evaluations
 
     def of(
-        self, frame: pl.DataFrame, places: Int64s, groups: Sequence[RowGroup]
-    ) -> list[pa.ChunkedArray | pl.Series]:
+        self, frame: pl.DataFrame, meant: Flags, groups: Sequence[RowGroup]
+    ) -> tuple[dict[str, NewValues], Flags | None]:
+        places = np.flatnonzero(meant)
         # At least one column, because a frame without columns has no rows.
         rows = frame.select(sorted(self._transform.transform.columns) or frame.columns[:1])
         # Other rows are not evaluated, so that they cannot fail.
         rows = rows if len(places) == frame.height else rows[places]
         computed = computed_values(self._transform, self._evaluations, rows)
-        return list[pa.ChunkedArray | pl.Series](computed)
+        if self._transform.deletes:
+            gone = np.zeros(len(meant), np.bool_)
+            gone[places] = computed[0].fill_null(value=False).to_numpy()
+            return {}, gone
+        names = [one.column for one in self._transform.transform.assignments]
+        index = np.arange(len(places))
+        values = zip(names, computed, strict=True)
+        return {name: NewValues(places, index, series) for name, series in values}, None
 
 
 class _StoredValues:
-    """Values that Spark has computed: in files of the attempt's folder, mapped into memory."""
+    """Values in files of the attempt's folder."""
 
     def __init__(self, plan: RewritePlan, transform: TransformPlan) -> None:
-        self._folder, self._schema, self._transform = plan.folder, plan.rules.schema, transform
-        self._files: dict[int, _ValuesFile] = {}
+        self._folder, self._transform = plan.folder, transform
+        self._inputs: dict[int, StoredValues] = {}
 
     def of(
-        self, frame: pl.DataFrame, places: Int64s, groups: Sequence[RowGroup]
-    ) -> list[pa.ChunkedArray | pl.Series]:
-        parts, numbers, begin = [], [np.zeros(0, np.int64)], 0
+        self, frame: pl.DataFrame, meant: Flags, groups: Sequence[RowGroup]
+    ) -> tuple[dict[str, NewValues], Flags | None]:
+        columns, begin = dict[str, list[NewValues]](), 0
+        gone = np.zeros(len(meant), np.bool_) if self._transform.may_delete else None
         for group in groups:
-            if group.input in self._transform.inputs:
-                part = self._file(group.input).rows(group.start, group.start + group.rows)
-                parts.append(part)
-                numbers.append(part.column("row").to_numpy() - group.start + begin)
+            own, before = meant[begin : begin + group.rows], begin
             begin += group.rows
-        stored = np.concatenate(numbers)
-        if not np.array_equal(stored, places):
-            inputs = sorted({group.input for group in groups})
-            raise RewriteError(f"inputs {inputs}: {len(stored)} values for {len(places)} rows")
-        fitting = fitting_values(self._transform, self._schema, pa.concat_tables(parts))
-        return list[pa.ChunkedArray | pl.Series](fitting)
+            if group.input not in self._transform.inputs:
+                continue
+            stored = self._of_input(group.input)
+            numbers = stored.numbers(group.start, group.rows)
+            rows = chosen_rows(numbers, own, f"number {group.input}")
+            if not len(rows):
+                continue
+            numbers = numbers[rows]
+            if gone is not None:
+                gone[rows + before] = stored.deleted(numbers)
+            if not self._transform.deletes:
+                for name, values in stored.columns(numbers, rows + before).items():
+                    columns.setdefault(name, []).append(values)
+        return {name: joined_values(parts) for name, parts in columns.items()}, gone
 
-    def _file(self, at: int) -> "_ValuesFile":
-        if at not in self._files:  # Two threads may open a file, which does no harm.
-            self._files[at] = _ValuesFile(values_path(self._folder, at))
-        return self._files[at]
-
-
-class _ValuesFile:
-    """The values of one input, by row number."""
-
-    def __init__(self, path: Path) -> None:
-        self._values = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-        self._chunks = [chunk.to_numpy() for chunk in self._values.column("row").chunks]
-        self._firsts = [int(chunk[0]) for chunk in self._chunks]
-        self._starts = np.cumsum([0, *(len(chunk) for chunk in self._chunks)]).tolist()
-
-    def rows(self, start: int, stop: int) -> pa.Table:
-        """Return the values of the rows from `start` to `stop`."""
-        begin = self._before(start)
-        return self._values.slice(begin, self._before(stop) - begin)
-
-    def _before(self, row: int) -> int:
-        """Return the number of values of rows before a row."""
-        at = bisect_right(self._firsts, row) - 1
-        if at < 0:
-            return 0
-        return int(self._starts[at] + np.searchsorted(self._chunks[at], row))
+    def _of_input(self, at: int) -> StoredValues:
+        if at not in self._inputs:  # Two threads may open an input, which does no harm.
+            self._inputs[at] = StoredValues(self._folder, at)
+        return self._inputs[at]
 
 
 # --------------------------------------------------------------------------------------- The change
@@ -126,12 +116,12 @@ def change_of(plan: RewritePlan) -> RowGroupChange | None:
     if transform is None:
         return None
     if transform.native:
-        return ExpressionChange(plan.rules, transform, _NativeValues(plan.rules, transform))
-    return ExpressionChange(plan.rules, transform, _StoredValues(plan, transform))
+        return TransformChange(plan.rules, transform, _NativeValues(plan.rules, transform))
+    return TransformChange(plan.rules, transform, _StoredValues(plan, transform))
 
 
-class ExpressionChange:
-    """Deletions or new values by expressions; threads may share it."""
+class TransformChange:
+    """Deletions or new values by a transform; threads may share it."""
 
     def __init__(self, rules: Rules, transform: TransformPlan, values: _Values) -> None:
         """Prepare the change.
@@ -139,7 +129,7 @@ class ExpressionChange:
         Args:
             rules: Rules of the job.
             transform: Its transform.
-            values: Values of the transform's expressions.
+            values: Values of the transform.
         """
         self._rules, self._transform, self._values = rules, transform, values
         needed = transform.matched_by(rules.row_rules)
@@ -147,18 +137,19 @@ class ExpressionChange:
 
     def apply(
         self, frame: pl.DataFrame, rest: pa.Table | None, groups: Sequence[RowGroup]
-    ) -> tuple[pl.DataFrame, pa.Table | None, Flags]:
+    ) -> tuple[pl.DataFrame, pa.Table | None, Flags | None]:
         """Return rows after the change; see `RowGroupChange`."""
-        matched = self._matched(frame, rest, groups)
-        if not matched.any():
-            return frame, rest, matched
-        places = np.flatnonzero(matched)
-        values = self._values.of(frame, places, groups)
-        if not self._transform.deletes:
-            return *self._with_values(frame, rest, places, values), matched
-        gone = np.zeros(len(matched), np.bool_)
-        gone[places] = _series(values[0]).fill_null(value=False).to_numpy()
-        return *self._with_deletions(frame, rest, gone), gone
+        affected = meant = self._matched(frame, rest, groups)
+        if not meant.any():
+            return frame, rest, meant
+        values, gone = self._values.of(frame, meant, groups)
+        if values:
+            frame, rest = _with_values(frame, rest, values)
+        if gone is not None:
+            frame, rest = self._with_deletions(frame, rest, gone)
+            affected = gone
+        # The rows of a plug-in were counted when its values were stored.
+        return frame, rest, affected if self._transform.asks_spark else None
 
     def _matched(
         self, frame: pl.DataFrame, rest: pa.Table | None, groups: Sequence[RowGroup]
@@ -204,31 +195,30 @@ class ExpressionChange:
             rest = pa.table(columns, schema=rest.schema)
         return frame, rest
 
-    def _with_values(
-        self,
-        frame: pl.DataFrame,
-        rest: pa.Table | None,
-        places: Int64s,
-        values: Sequence[pa.ChunkedArray | pl.Series],
-    ) -> tuple[pl.DataFrame, pa.Table | None]:
-        """Return rows with new values in some of them."""
-        rows = frame.height if frame.width or rest is None else rest.num_rows
+
+def _with_values(
+    frame: pl.DataFrame, rest: pa.Table | None, values: Mapping[str, NewValues]
+) -> tuple[pl.DataFrame, pa.Table | None]:
+    """Return rows with new values in some of them."""
+    rows = frame.height if frame.width or rest is None else rest.num_rows
+    columns = []
+    for name, new in values.items():
         source = np.arange(rows)
-        source[places] = rows + np.arange(len(places))
-        columns = []
-        for one, new in zip(self._transform.transform.assignments, values, strict=True):
-            if one.column in frame.columns:
-                old = frame.get_column(one.column)
-                series = _series(new).cast(old.dtype).alias(one.column)
-                whole = len(places) == rows
-                columns.append(series if whole else pl.concat([old, series]).gather(source))
+        source[new.places] = rows + new.index
+        if name in frame.columns:
+            old = frame.get_column(name)
+            series = _series(new.values).cast(old.dtype).alias(name)
+            if isinstance(new.values, pl.Series) and len(new.places) == rows:
+                columns.append(series)
             else:
-                assert rest is not None, one.column
-                assert isinstance(new, pa.ChunkedArray), "Spark's values"
-                at = rest.schema.get_field_index(one.column)
-                joined = pa.chunked_array([*rest.column(at).chunks, *new.chunks], new.type)
-                rest = rest.set_column(at, rest.schema.field(at), joined.take(pa.array(source)))
-        return frame.with_columns(columns), rest
+                columns.append(pl.concat([old, series]).gather(source))
+        else:
+            assert rest is not None, name
+            assert isinstance(new.values, pa.ChunkedArray), "stored values"
+            at = rest.schema.get_field_index(name)
+            joined = pa.chunked_array([*rest.column(at).chunks, *new.values.chunks])
+            rest = rest.set_column(at, rest.schema.field(at), joined.take(pa.array(source)))
+    return frame.with_columns(columns), rest
 
 
 def _series(values: pa.ChunkedArray | pl.Series) -> pl.Series:

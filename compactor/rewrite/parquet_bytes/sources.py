@@ -5,6 +5,7 @@ before the first byte was copied and after the last.
 """
 
 import os
+import re
 import threading
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -275,6 +276,20 @@ FIRST_BYTES = 8192
 """Bytes read to find out whether pages have checksums."""
 HEADER_DECODE_BYTES = 512
 """Bytes decoded first; a longer header is decoded again with more bytes."""
+_I32 = rb"[\x80-\xff]{0,4}[\x00-\x7f]"
+_PLAIN_HEADER = re.compile(
+    # Type, decoded size, size.
+    rb"\x15%(i32)b\x15%(i32)b\x15(%(i32)b)"
+    # A checksum or none, and the start of the struct for the kind of page: fields 5 to 8.
+    rb"(?:\x15(%(i32)b)[\x1c\x2c\x3c\x4c]|[\x2c\x3c\x4c\x5c])"
+    # The struct has integers and booleans only. Then both structs end.
+    rb"(?:[\x15\x25\x35]%(i32)b|[\x11\x12\x21\x22])*\x00\x00" % {b"i32": _I32}
+)
+"""A page header without statistics, as most writers produce it.
+
+The first byte of a field determines the length of the field, so there is only one match. It takes a
+tenth of the time of a decoder.
+"""
 _buffers = threading.local()
 
 
@@ -394,6 +409,22 @@ def _header(window: memoryview, at: int) -> tuple[int | None, int | None, int]:
     Raises:
         ThriftError: The header is malformed, or cut off.
     """
+    if (plain := _PLAIN_HEADER.match(window, at)) is None:
+        return _decoded_header(window, at)
+    size, checksum = plain.groups()
+    return _number(size), None if checksum is None else _number(checksum), plain.end()
+
+
+def _number(coded: bytes) -> int:
+    """Return an integer from its bytes in Thrift's compact protocol."""
+    value = 0
+    for byte in reversed(coded):
+        value = value << 7 | byte & 0x7F
+    return (value >> 1) ^ -(value & 1)
+
+
+def _decoded_header(window: memoryview, at: int) -> tuple[int | None, int | None, int]:
+    """Return the same for any header, field by field."""
     size = HEADER_DECODE_BYTES
     while True:
         try:

@@ -155,6 +155,11 @@ class TransformPlan:
         """Whether it deletes the rows for which a predicate is true."""
         return self.transform.kind is TransformKind.DELETE_WHERE
 
+    @property
+    def may_delete(self) -> bool:
+        """Whether it may delete rows: by a predicate, or as a plug-in."""
+        return self.deletes or not self.asks_spark
+
     def evaluations(self, schema: pa.Schema) -> tuple[Evaluation, ...] | None:
         """Return how Polars evaluates its expressions; None: it cannot.
 

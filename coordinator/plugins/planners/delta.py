@@ -227,7 +227,7 @@ def _major(work: _Work, delta_set: DeltaSet, says: str) -> None:
         return
     if len(delta_set.deltas) > 1:
         _minor(work, delta_set, f"{says}, more than one job accepts, so deltas come first", 2)
-    elif delta_set.base:
+    else:
         _cut_apart(work, delta_set, says)
 
 

@@ -446,8 +446,8 @@ def _can_move(work: _Work, push: _Push, level: int) -> bool:
     return not others and first.size_bytes >= MOVED_MIN * size and first.key_min is not None
 
 
-def _cut_apart(work: _Work, files: Sequence[DataFile], level: int) -> bool:
-    """Plan a cut of files that overlap too much of the next level; return whether it helps.
+def _cut_apart(work: _Work, files: Sequence[DataFile], level: int) -> None:
+    """Plan a cut of files that overlap too much of the next level (`_can_cut`).
 
     The overlap of each part with the next level fits into one job.
     """
@@ -459,9 +459,6 @@ def _cut_apart(work: _Work, files: Sequence[DataFile], level: int) -> bool:
             cuts.append(group[-1].key_max or b"")
             group = []
         group.append(other)
-    cuts = [cut for cut in cuts if span[0] <= cut < span[1]]
-    if not cuts:
-        return False
     more = format_count(len(work.levels[level + 1].within_reach(span)), "file")
     what = format_count(len(files), "file")
     work.rewrite(
@@ -471,7 +468,6 @@ def _cut_apart(work: _Work, files: Sequence[DataFile], level: int) -> bool:
         f" accepts: cut into {len(cuts) + 1}",
         tuple(cuts),
     )
-    return True
 
 
 # ------------------------------------------------------------------------------------------ Level 0
@@ -493,9 +489,9 @@ def _push_level0(work: _Work) -> None:
         return
     singles = [_push_of(work, [file], 0) for file in work.candidates_of(0)]
     wide = [single.files[0] for single in singles if _can_cut(work, single)]
-    if wide and _cut_apart(work, _within(work, wide), 0):
-        return
-    if (files := _mergeable(work)) and not _waits_for_level1(work):
+    if wide:
+        _cut_apart(work, _within(work, wide), 0)
+    elif (files := _mergeable(work)) and not _waits_for_level1(work):
         total = format_bytes(total_bytes(files))
         reason = (
             f"{score}: {format_count(len(files), 'file')} of {total} are merged "

@@ -460,11 +460,13 @@ async def add_files(
         table,
         call,
         same=lambda mark: _require_same_files(incoming, mark, plain),
-        make=lambda: add_incoming(incoming, prepare),
+        make=lambda now_s: add_incoming(incoming, prepare, now_s),
     )
 
 
-async def add_incoming(incoming: IncomingFiles, prepare: Prepare) -> api.Added:
+async def add_incoming(
+    incoming: IncomingFiles, prepare: Prepare, now_s: float | None = None
+) -> api.Added:
     """Add files to a table in one change, with retries.
 
     A collector may delete a file between its inspection and the change. The change therefore
@@ -474,6 +476,7 @@ async def add_incoming(incoming: IncomingFiles, prepare: Prepare) -> api.Added:
     Args:
         incoming: The call.
         prepare: Inspects or writes the files.
+        now_s: The store's time a moment ago; None: read it.
 
     Raises:
         RequestError: A file does not fit the table.
@@ -483,11 +486,12 @@ async def add_incoming(incoming: IncomingFiles, prepare: Prepare) -> api.Added:
     generation = await check_writable(services, table)
     moving, routed = AddRetry(), RoutedFiles()
     while not moving.exhausted:
-        looked_s: float | None = await services.store.now_s()
-        assert looked_s is not None
+        began_s = services.clock.now_s()
+        looked_s, now_s = await services.store.now_s() if now_s is None else now_s, None
         routed = await prepare(looked_s, routed.files)
-        looked_s = await _inspected_at_s(incoming, routed.sizes(), looked_s)
-        if looked_s is None:
+        took_s = services.clock.now_s() - began_s
+        inspected_s = await _inspected_at_s(incoming, routed.sizes(), looked_s, took_s)
+        if inspected_s is None:
             moving.count()
             continue
         change = AddFiles(
@@ -497,7 +501,7 @@ async def add_incoming(incoming: IncomingFiles, prepare: Prepare) -> api.Added:
             partitions=routed.partitions,
             kind=incoming.kind,
             content=routed.content,
-            looked_s=looked_s,
+            looked_s=inspected_s,
             look_max_s=services.settings.coordinator.garbage_grace_s,
             generation=generation,
             run="" if table.filling is None else table.filling.run,
@@ -518,17 +522,29 @@ def _added_view(incoming: IncomingFiles, routed: RoutedFiles, outcome: Applied) 
 
 
 async def _inspected_at_s(
-    incoming: IncomingFiles, sizes: Mapping[str, int], looked_s: float
+    incoming: IncomingFiles, sizes: Mapping[str, int], looked_s: float, took_s: float
 ) -> float | None:
     """Return when all files were known to exist, after a new check if that was long ago.
 
-    None: a file is missing, or was written too long ago, so the files must be prepared again.
+    Args:
+        incoming: The call.
+        sizes: Path → size in bytes.
+        looked_s: The store's time before the files were prepared.
+        took_s: Duration of the preparation, by the clock of this process. It spares most adds a
+            read of the store's time; the store refuses a change whose inspection is too old.
+
+    Returns:
+        The time; None: a file is missing, or was written too long ago, so the files must be
+        prepared again.
     """
     services = incoming.services
+    valid_s = services.settings.coordinator.garbage_grace_s / 2
+    if incoming.kind is CallKind.ADD and took_s <= valid_s:
+        return looked_s
     now_s = await services.store.now_s()
     if incoming.kind is CallKind.APPEND and now_s - looked_s > WRITTEN_MAX_S:
         return None
-    if now_s - looked_s <= services.settings.coordinator.garbage_grace_s / 2:
+    if now_s - looked_s <= valid_s:
         return looked_s
     if await services.store.garbage_among(incoming.table.id, [*sizes]):
         return None

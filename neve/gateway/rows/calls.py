@@ -54,18 +54,19 @@ def checked_call(services: Services, text: str | None) -> str:
     return text.lower()
 
 
-async def known_call(services: Services, table: Table, call: str) -> CallMark | None:
-    """Return the mark of an accepted call, or None if the call may be made now.
+async def known_call(services: Services, table: Table, call: str) -> tuple[CallMark | None, float]:
+    """Return the mark of an accepted call, or None if the call may be made now; and the time.
+
+    Returns:
+        The mark, and the store's time when it was read.
 
     Raises:
         RequestError: The call has no mark, and its id is too old or in the future.
     """
-    mark = await services.store.call(table.id, call)
-    if mark is None and (
-        refusal := refused_call(call, await services.store.now_s(), table.calls_since_s)
-    ):
+    mark, now_s = await services.store.call_and_time(table.id, call)
+    if mark is None and (refusal := refused_call(call, now_s, table.calls_since_s)):
         raise CallIdError(refusal.reason, refusal.code)
-    return mark
+    return mark, now_s
 
 
 async def call_once(
@@ -74,7 +75,7 @@ async def call_once(
     call: str,
     *,
     same: Callable[[CallMark], Awaitable[None]],
-    make: Callable[[], Awaitable[api.Added]],
+    make: Callable[[float], Awaitable[api.Added]],
 ) -> api.Added:
     """Make a call, or answer it from the mark of its first try.
 
@@ -86,7 +87,7 @@ async def call_once(
         table: Table of the call.
         call: Id of the call.
         same: Raises if the mark belongs to another call.
-        make: Makes the call.
+        make: Makes the call, given the store's time.
 
     Raises:
         RequestError: The call is invalid, and was not made before.
@@ -94,10 +95,10 @@ async def call_once(
         ConflictError: The call lost to concurrent changes, and wrote nothing.
         UnavailableError: It is unknown whether the replicas have the mark.
     """
-    mark = await known_call(services, table, call)
+    mark, now_s = await known_call(services, table, call)
     if mark is None:
         try:
-            return await make()
+            return await make(now_s)
         except (RequestError, RefusedError, ConflictError):
             mark = await services.store.call(table.id, call)
             if mark is None:

@@ -220,7 +220,7 @@ async def append_rows(services: Services, table: Table, body: bytes, call: str |
         content = await services.rows.run(table.location, content_digest, rows)
         require_same_call(call, mark, CallKind.APPEND, content)
 
-    async def make() -> api.Added:
+    async def make(_: float) -> api.Added:
         rows = await _rows_of(services, table, body)
         return await _append_rows(services, table, rows, call)
 

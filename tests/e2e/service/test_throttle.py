@@ -143,7 +143,6 @@ class Readers:
             reading.result()
 
 
-@pytest.mark.long  # Where other tests use the machine, a job may end before readers are measured.
 def test_reads_and_compactions_of_a_volume_get_bytes_by_their_shares(service: Service) -> None:
     tables = [table_of(service, 20 + seed, SHARED) for seed in range(2)]
     quiet = table_of(service, 29, SHARED)

@@ -87,7 +87,12 @@ def test_sizes_and_durations_may_be_texts(tmp_path: Path) -> None:
         ),
         ("[compactor]\nexecutor_memory = '10m'", "executor_memory is 10m, expected at least 450"),
         ("[compactor]\ntask_memory = 'much'", "task_memory 'much' is not a size"),
-        ("[compactor]\ntask_memory_max = '400m'", "compactor.task_memory_max is 400m, expected 0"),
+        (
+            "[compactor]\ntask_memory = '768m'\ntask_memory_max = '400m'",
+            "compactor.task_memory_max is 400m, expected 0",
+        ),
+        ("[compactor]\ntask_memory = '100m'", "task_memory is 100m, expected auto or at least 300"),
+        ("[compactor]\ntask_memory_max = 'automatic'", "'automatic' is not a size"),
         ("[compactor]\nbeat_interval_s = 20", "silence_max_s is 30 s, expected at least two heart"),
         ("[coordinator]\nbackoff_max_s = 1", "backoff_max_s is 1 s, expected at least coord"),
         (
@@ -112,7 +117,7 @@ def test_sizes_and_durations_may_be_texts(tmp_path: Path) -> None:
             "groups.big.compactors is .*expected a number or",
         ),
         (
-            "[groups.big]\ntask_memory_max = '400m'",
+            "[compactor]\ntask_memory = '768m'\n[groups.big]\ntask_memory_max = '400m'",
             "groups.big.task_memory_max is 400m.*compactor.",
         ),
         ("[groups.big.slots]\nx = 1", "groups.big.slots.*expected a whole number"),
@@ -205,7 +210,7 @@ def test_groups_stand_in_the_place_of_what_holds_for_all(tmp_path: Path) -> None
     settings = load_settings(path, environ={})
     small, large = settings.compactor_of("small"), settings.compactor_of("large")
     assert (small.slots, small.executor_cores, small.executor_memory) == (5, 1, "512m")
-    assert (small.executors, small.task_memory) == (1, "768m")
+    assert (small.executors, small.task_memory) == (1, "auto")
     assert (large.slots, large.executors, large.task_memory) == (3, 2, "1g")
     assert settings.compactor_of("elsewhere") == settings.compactor
     assert list(settings.compactor_names()) == [("small", "small-1")]

@@ -30,9 +30,9 @@ NEW_FIELDS = {
         "scopes.foreground_bytes",
     },
     "TakeRequest": {"actions"},
-    "Heartbeat": {"ready", "start_problem", "edition", "attempts.written_bytes"},
+    "Heartbeat": {"ready", "start_problem", "task_memory", "edition", "attempts.written_bytes"},
     "AttemptProgress": {"written_bytes"},
-    "CompactorStatus": {"ready", "start_problem", "edition"},
+    "CompactorStatus": {"ready", "start_problem", "task_memory", "edition"},
     "Assignment": {
         *("trace", "table.settings.planner", "table.settings.planner_options"),
         *("table.triggered_at_s", "table.triggered_by", "table.settings.triggers"),

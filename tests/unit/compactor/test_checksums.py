@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from compactor.rewrite.parquet_bytes import sources
+from compactor.rewrite.parquet_bytes.footer import (
+    I32,
+    STRUCT,
+    Field,
+    Struct,
+    ThriftError,
+    binary_field,
+    decode,
+    encode,
+    flag_field,
+    integer,
+    number_field,
+)
 from compactor.rewrite.parquet_bytes.sources import (
     PageError,
     check_chunk,
@@ -69,6 +84,73 @@ def test_a_changed_bit_is_seen_wherever_it_is(stored: Path, share: float) -> Non
     stored.write_bytes(data)
     with pytest.raises(PageError, match=r"page (header )?at byte \d+"):
         check(stored)
+
+
+PAGE_BYTES, PAGE_CRC = 3, 4
+
+
+def drawn_page(draw: random.Random) -> bytes:
+    """Return a page of any kind, with or without a checksum and statistics."""
+    payload = draw.randbytes(draw.choice((0, 1, 127, 128, 9_000)))
+    checksum = zlib.crc32(payload)
+    signed = checksum - (checksum >> 31 << 32)
+    numbers = (0, 1, 63, 64, 127, 9_000, 2**31 - 1, -1)
+    kind: Struct = {
+        number: number_field(draw.choice(numbers), I32) for number in range(1, draw.randrange(2, 7))
+    }
+    if draw.random() < 0.3:
+        kind[7] = flag_field(draw.random() < 0.5)
+    if draw.random() < 0.3:
+        kind[8] = Field(STRUCT, {5: binary_field(draw.randbytes(9))})
+    header: Struct = {
+        1: number_field(draw.randrange(4), I32),
+        2: number_field(draw.choice(numbers), I32),
+        PAGE_BYTES: number_field(len(payload), I32),
+    }
+    if draw.random() < 0.8:
+        header[PAGE_CRC] = number_field(signed, I32)
+    if draw.random() < 0.9:
+        header[draw.choice((5, 7, 8))] = Field(STRUCT, kind)
+    return encode(header) + payload
+
+
+def expected_fault(pages: bytes) -> bool:
+    """Return whether consecutive pages have a fault, by decoding every header completely."""
+    at = 0
+    while at < len(pages):
+        try:
+            header, end = decode(pages, {}, at)
+            size, checksum = integer(header, PAGE_BYTES), integer(header, PAGE_CRC)
+        except ThriftError:
+            return True
+        if size is None or not 0 <= size <= len(pages) - end:
+            return True
+        at = end + size
+        if checksum is not None and zlib.crc32(pages[end:at]) != checksum & 0xFFFFFFFF:
+            return True
+    return False
+
+
+def finds_fault(pages: bytes) -> bool:
+    try:
+        check_pages(pages)
+    except PageError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_headers_of_any_form_are_read_as_thrift_defines_them(seed: int) -> None:
+    draw = random.Random(seed)
+    pages = b"".join(drawn_page(draw) for _ in range(3))
+    assert not finds_fault(pages)
+    for _ in range(200):
+        changed = bytearray(pages)
+        for _ in range(draw.choice((1, 1, 2))):
+            changed[draw.randrange(min(40, len(pages)))] ^= 1 << draw.randrange(8)
+        assert finds_fault(bytes(changed)) == expected_fault(bytes(changed)), changed[:60].hex()
+        cut = pages[: draw.randrange(len(pages) + 1)]
+        assert finds_fault(cut) == expected_fault(cut), len(cut)
 
 
 def test_a_chunk_that_is_said_to_be_longer_than_its_file_is_refused(stored: Path) -> None:

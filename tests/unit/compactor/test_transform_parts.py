@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
+import random
 import re
 import sys
+from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from socket import gethostname
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -20,21 +24,31 @@ from common.model.request import KeyRange, Request, TransformKind, TransformSpec
 from common.model.table import Column, Table
 from common.rows.rules import RowRules
 from common.spi.rewrite import DELETED, TransformContext
-from compactor.rewrite import general_merge
-from compactor.rewrite.outputs import TaskResult
+from compactor.rewrite import attempt, general_merge, spark_tasks, transform
+from compactor.rewrite.attempt_folder import (
+    NewValues,
+    StoredValues,
+    ValueWriter,
+    read_change_counts,
+)
+from compactor.rewrite.merge.tasks import merge_small_job
+from compactor.rewrite.outputs import TaskResult, pickled_outcome
 from compactor.rewrite.plan.rewrite_plan import (
+    RewritePlan,
     make_plan,
     matched_rows,
 )
+from compactor.rewrite.spark_tasks import JobBatcher
 from compactor.rewrite.transform import (
-    END_OF_INPUT,
     ExpressionInputs,
-    ExpressionValues,
     from_spark,
+    read_expression_inputs,
     spark_type,
+    store_plugin_values,
     to_spark,
     with_deletions,
     with_values,
+    write_values,
 )
 from compactor.rewrite.verify import verify
 from tests.support.assignments import a_table, an_assignment
@@ -121,8 +135,8 @@ class TestTouching:
 
     def test_computed_values_go_into_their_rows(self) -> None:
         values = pa.chunked_array([[7.0], [None]], pa.float64())
-        changed = with_values(rows(), matched_rows(rows(), self.rules, KeyRange()).nonzero()[0][:2],
-                              {"x": values})  # fmt: skip
+        meant = matched_rows(rows(), self.rules, KeyRange()).nonzero()[0][:2]
+        changed = with_values(rows(), {"x": NewValues(meant, np.arange(2), values)})
         assert changed.column("x").to_pylist() == [7.0, 2.0, None, None]
         assert changed.drop_columns(["x"]) == rows().drop_columns(["x"])
 
@@ -146,42 +160,130 @@ def test_types_unknown_to_expressions_become_presence_flags() -> None:
     assert to_spark(pa.array([[1], None])).to_pylist() == [True, None]
 
 
-class TestAnswers:
+class TestValues:
     """They come in any batches, and end where their input does."""
 
-    def answers(self, *given: list[tuple[int, int]]) -> ExpressionValues:
+    def answers(self, *given: list[tuple[int, int]]) -> list[pa.RecordBatch]:
         names = ["input", "row"]
-        return ExpressionValues(
+        return [
             pa.record_batch([pa.array(part) for part in zip(*batch, strict=True)], names=names)
             for batch in given
-        )
+        ]
 
-    def taken(self, answers: ExpressionValues, at: int, row: int) -> list[int]:
-        found = answers.below(at, row)
-        return [] if found is None else found.column("row").to_pylist()
+    def plan(self, folder: Path, text: str = "x > 0") -> RewritePlan:
+        write_file(folder, "a.parquet", rows())
+        request = with_transform(TransformKind.DELETE_WHERE, text)
+        assignment = assignment_over(keyed_table(folder), ["a.parquet"], request=request)
+        return make_plan(assignment, str(folder))
 
-    def test_answers_of_expressions_are_read_in_pieces(self) -> None:
-        answers = self.answers(
-            [(0, 1), (0, 4)],
-            [(0, 5), (0, END_OF_INPUT), (2, END_OF_INPUT), (3, 0)],
-            [(3, END_OF_INPUT)],
-        )
-        assert answers.next_input() == 0
-        assert self.taken(answers, 0, 1) == []
-        assert self.taken(answers, 0, 5) == [1, 4]
-        assert self.taken(answers, 0, 9) == [5]
-        answers.end(0)
-        assert answers.next_input() == 2
-        answers.end(2)
-        assert self.taken(answers, 3, 9) == [0]
-        answers.end(3)
-        assert answers.next_input() is None
+    def test_answers_come_in_any_batches(self, tmp_path: Path) -> None:
+        batches = self.answers([(0, 1), (0, 4)], [(0, 5), (0, ~7), (2, ~0), (3, 0)], [(3, ~2)])
+        write_values(self.plan(tmp_path), batches)
+        numbers = np.array([0, 1, 4, 5, 6])
+        deleted = StoredValues(str(tmp_path), 0).deleted(numbers)
+        assert deleted.tolist() == [False, True, True, True, False]
+        assert StoredValues(str(tmp_path), 3).deleted(np.array([0, 1])).tolist() == [True, False]
+        with pytest.raises(RewriteError, match="the values of input 1 are missing"):
+            StoredValues(str(tmp_path), 1)
 
-    def test_answers_that_break_off(self) -> None:
-        answers = self.answers([(0, 1)])
-        assert self.taken(answers, 0, 5) == [1]
+    def test_answers_that_break_off(self, tmp_path: Path) -> None:
         with pytest.raises(RewriteError, match="do not end at its marker"):
-            answers.end(0)
+            write_values(self.plan(tmp_path), self.answers([(0, 1)]))
+
+    def test_deletions_far_apart_take_no_memory(self, tmp_path: Path) -> None:
+        far = 1 << 40
+        with ValueWriter(str(tmp_path), 0, complete=False) as writer:
+            writer.add_deleted(np.array([3, far]))
+            writer.finish(far + 2)
+        stored = StoredValues(str(tmp_path), 0)
+        assert stored.deleted(np.array([2, 3])).tolist() == [False, True]
+        assert stored.deleted(np.array([far, far + 1])).tolist() == [True, False]
+
+    def test_a_column_that_some_batches_lack_keeps_its_values_there(self, tmp_path: Path) -> None:
+        column = pa.chunked_array([["a", "b"]])
+        with ValueWriter(str(tmp_path), 0, complete=True) as writer:
+            writer.add_values(np.arange(2), {"s": column})
+            writer.add_values(np.arange(2, 4), {})
+            writer.add_values(np.arange(4, 6), {"s": column, "t": column})
+            writer.finish(6)
+        stored = StoredValues(str(tmp_path), 0)
+        new = stored.columns(np.array([1, 2, 4]), np.array([10, 20, 30]))
+        taken = {
+            name: dict(
+                zip(one.places.tolist(), one.values.take(one.index).to_pylist(), strict=True)
+            )
+            for name, one in new.items()
+        }
+        assert taken == {"s": {10: "b", 30: "a"}, "t": {30: "a"}}
+
+    @pytest.mark.parametrize("numbers", [[1], [0, 2], [0, 0]])
+    def test_values_that_are_missing(self, tmp_path: Path, numbers: list[int]) -> None:
+        error = pytest.raises(RewriteError, match="values are missing after 0 values")
+        with ValueWriter(str(tmp_path), 0, complete=True) as writer, error:
+            writer.add_values(np.array(numbers), {})
+
+    def test_values_that_end_early(self, tmp_path: Path) -> None:
+        with ValueWriter(str(tmp_path), 0, complete=True) as writer:
+            writer.add_values(np.arange(2), {})
+            with pytest.raises(RewriteError, match="2 values, expected 3"):
+                writer.finish(3)
+
+    def test_spark_is_asked_once_about_equal_rows(self, tmp_path: Path) -> None:
+        odd = [0.0, -0.0, float("nan"), None]
+        table = pa.table(
+            {"k": range(16), "name": ["a", None] * 8, "v": [1] * 16, "x": 4 * odd},
+            schema=pa.schema([KEYED.field(name) for name in ("k", "name", "v", "x")]),
+        )
+        write_file(tmp_path, "a.parquet", table)
+        request = with_transform(TransformKind.DELETE_WHERE, "x > 0 or name like '%b'")
+        own = keyed_table(tmp_path, table.schema.append(KEYED.field("dead")), time_column=None)
+        plan = make_plan(assignment_over(own, ["a.parquet"], request=request), str(tmp_path))
+        batch, end = read_expression_inputs(plan, [0])
+        given = [(row["neve_row"], row["name"], repr(row["x"])) for row in batch.to_pylist()]
+        assert given == [(0, "a", "0.0"), (1, None, "-0.0"), (2, "a", "nan"), (3, None, "None")]
+        assert end.column("neve_row").to_pylist() == [~4]
+        numbers = np.fromfile(tmp_path / "values-0.rows", np.int64)
+        assert numbers.tolist() == 4 * [0, 1, 2, 3]
+
+
+COLUMNS = [
+    pa.array([1.0, -0.0, 0.0, float("nan"), None]),
+    pa.array([0.5, -0.0, None], pa.float32()),
+    pa.array(["", "a", "a\0", None]),
+    pa.array([b"", b"\xff", None]),
+    pa.array([True, False, None]),
+    pa.array([1, None, -1], pa.int8()),
+    pa.array([0, 2**63 - 1, None], pa.uint64()),
+    pa.array(["1.50", None, "-2.25"]).cast(pa.decimal128(10, 2)),
+    pa.array([0, -1, None], pa.timestamp("ns", "Europe/Paris")),
+    pa.array([0, None], pa.date32()),
+    pa.array([[1], None, []]),
+    pa.nulls(2),
+]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_equal_rows_are_those_with_the_same_values_in_all_columns(seed: int) -> None:
+    chance = random.Random(seed)
+    count = chance.choice([0, 1, 2, 50, 300])
+    columns = [
+        to_spark(values.take(pa.array(chance.choices(range(len(values)), k=count), pa.int64())))
+        for values in chance.sample(COLUMNS, chance.randint(0, 4))
+    ]
+    tuples = [tuple(repr(column[at].as_py()) for column in columns) for at in range(count)]
+    numbers = transform.combinations(columns, count)
+    distinct = list(dict.fromkeys(tuples))
+    if numbers is None:
+        assert 2 * len(distinct) > count
+    else:
+        assert [distinct[number] for number in numbers.tolist()] == tuples
+
+
+def test_rows_that_mostly_differ_are_not_compared() -> None:
+    rows = 2 * transform.SAMPLED_ROWS
+    assert transform.combinations([pa.array(range(rows))], rows) is None
+    struct = pa.StructArray.from_arrays([pa.array([1] * rows)], ["a"])
+    assert transform.combinations([struct], rows) is None
 
 
 def with_transform(kind: TransformKind, text: str = "", **more: Any) -> Request:
@@ -189,17 +291,19 @@ def with_transform(kind: TransformKind, text: str = "", **more: Any) -> Request:
     return Request(id="request-1", table="table-1", transform=spec)
 
 
-@pytest.mark.parametrize("answered", [[], [0, 2], [0, 1, 3], [1, 2, 3]])
-def test_rows_that_were_not_asked_about_or_not_answered(
-    tmp_path: Path, answered: list[int]
-) -> None:
+@pytest.mark.parametrize("numbers", [[-1] * 4, [0, 1, 2, 3], [-1, 0, 1, 2], [0, -1, 1]])
+def test_values_of_other_rows_than_those_that_are_meant(tmp_path: Path, numbers: list[int]) -> None:
     write_file(tmp_path, "a.parquet", rows())
     request = with_transform(TransformKind.DELETE_WHERE, "x > 0")
-    plan = make_plan(assignment_over(keyed_table(tmp_path), ["a.parquet"], request=request))
-    numbers = [*answered, END_OF_INPUT]
-    batch = pa.table({"input": [0] * len(numbers), "row": numbers, "a0": [True] * len(numbers)})
-    with pytest.raises(RewriteError, match="values for 3 rows"):
-        general_merge.rewrite_in_memory(plan, ExpressionValues(batch.to_batches()))
+    assignment = assignment_over(keyed_table(tmp_path), ["a.parquet"], request=request)
+    plan = attempt.without_native(make_plan(assignment, str(tmp_path)))
+    np.array(numbers).tofile(tmp_path / "values-0.rows")
+    with ValueWriter(str(tmp_path), 0, complete=False) as writer:
+        writer.finish(4)
+    with pytest.raises(RewriteError, match=r"\d values for \d rows"):
+        general_merge.rewrite_in_memory(plan)
+    with pytest.raises(RewriteError, match=r"\d values for \d rows"):
+        merge_small_job(plan)
 
 
 def test_the_names_of_questions_are_nobodys(tmp_path: Path) -> None:
@@ -263,6 +367,14 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def run_here(_spark: Any, plan: RewritePlan, calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Run tasks like Spark's: what they are given and return is pickled."""
+    results: list[Any] = pickle.loads(
+        pickle.dumps([pickle.loads(pickle.dumps(c))() for c in calls])
+    )
+    return results
+
+
 @pytest.mark.usefixtures("installed")
 class TestPluggedIn:
     """A plug-in is shown what it is meant for, and believed nothing."""
@@ -272,7 +384,8 @@ class TestPluggedIn:
         write_file(folder, "a.parquet", rows())
         options = {"how": how} if how else {}
         request = with_transform(TransformKind.PLUGIN, name=name, options=options)
-        plan = make_plan(assignment_over(table, ["a.parquet"], request=request))
+        plan = make_plan(assignment_over(table, ["a.parquet"], request=request), str(folder))
+        store_plugin_values(plan, [0])
         work = general_merge.rewrite_in_memory if table.key else general_merge.rewrite_bag
         result = work(plan)
         verify(plan, result, lambda: False)
@@ -289,6 +402,66 @@ class TestPluggedIn:
         result = self.rewritten(bag_table(tmp_path))
         counts = result.counts
         assert (counts.rows_in, counts.rows_out, counts.transform_dropped) == (4, 3, 1)
+
+    @pytest.mark.parametrize("in_memory_bytes", [0, attempt.IN_MEMORY_BYTES])
+    @pytest.mark.parametrize("make_table", [keyed_table, bag_table])
+    def test_a_plug_in_does_not_leave_the_kernel(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        make_table: Callable[[Path], Table],
+        in_memory_bytes: int,
+    ) -> None:
+        """In one task or in several, the rows are those of the general way."""
+        monkeypatch.setattr(attempt, "IN_MEMORY_BYTES", in_memory_bytes)
+        monkeypatch.setattr(attempt, "run_tasks", run_here)
+        (tmp_path / "folder").mkdir()
+        table = make_table(tmp_path)
+        for at in range(3):
+            write_file(tmp_path, f"{at}.parquet", rows().slice(at % 2))
+        request = with_transform(TransformKind.PLUGIN, name="mask")
+        names = [f"{at}.parquet" for at in range(3)]
+        made = assignment_over(table, names, request=request)
+        plan = make_plan(made, str(tmp_path / "folder"))
+        session: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+        result, way = attempt.rewrite_with_spark(session, plan)
+        verify(plan, result, lambda: False)
+        counts = read_change_counts(plan.folder)
+        wanted_way = ("merge", 5, 3) if table.key else ("bag", 8, 3)
+        assert (way, counts.changed, counts.deleted) == wanted_way
+        found = [read_output(table, file.path).to_pylist() for file in result.files]
+        for path in plan.output.paths:
+            (tmp_path / path).unlink()
+        general = general_merge.rewrite_in_memory if table.key else general_merge.rewrite_bag
+        wanted = general(attempt.without_native(plan))
+        assert found == [read_output(table, file.path).to_pylist() for file in wanted.files]
+        assert result.counts == wanted.counts
+
+    @pytest.mark.parametrize(("plugged", "batched"), [(False, 1), (True, 0)])
+    def test_other_jobs_do_not_wait_for_a_plug_in(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plugged: bool, batched: int
+    ) -> None:
+        shared: list[object] = []
+
+        def run_all(_context: Any, jobs: Sequence[Any]) -> list[bytes]:
+            return [pickled_outcome(call) for _, call in jobs]
+
+        class Batcher(JobBatcher[Any, bytes]):
+            def run(self, item: Any, *more: Any) -> bytes:
+                shared.append(item)
+                return super().run(item, *more)
+
+        monkeypatch.setattr(spark_tasks, "_run_spark_job", run_all)
+        monkeypatch.setattr(spark_tasks, "_BATCHER", Batcher())
+        write_file(tmp_path, "a.parquet", rows())
+        kind = TransformKind.PLUGIN if plugged else TransformKind.DELETE_WHERE
+        spec = {"name": "mask"} if plugged else {"text": "x > 0"}
+        request = with_transform(kind, **spec)
+        assignment = assignment_over(keyed_table(tmp_path), ["a.parquet"], request=request)
+        plan = make_plan(assignment, str(tmp_path))
+        session: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+        assert spark_tasks.run_tasks(session, plan, [lambda: 7]) == [7]
+        assert len(shared) == batched
 
     @pytest.mark.parametrize(
         ("how", "says"),

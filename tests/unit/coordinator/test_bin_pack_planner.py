@@ -236,6 +236,13 @@ def test_only_the_smallest_are_merged_before_one_merge_can_hold_the_rest() -> No
     assert found.left["f05"] == "is merged in a later step, after earlier jobs"
 
 
+def test_many_files_of_a_bin_are_merged_at_once_as_full_jobs() -> None:
+    found = plan({f"f{number:02}": 1 + number for number in range(11)}, max_files=2)
+    pairs = [(f"f{at:02}", f"f{at + 1:02}") for at in range(0, 10, 2)]
+    assert jobs(found) == {frozenset(pair) for pair in pairs}
+    assert found.left == {"f10": "is merged in a later step, after earlier jobs"}
+
+
 def test_outputs_to_come_take_part() -> None:
     sizes = {f"f{number:02}": 1 for number in range(12)}
     running = [(Kind.SYSTEM, [f"f{number:02}" for number in range(8)])]
@@ -277,6 +284,39 @@ def test_a_request_rewrites_what_is_no_result_of_it() -> None:
     found = BinPackPlanner().plan(replace(asked, request=RequestFacts(request="r1")))
     assert jobs(found) == {frozenset({"large"}), frozenset({"other"})}
     assert "is a result of the request" in found.left["done"]
+
+
+def test_a_request_merges_files_that_fit_into_one_bin() -> None:
+    asked = parameters(
+        files_of({"a": 50 * MIB, "b": 40 * MIB, "c": 30 * MIB}),
+        kind=Kind.USER,
+        target_bytes=100 * MIB,
+    )
+    found = BinPackPlanner().plan(replace(asked, request=RequestFacts(request="r1")))
+    assert jobs(found) == {frozenset("ab"), frozenset("c")}
+
+
+def running_request(running_bytes: int) -> Plan:
+    """Plan a request of two files, one of which is an input of a running job."""
+    asked = parameters(
+        files_of({"busy": running_bytes, "free": 30 * MIB}),
+        kind=Kind.USER,
+        candidates=["free"],
+        running=[(Kind.USER, ["busy"])],
+        target_bytes=100 * MIB,
+    )
+    return BinPackPlanner().plan(replace(asked, keyed=False, request=RequestFacts(request="r1")))
+
+
+def test_a_request_waits_for_the_output_of_a_running_job_that_shares_its_bin() -> None:
+    found = running_request(running_bytes=60 * MIB)
+    assert not found.jobs
+    assert found.left == {"free": "waits for the output of a running job, to be merged with it"}
+
+
+def test_a_request_does_not_cut_the_output_of_a_running_job() -> None:
+    found = running_request(running_bytes=400 * MIB)
+    assert jobs(found) == {frozenset({"free"})}, "the large output does not exist yet"
 
 
 # ---------------------------------------------------------------------------------------- Dead rows
@@ -348,6 +388,14 @@ def test_a_file_is_rewritten_when_half_of_it_has_expired() -> None:
     assert not purge(again, now_s=801.0, ttl_s=200.0).jobs
     none_left = replace(file, tags=(PURGED,), added_at_s=1301.0)
     assert not purge(none_left, now_s=1e6, ttl_s=200.0).jobs
+
+
+def test_expired_rows_of_a_table_without_a_key_are_dropped_from_their_file_alone() -> None:
+    old = dead("old", tombstones=0, time_min_s=0.0, time_max_s=1000.0)
+    files = {"old": old, "new": replace(old, path="new", time_min_s=9000.0, time_max_s=9900.0)}
+    asked = parameters(files, target_bytes=100 * MIB, ttl_s=200.0)
+    (job,) = BinPackPlanner().plan(replace(asked, now_s=1000.0, timed=True, keyed=False)).jobs
+    assert (job.files, job.output_tags) == (("old",), (PURGED,))
 
 
 @pytest.mark.parametrize(

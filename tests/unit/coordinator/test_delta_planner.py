@@ -159,6 +159,13 @@ def test_deltas_come_first_where_one_job_cannot_have_them_and_their_base() -> No
     assert "more than one job accepts, so deltas come first" in job.reason
 
 
+def test_deltas_that_no_group_accepts_two_of_are_left() -> None:
+    groups = (Group(name="small", max_bytes=80_000),)
+    found = plan(BASE, *(file(f"d{at}", (0, 999), 60) for at in (1, 2)), groups=groups)
+    assert not found.jobs
+    assert found.left["d1"].endswith("2 of the deltas are more than any group accepts")
+
+
 def test_a_delta_in_use_is_not_cut() -> None:
     base = [file(f"b{at}", (100 * at, 100 * at + 99), 100) for at in range(6)]
     free = [file.path for file in base]
@@ -182,6 +189,9 @@ def test_a_request_ends_in_one_file_that_is_its_own() -> None:
     assert set(job.files) == {"b1", "d1", "d2", "d3", "d4"}
     result = replace(BASE, request="r1")
     assert not plan(result, kind=Kind.USER, request=request).jobs
+    later = plan(BASE, *DELTAS, kind=Kind.USER, request=request, running=[(Kind.USER, ["b1"])])
+    assert not later.jobs
+    assert later.left["d1"] == "waits for the running jobs of the request"
 
 
 def test_tombstones_that_nothing_needs_any_more_are_dropped_from_the_base() -> None:
@@ -209,6 +219,7 @@ def test_wrong_options_are_refused(given: dict[str, object], message: str) -> No
 
 
 def test_a_table_without_a_key_is_refused_and_left() -> None:
+    DeltaPlanner().check_table(keyed=True, timed=False)
     with pytest.raises(
         ConfigError, match="needs a table with a key; choose bin-pack, size-tiered or"
     ):

@@ -49,6 +49,10 @@ def test_a_key_of_many_bytes_is_in_one_output() -> None:
     assert cut_keys([file("a", 0, 9, 0)], 3, INT) == ()
 
 
+def test_a_key_is_a_cut_once() -> None:
+    assert values(cut_keys([file("a", 0, 2)], 5, INT)) == [1], "only one key lies inside"
+
+
 def test_files_without_known_keys_and_keys_that_are_too_long_do_not_count() -> None:
     unknown = DataFile(path="u", size_bytes=9000, rows=1)
     assert cut_keys([unknown], 2, INT) == ()
@@ -92,6 +96,7 @@ def test_a_key_between_two_others_is_one_of_their_types(
     [
         (b"no key", b"no kez", INT),
         (encode_key([1], INT), encode_key([2], INT), INT),
+        (encode_key([1], INT), encode_key([1], INT), INT),
         (encode_key([False], BOOL), encode_key([True], BOOL), BOOL),
         (encode_key([None], INT), encode_key([9], INT), INT),
         (b"a", b"b", ()),

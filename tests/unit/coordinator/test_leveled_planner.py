@@ -188,6 +188,22 @@ def test_with_too_many_files_level_0_comes_before_all_others() -> None:
     assert "in level 0, which has 6 files" in plan.jobs[0].reason
 
 
+def test_files_that_were_cut_for_level_1_are_not_merged_again_however_many_they_are() -> None:
+    cut = [replace(part, tags=(("level", "0"),)) for part in row_of("part", 6, 0, size=60 * MIB)]
+    ones = row_of("one", 6, 1)
+    plan = planned(asked(*cut, *ones, options={"level0_files_max": 5}))
+    assert {level for _, level in jobs(plan)} == {1}
+
+
+def test_a_file_that_cannot_be_merged_goes_to_level_1_at_any_cost() -> None:
+    new = [file(name, 0, 99, size=60 * MIB) for name in "ab"]
+    one = file("one", 0, 99, 1, size=990 * MIB)
+    groups = [Group(name="large", max_bytes=1060 * MIB)]
+    plan = planned(asked(*new, one, groups=groups))
+    assert jobs(plan) == [(["a", "one"], 1)]
+    assert plan.jobs[0].reason.endswith("to level 1, onto 1 file of 990.0 MiB there")
+
+
 # ------------------------------------------------------------------------------------ Higher levels
 
 

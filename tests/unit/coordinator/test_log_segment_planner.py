@@ -14,7 +14,7 @@ from common.errors import ConfigError
 from common.model.file import DataFile
 from common.model.job import Kind, Plan
 from common.model.tablet import PLUS_INFINITY, TabletId
-from common.spi.planner import RequestFacts
+from common.spi.planner import RequestFacts, RunningJob
 from coordinator.plugins.planners.log_segment import (
     POSITION,
     RECLAIMED,
@@ -351,6 +351,18 @@ def test_files_that_may_hide_rows_of_the_range_are_in_its_job() -> None:
     assert jobs(plan(cheap)) == [["old"]], "rows of a table without a key hide none"
 
 
+def test_a_range_that_frees_nothing_with_the_files_that_hide_its_rows_stays() -> None:
+    """With headers, two segments of 450 live bytes and a full one need as many segments again."""
+    files = [
+        keyed("a", 0.45, (1, 1)),
+        keyed("b", 0.45, (2, 2)),
+        keyed("update", 1.0, (3, 3)),
+        keyed("last", 1.0, (4, 4), key_min=b"x", key_max=b"z"),
+    ]
+    assert jobs(plan(files, keyed=True)) == [["a", "b", "update"]]
+    assert not plan(files, keyed=True, header_bytes=100).jobs
+
+
 def test_older_rows_that_tombstones_hide_are_in_their_job() -> None:
     files = [
         keyed("old", 1.0, (1, 1)),
@@ -441,6 +453,44 @@ def test_a_job_has_no_more_files_and_bytes_than_it_may() -> None:
     assert jobs(plan(log(*[0.1] * 8), max_files=3)) == [["s0", "s1", "s2"]]
 
 
+def segment_of(name: str, number: int, files: int, live: float) -> list[DataFile]:
+    """Return the files of a segment of 1000 bytes."""
+    return [
+        DataFile(
+            path=f"{name}{at}",
+            size_bytes=SEGMENT // files,
+            rows=10,
+            live_bytes=int(live * SEGMENT / files),
+            added_at_s=1.0,
+            tags=(("segment", str(number)),),
+        )
+        for at in range(files)
+    ]
+
+
+@pytest.mark.parametrize(
+    "policy", [{"policy": "compact-all"}, {"middle_every_s": DAY_S, "middle_live_share": 0.3}]
+)
+def test_a_segment_of_more_files_than_a_job_may_have_stays(policy: dict[str, Any]) -> None:
+    """The others are compacted, also those of a later run of segments."""
+    files = [
+        *segment_of("many", 1, 4, 0.3),
+        *segment_of("more", 2, 4, 0.3),
+        *segment_of("most", 3, 4, 0.3),
+        *segment_of("busy", 4, 1, 0.1),
+        *segment_of("c", 5, 1, 0.3),
+        *segment_of("d", 6, 1, 0.3),
+        *segment_of("e", 7, 1, 0.3),
+        *segment_of("last", 8, 1, 1.0),
+    ]
+    free = [file.path for file in files if file.path != "busy0"]
+    found = plan(files, max_files=3, candidates=free, **policy)
+    assert jobs(found) == [["c0", "d0", "e0"]]
+    assert found.left["many0"] == (
+        "has 4 files of 1000 B in its segment, more than a job may have (max_files 3)"
+    )
+
+
 def test_hybrid_goes_by_statistics_between_two_compactions_of_everything() -> None:
     old, fresh = log(0.9, 0.1, 0.2, 0.9), log(0.9, 0.1, 0.2, 0.9, added_s=NOW_S - 10)
     assert jobs(plan(old, policy="hybrid")) == [["s0", "s1", "s2"]]
@@ -454,6 +504,10 @@ def test_the_middle_range_comes_once_in_a_period() -> None:
     assert found.jobs[0].reason.startswith("middle range: from the first to the last segment with")
     after = plan(log(*shares, added_s=NOW_S - 10), middle_every_s=DAY_S)
     assert jobs(after) == [["s4", "s5"]], "the statistics decide again"
+    one = plan(log(0.9, 0.3, 0.3, 0.2, 1.0), middle_every_s=DAY_S, min_reclaim_segments=2)
+    assert jobs(one) == [["s1", "s2", "s3"]], "a range that frees two segments"
+    few = plan(log(0.9, 0.3, 0.3, 0.9, 1.0), middle_every_s=DAY_S)
+    assert few.jobs[0].reason.startswith("segments 2 to 3 of 5"), "one that frees one is none"
 
 
 def test_a_request_brings_all_files_to_one() -> None:
@@ -461,6 +515,10 @@ def test_a_request_brings_all_files_to_one() -> None:
     asked = replace(asked, request=RequestFacts(request="r1"))
     found = LogSegmentPlanner().plan(replace(asked, options={"segment_bytes": SEGMENT}))
     assert jobs(found) == [["s0", "s1", "s2"]]
+    busy = replace(asked, running=(RunningJob(kind=Kind.USER, files=(asked.files["s0"],)),))
+    later = LogSegmentPlanner().plan(replace(busy, options={"segment_bytes": SEGMENT}))
+    assert not later.jobs
+    assert later.left["s1"] == "waits for the running jobs of the request"
 
 
 # ------------------------------------------------------------------------------------------ Options

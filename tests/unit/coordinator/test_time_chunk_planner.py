@@ -382,6 +382,10 @@ def test_a_request_rewrites_all_that_is_no_result_whatever_is_skipped() -> None:
         running=[(Kind.USER, "b")],
     )  # fmt: skip
     assert not busy.jobs
+    tag = (("chunk", "500:3600:0:3600"),)
+    full = [file(name, 0, 1, 500, tags=tag, job="j1") for name in "ab"]
+    assert not plan(*full, options={"rules": "compact 1 if files > 1"}).jobs
+    assert sets(plan(*full, kind=Kind.USER)) == ["ab"], "as the last job left them"
     beside = plan(file("a", 0, 1), file("b", 0, 1), kind=Kind.USER, candidates="a")
     assert sets(beside) == ["a"], "the other file is not selected"
 
@@ -424,6 +428,9 @@ def test_no_job_is_larger_than_any_group_takes() -> None:
     huge = plan(file("a", 0, 1, 900), file("b", 0, 1, 5), groups=groups)
     assert not huge.jobs
     assert huge.left["a"] == "is more than any group accepts (200 B)"
+    spanning = plan(file("a", 0.5, 1.5, 900), file("b", 0, 1, 5), groups=groups)
+    assert not spanning.jobs
+    assert spanning.left["a"] == "is more than any group accepts (200 B)"
 
 
 def test_a_file_over_very_many_chunks_is_cut_into_pieces_first() -> None:

@@ -245,6 +245,7 @@ def test_expired_rows_that_hide_older_ones_stay_or_go_with_them() -> None:
     both = keyed("b", 2, old=True)
     assert drops(file, both) == [["a", "b"]]
     apart = keyed("c", 2, old=True, key_min=b"x", key_max=b"z")
+    assert drops(file, both, apart) == [["a", "b", "c"]]
     assert drops(file, both, apart, max_files=2) == [["a", "b"], ["c"]]
     three = [file, both, keyed("c", 1, old=True)]
     assert drops(*three, max_files=2) == []

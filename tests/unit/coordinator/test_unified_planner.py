@@ -10,13 +10,14 @@ import pytest
 
 from common.errors import ConfigError
 from common.model.file import DataFile
+from common.model.group import Group
 from common.model.job import JobAction, Kind, Plan
 from common.model.key_values import KeyType
 from common.model.keys import decode_key, encode_key
 from common.model.table import TableSettings
 from common.plugins import load_planner, load_tracker
 from common.spi.controller import WorkUnderWay
-from common.spi.planner import PlanParameters
+from common.spi.planner import PlanParameters, RequestFacts, RunningJob
 from coordinator.plugins.planners.unified import (
     Piece,
     UnifiedOptions,
@@ -289,6 +290,28 @@ def test_a_bucket_of_too_many_files_is_merged_in_parts_oldest_rows_first() -> No
     assert [len(job.files) for job in narrow] == [6, 6, 6, 5]
 
 
+def test_parts_of_a_bucket_are_no_larger_than_a_group_accepts() -> None:
+    files = [file(f"f{at}", 1000, version_min=bytes([at])) for at in range(6)]
+    four, three = ([Group(name="small", max_bytes=size)] for size in (4500, 3500))
+    found = plan(files, FLUSHES, groups=four)
+    assert [job.files for job in found.jobs] == [("f0", "f1", "f2", "f3")]
+    fewer = plan(files, FLUSHES, groups=three)
+    assert fewer.jobs == (), "three files do not reach the threshold of four"
+    assert fewer.left["f0"].endswith("or they are more than any group accepts")
+
+
+def test_ends_of_files_that_are_close_to_each_other_make_one_cut() -> None:
+    spaced = [file(f"n{at:02}", 6000, at * 50, at * 50 + 49) for at in range(10)]
+    close = [file(f"n{at:02}", 600, 450 + at * 5, 454 + at * 5) for at in range(10, 20)]
+    wide = file("wide", 100_000, 0, 999, version_min=b"1")
+    options = {"scaling_parameters": "L10", "flush_size": 1000, "file_growth": 0}
+    (job,) = plan([*spaced, *close, wide], options, max_files=10).jobs
+    assert list(job.cuts) == [
+        *(spaced[at].key_max for at in (3, 7)),
+        *(close[at].key_max for at in (1, 9)),
+    ], "there is none at the sixteenth end"
+
+
 def test_a_wide_file_that_overlaps_too_many_is_cut_where_they_end() -> None:
     """It is written twice, and one other file; otherwise it would grow from job to job."""
     narrow = [file(f"n{at:02}", 6000, at * 50, at * 50 + 49) for at in range(20)]
@@ -323,12 +346,35 @@ def test_expired_files_are_dropped_alone() -> None:
     assert (job.action, job.files) == (JobAction.DROP, ("f0", "f1"))
 
 
+def test_an_expired_file_that_hides_older_rows_stays_and_the_reason_says_so() -> None:
+    old = file("old", 1000, time_min_s=0.0, time_max_s=1.0, version_min=b"3", version_max=b"4")
+    other = file("other", 1000, version_min=b"1", version_max=b"2")
+    given = replace(asked([old, other], FLUSHES, ttl_s=60.0), timed=True, now_s=900 * DAY_S)
+    found = UnifiedPlanner().plan(given)
+    assert found.jobs == ()
+    assert found.left["old"].endswith("has expired, and other may hold older rows of its keys")
+    assert not UnifiedPlanner().plan(replace(given, explains=False)).left
+
+
 def test_a_request_ends_in_files_that_do_not_overlap_cut_at_sections() -> None:
     files = [file(f"f{at}", 4000) for at in range(3)] + [file("far", 100, 2000, 2001)]
     given = asked(files, {"target_file": 3000, "file_growth": 0})
     jobs = UnifiedPlanner().plan(replace(given, kind=Kind.USER)).jobs
     assert [job.files for job in jobs] == [("f0", "f1", "f2"), ("far",)]
     assert [len(job.cuts) for job in jobs] == [3, 0]
+    results = [replace(file("done", 100, 3000, 3001), request="r1"), files[3]]
+    request = replace(asked(results, {}), kind=Kind.USER, request=RequestFacts(request="r1"))
+    found = UnifiedPlanner().plan(request)
+    assert [job.files for job in found.jobs] == [("far",)]
+    assert found.left["done"] == "is a result of the request, and overlaps no other file"
+    busy = replace(request, running=(RunningJob(kind=Kind.USER, files=(files[0],)),))
+    assert UnifiedPlanner().plan(busy).left["far"] == "waits for the running jobs of the request"
+
+
+def test_a_request_merges_many_files_at_once_in_full_jobs() -> None:
+    files = [file(f"f{at}", 100 + at) for at in range(6)]
+    jobs = UnifiedPlanner().plan(replace(asked(files, {}, max_files=2), kind=Kind.USER)).jobs
+    assert [job.files for job in jobs] == [("f0", "f1"), ("f2", "f3")]
 
 
 @pytest.mark.parametrize(
@@ -369,6 +415,19 @@ def test_the_backlog_is_what_the_planner_rewrites_and_0_at_rest(scaling: str, co
     life = live("unified", load_planner("unified"), given, jobs_max=count)
     assert owed(files, WorkUnderWay(), **options) == life.rewritten_bytes
     assert owed([*life.files.values()], WorkUnderWay(), **options) == 0
+
+
+def test_a_file_of_one_key_is_owed_again_with_the_part_of_a_cut_that_holds_its_key() -> None:
+    narrow = [file(f"n{at:02}", 6000, at * 25, at * 25 + 24) for at in range(1, 20)]
+    one_key = file("one", 40_000, 0, 0)
+    files = [one_key, *narrow, file("wide", 100_000, 0, 999, version_min=b"1")]
+    options = {"scaling_parameters": "L10", "flush_size": 1000, "file_growth": 0}
+    given = asked(files, options, max_files=10)
+    life = live("unified", UnifiedPlanner(), given, jobs_max=40)
+    made = UnifiedTrackers().tracker(given.settings, options)
+    for each in files:
+        made.add(each)
+    assert made.backlog_bytes(WorkUnderWay()) == pytest.approx(life.rewritten_bytes, rel=0.01)
 
 
 def test_what_running_jobs_have_read_is_owed_no_more() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from common.model.group import CONTROL_SCOPE, LimitScope
 from common.model.job import AGEING_PER_S, CLASS_WIDTH, Kind
+from common.model.tablet import TabletId
 from common.settings import AutoscalerSettings
 from common.spi.controller import DEFAULT_SHARES, ControlDecision, ControlReadings, ShareClass
 from coordinator.core import events as on
@@ -23,6 +24,8 @@ from coordinator.core.throttle import ScopeLimits
 from coordinator.plugins.controllers import SharesController
 from coordinator.registry import control_loop
 from neve.service_settings import load_service_settings
+from tests.support.planning import job
+from tests.support.reservations import reservation_of
 from tests.support.task_manager import TaskManager
 
 pytestmark = pytest.mark.unit
@@ -83,6 +86,19 @@ def test_system_jobs_have_the_slots_of_the_decision_and_others_have_no_cap() -> 
     controller.decision = Fixed(slots=None).decision
     manager.tick()
     assert len(manager.ask(1)) + len(manager.running) >= 6
+
+
+def test_attempts_of_a_coordinator_that_died_count_in_the_slots_of_the_decision() -> None:
+    """Only their reservations are known, until their compactors are heard."""
+    manager = manager_of(Fixed(slots=3))
+    kinds = {"a": Kind.SYSTEM, "b": Kind.SYSTEM, "asked": Kind.USER}
+    for name, kind in kinds.items():
+        entry = reservation_of(job(name, kind=kind, group="g"), f"{name}-1", "c-1")
+        event = on.ReservationsFound(tablet=TabletId("t", name.encode()), reservations=(entry,))
+        assert manager.state.handle(event, 0.0) == []
+    for number in range(3):
+        manager.offer(f"s{number}", 10)
+    assert manager.ask(3) == ["s0"], "two of three slots are taken"
 
 
 def test_the_default_controller_delays_nothing_without_competing_classes() -> None:

@@ -80,6 +80,8 @@ def test_a_tablet_that_goes_quiet_after_a_mark_is_marked_once_more() -> None:
     assert marks is not None
     settled = replace(marked, record=Record(settled=marks))
     assert recheck_at_s(settled, TABLE, TabletPlan()) is None
+    unmarked = replace(marked, record=Record())
+    assert recheck_at_s(unmarked, TABLE, TabletPlan()) is None, "its first mark is written now"
 
 
 def test_the_recheck_time_is_the_earliest_of_planner_and_rules() -> None:

@@ -12,7 +12,7 @@ from common.model.file import DataFile
 from common.model.group import Service
 from common.model.job import Job, JobAction, Kind, TabletPlan
 from common.model.table import Table, TableSettings, TableState
-from common.model.tablet import Bounds, Tablet, TabletId
+from common.model.tablet import Bounds, Record, Tablet, TabletId
 from common.settings import Settings
 from coordinator.core import shadow
 from coordinator.core.shadow import ShadowPlans
@@ -159,6 +159,24 @@ def test_a_merged_tablet_begins_again_without_its_parts() -> None:
     assert (found.tablets, found.first.files_left) == (1, 2)
 
 
+def test_a_merge_forgets_no_tablet_that_it_does_not_hold() -> None:
+    plans, ends = real(), (b"\x40", b"\x80", b"\xc0")
+    for start, end in zip((None, *ends), ends, strict=False):
+        plans.tablet_read(tablet(files(f"f{end!r}"), end, start), TABLE, 0.0)
+    plans.tablet_read(tablet(files("a", "b"), ends[1]), TABLE, 0.0)
+    assert plans.comparison(TABLE).tablets == 2, "the last one has other keys"
+
+
+def test_a_job_of_the_service_begins_no_new_round() -> None:
+    plans = real()
+    plans.tablet_read(tablet(files("a", "b")), TABLE, 0.0)
+    settled(plans)
+    merged = tablet(files("out", size=2000, job="job-1"))
+    plans.tablet_read(replace(merged, record=Record(version=9)), TABLE, 1.0)
+    assert settled(plans, 1.0) == 0
+    assert plans.comparison(TABLE).added_files == 0
+
+
 def outputs(of: Job, held: dict[str, DataFile], **settings: object) -> list[DataFile]:
     """Return the files that a job leaves, from one plan that has it."""
     table = replace(TABLE, settings=replace(SETTINGS, **settings))  # type: ignore[arg-type]  # by name
@@ -185,6 +203,17 @@ def test_outputs_without_keys_are_cut_at_times() -> None:
     assert [(file.time_min_s, file.time_max_s, file.size_bytes) for file in left] == [
         (0.0, 24.999, 500),
         (25.0, 100.0, 1500),
+    ]
+
+
+def test_a_file_of_one_moment_is_in_one_output() -> None:
+    held = files("a", time_min_s=25.0, time_max_s=25.0) | files(
+        "b", time_min_s=0.0, time_max_s=20.0
+    )
+    left = outputs(job("j", inputs=("a", "b"), input_bytes=2000, cuts_at_s=(25.0,)), held)
+    assert [(file.time_min_s, file.time_max_s, file.size_bytes) for file in left] == [
+        (0.0, 20.0, 1000),
+        (25.0, 25.0, 1000),
     ]
 
 

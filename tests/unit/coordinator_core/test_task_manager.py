@@ -327,6 +327,9 @@ def test_a_paused_job_is_listed_without_a_place_and_starts_after_it_is_resumed()
     assert manager.ask(1) == [], "time does not end a pause"
     manager.resume_job("a")
     assert manager.running == ["b", "c", "a"]
+    manager.pause_job("a")
+    assert manager.running == ["b", "c", "a"], "a job that runs is in no queue"
+    assert [entry.paused for entry in manager.state.queued("g", 9, 0.0)] == []
 
 
 def test_a_pause_ends_with_a_file_of_the_job_or_with_its_tablet() -> None:

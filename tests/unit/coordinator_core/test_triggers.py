@@ -197,6 +197,18 @@ def test_the_first_final_answer_is_kept_and_a_later_trigger_has_its_own() -> Non
     assert (known.of(TABLET), known.of_tables(5)) == (None, ())
 
 
+def test_a_late_answer_to_an_earlier_trigger_does_not_hide_the_later_one() -> None:
+    decisions = TriggerDecisions(10)
+    other = TabletId("t1", b"m")
+    decisions.put(TABLET, decision(api.TriggerVerdict.ACCEPTED, "four of a size", 7.0))
+    decisions.put(other, decision(api.TriggerVerdict.REFUSED, "too few", 5.0))
+    (tally,) = decisions.of_tables(5)
+    assert (tally.triggered_at_s, tally.accepted, tally.refused) == (7.0, 1, 0)
+    late = decisions.of(other)
+    assert late is not None
+    assert late.reason == "too few", "the tablet itself shows it"
+
+
 def answered(**given: object) -> float | None:
     """Return the trigger that a plan without jobs is written to have answered."""
     state = CoordinatorState(CoordinatorSettings())

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
 from random import Random
 
 import pytest
 
+from common.model.key_values import KeyType
+from common.model.keys import encode_value
+from common.model.table import Column, Table, TableSettings
+from common.model.tablet import Record
 from coordinator.core.scans import (
     WATERMARKS_MAX,
     Watermarks,
+    droppable_version,
     next_watermarks,
     settled_version,
 )
@@ -55,6 +62,50 @@ def test_marks_that_later_ones_have_overtaken_go() -> None:
         (400.0, b"7"),
         (730.0, b"9"),
     )
+
+
+DAY_S = 86_400.0
+NOW_S = 20_000 * DAY_S
+
+
+def table(version_type: str) -> Table:
+    return Table(
+        id="t1",
+        name="events",
+        location="file:///t1",
+        schema=(Column("k", "int64"), Column("v", version_type)),
+        key=("k",),
+        version_column="v",
+        settings=TableSettings(tombstone_retention_s=DAY_S),
+    )
+
+
+def version(value: object, kind: KeyType) -> bytes:
+    return encode_value(value, kind)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "at", "limit"),
+    [
+        (
+            *("timestamp", KeyType.TIMESTAMP),
+            lambda days: datetime(2024, 10, 4, tzinfo=UTC) + timedelta(days=days),
+            -1,
+        ),
+        ("date", KeyType.DATE, lambda days: date(2024, 10, 4) + timedelta(days=days), -1),
+        ("int64", KeyType.INT, lambda days: 20_000 + days, 300),
+    ],
+)
+def test_dead_rows_are_dropped_up_to_one_retention_ago_where_versions_are_times(
+    name: str, kind: KeyType, at: Callable[[int], object], limit: int
+) -> None:
+    """A row from a clock that is wrong by 300 days would raise the watermark above later rows."""
+    record = Record(settled=((NOW_S - 2 * DAY_S, version(at(300), kind)),))
+    assert droppable_version(table(name), record, NOW_S) == version(at(limit), kind)
+    calm = Record(settled=((NOW_S - 2 * DAY_S, version(at(-9), kind)),))
+    assert droppable_version(table(name), calm, NOW_S) == version(at(-9), kind)
+    young = Record(settled=((NOW_S - DAY_S / 2, version(at(-9), kind)),))
+    assert droppable_version(table(name), young, NOW_S) is None
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from common.metadata.changes import AddFiles, Applied, CreateTable, Window, WriteAnalysis
 from common.model.file import ChunkGrid, DataFile
@@ -34,7 +35,9 @@ from coordinator.core.state import CoordinatorState
 from coordinator.plugins.planners.time_chunk import TimeChunkPlanner
 from coordinator.registry import planner_for
 from tests.support.memory_store import MemoryStore
+from tests.support.planning import job
 from tests.support.predictable import ManualClock
+from tests.support.reservations import reservation_of
 from tests.unit.coordinator_shell.test_shell import Shell, shell
 
 HOUR = 3600.0
@@ -173,6 +176,48 @@ def test_a_file_in_more_chunks_than_are_counted_has_the_whole_tablet_planned() -
         chunks=replace(chunks, files=chunks.files + 1, size_bytes=chunks.size_bytes + 100),
     )
     assert scope_of(changed, TABLE, grid, "p", 1e9).asked is None
+
+
+def changed_head(tablet: Tablet, **facts: Any) -> Tablet:
+    chunks = tablet.chunks
+    assert chunks is not None
+    assert chunks.head is not None
+    return replace(tablet, chunks=replace(chunks, head=replace(chunks.head, **facts)))
+
+
+def test_the_whole_tablet_is_planned_where_a_part_would_not_do() -> None:
+    tablet, grid = resting(40), ChunkGrid(HOUR)
+    triggers = replace(TABLE, settings=replace(TABLE.settings, triggers=("admin",)))
+    wholes = {
+        "a request waits to select files": (replace(tablet, waiting={"r1": 1.0}), TABLE),
+        "a trigger asks about all files": (tablet, triggers),
+        "the policy is another one": (changed_head(tablet, policy="older"), TABLE),
+        "a plan of all was due": (changed_head(tablet, due_at_s=9e8), TABLE),
+    }
+    for name, (other, table) in wholes.items():
+        scope = scope_of(other, table, grid, "p", 1e9)
+        assert (scope.asked, scope.tablet) == (None, other), name
+    later = scope_of(changed_head(tablet, due_at_s=2e9), TABLE, grid, "p", 1e9)
+    assert later.asked == frozenset({17})
+
+
+def test_files_without_times_are_part_of_every_plan_and_of_no_chunk() -> None:
+    tablet, grid = resting(40), ChunkGrid(HOUR)
+    record, chunks = tablet.record, tablet.chunks
+    assert chunks is not None
+    timeless = DataFile(path="timeless", size_bytes=100, rows=10)
+    inputs = ("timeless", "f30")
+    running = reservation_of(job("j1", inputs=inputs), "a1", "c1")
+    changed = replace(
+        tablet,
+        files={**tablet.files, "timeless": timeless},
+        record=replace(record, files=record.files + 1, size_bytes=record.size_bytes + 100),
+        chunks=replace(chunks, files=chunks.files + 1, size_bytes=chunks.size_bytes + 100),
+        running={"a1": running},
+    )
+    scope = scope_of(changed, TABLE, grid, "p", 1e9)
+    assert scope.asked == frozenset({17, 30})
+    assert sorted(scope.tablet.files) == ["f17", "f30", "late", "timeless"]
 
 
 def two_hours(tablet: TabletId) -> Tablet:

@@ -54,8 +54,8 @@ class Overtaken(MemoryStore):
         self.stands_still = ""
         self.meanwhile: Callable[[], object] = list
 
-    async def call(self, table: str, call: str) -> CallMark | None:
-        found = await super().call(table, call)
+    async def call_and_time(self, table: str, call: str) -> tuple[CallMark | None, float]:
+        found = await super().call_and_time(table, call)
         await self._stand_still("looked")
         return found
 

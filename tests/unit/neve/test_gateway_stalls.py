@@ -168,7 +168,7 @@ def test_a_file_that_was_seen_long_ago_is_looked_at_again(tmp_path: Path) -> Non
             return await super().apply(change)
 
     store = Scripted()
-    with serving(store) as gateway, gateway.client() as client:
+    with serving(store, clock=store.clock) as gateway, gateway.client() as client:
         client.create_table("events", str(tmp_path), schema=SCHEMA)
         for name in ("a", "b"):
             pq.write_table(rows(1), tmp_path / f"{name}.parquet")

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from neve.cli import app
 from tests.support.gateway import serving
 from tests.support.gateway_pages import NOUNS, PAGES_LIST, http_page, noun_page
 
@@ -48,3 +49,11 @@ def test_every_route_of_the_document_is_on_a_page(document: dict[str, Any]) -> N
 
     assert len(routes) > 60
     assert [route for route in routes if pages.count(route) != 1] == []
+
+
+def test_every_verb_is_on_a_page() -> None:
+    pages = "".join((FOLDER / f"{noun}.md").read_text("utf-8") for noun in NOUNS)
+    verbs = [f"### neve {verb.words}\n" for verb in app.verbs()]
+
+    assert len(verbs) > 60
+    assert [verb for verb in verbs if pages.count(verb) != 1] == []

@@ -120,7 +120,7 @@ def test_what_no_node_has_is_said_of_service_and_groups() -> None:
     small = {"neve_service": 1.0, "neve_group_small": 1.0, "CPU": 1.0, "memory": 2.0 * (1 << 30)}
     said = list(missing_resources(settings, [small, room]))
     assert [each.partition(";")[0] for each in said] == [
-        "group small: no node with the Ray resource 'neve_group_small' has the 2 CPUs and 2.8 GiB"
+        "group small: no node with the Ray resource 'neve_group_small' has the 2 CPUs and 2.2 GiB"
         " that its Spark executors require: the largest has 1 and 2.0 GiB"
     ]
 
