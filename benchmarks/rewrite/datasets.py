@@ -164,7 +164,7 @@ def _lsm(
 def _lsm_large(scale: float) -> Iterator[Run]:
     """Yield 16 runs like those of `lsm`, made in blocks of the key range, to bound memory."""
     chance = np.random.default_rng(29)
-    rows, universe = 400_000, 3_000_000
+    rows, universe = int(400_000 * min(1.0, scale)), int(3_000_000 * min(1.0, scale))
     blocks = max(1, round(scale))
 
     def parts(run: int) -> Iterator[pa.Table]:
