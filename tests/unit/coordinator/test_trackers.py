@@ -486,7 +486,11 @@ def test_a_file_that_is_removed_counts_no_more(name: str, options: dict[str, obj
         file(f"f{number}", size, time_max_s=DAY_S * (number // 4), time_min_s=0.0)
         for number, size in enumerate((MIB, 2 * MIB, 3 * MIB, 40 * MIB, 5 * MIB, 6 * MIB, 0))
     ]
-    outputs = (PartialOutput(size_bytes=MIB), PartialOutput(size_bytes=MIB, level=1))
+    outputs = (
+        PartialOutput(size_bytes=MIB),
+        PartialOutput(size_bytes=MIB, level=1),
+        PartialOutput(size_bytes=0),
+    )
     work = WorkUnderWay(read_bytes={"f1": MIB, "f5": MIB}, outputs=outputs, now_s=3 * DAY_S)
 
     def backlog(*kept: DataFile) -> float:
