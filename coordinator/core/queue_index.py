@@ -711,19 +711,19 @@ class JobIndex:
         None means that not all of these entries rank below `rank`.
 
         Args:
-            rank: Rank of the job that needs the room.
+            rank: Rank of the job that needs the room, and that fits into an empty queue.
             size_bytes: Missing bytes.
             count: Minimum number of entries to remove.
         """
         entries: list[QueueEntry] = []
         for entry in self._ranked.lowest_first():
             if entry.rank > rank:
-                break
+                return None
             entries.append(entry)
             size_bytes -= entry.weight_bytes
             if size_bytes <= 0 and len(entries) >= count:
                 return entries
-        return None
+        raise AssertionError(f"{len(entries)} entries are all, and {size_bytes} bytes are missing")
 
     def check(self) -> None:
         """Assert the invariants of the indexes; for tests."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from random import Random
 
 import pytest
@@ -19,6 +20,8 @@ NOW_S = 1e6
 FAN_IN = 4
 """What the logarithm of the size-tiered backlog supposes."""
 SCENARIOS = 60
+trackers_of, planner_of = cache(load_tracker), cache(load_planner)
+"""Loading reads a file of every installed package."""
 
 
 def files_of(seed: int) -> dict[str, DataFile]:
@@ -39,7 +42,7 @@ def files_of(seed: int) -> dict[str, DataFile]:
 
 
 def owed(strategy: str, files: Mapping[str, DataFile], **options: object) -> float:
-    made = load_tracker(strategy).tracker(TableSettings(), options)
+    made = trackers_of(strategy).tracker(TableSettings(), options)
     for file in files.values():
         made.add(file)
     return made.backlog_bytes(WorkUnderWay(now_s=NOW_S))
@@ -47,7 +50,7 @@ def owed(strategy: str, files: Mapping[str, DataFile], **options: object) -> flo
 
 def rewritten(strategy: str, files: Mapping[str, DataFile], **options: object) -> int:
     asked = replace(parameters(files, file_limit=0, max_files=32), options=options)
-    return live(strategy, load_planner(strategy), asked, jobs_max=500).rewritten_bytes
+    return live(strategy, planner_of(strategy), asked, jobs_max=500).rewritten_bytes
 
 
 @pytest.mark.parametrize("seed", range(SCENARIOS))

@@ -70,6 +70,8 @@ def test_an_endpoint_of_the_environment_counts_like_one_that_is_written() -> Non
     assert not known.overlaps(identity_of_uri("s3://lake/t"))
     account = {"abfs": "Account"}
     assert identity_of_uri("abfs://box/t", account) == identity_of_uri("abfs://account@box/t")
+    own_domain = identity_of_uri("abfs://box@storage.example/t", account)
+    assert own_domain == identity_of_uri("abfs://account@box/t")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,12 @@ POINTS = CASES["controller"]
 LINE = ControlPoints(tuple((x, y) for x, y in POINTS["points"]))
 
 
+plugin = cache(load_controller_plugin)
+"""Loading reads a file of every installed package."""
+
+
 def controller(name: str, **options: object) -> Controller:
-    return load_controller_plugin(name).controller(options)
+    return plugin(name).controller(options)
 
 
 def readings(backlog_bytes: float = 0.0, **given: Any) -> ControlReadings:

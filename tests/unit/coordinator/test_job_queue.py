@@ -64,6 +64,15 @@ def test_ties_leave_by_number_of_files_then_by_age() -> None:
     assert queue.evict() is None
 
 
+def test_jobs_are_listed_in_the_order_in_which_they_start() -> None:
+    queue = JobQueue(ROOM, 10)
+    for name, priority, files in (("low", 1, 9), ("few", 7, 2), ("many", 7, 3), ("high", 8, 1)):
+        queue.offer(job(name, priority, files=files), now_s=0)
+    listed = [entry.job.id for entry in queue.in_order_of_start()]
+    assert listed == ["high", "many", "few", "low"]
+    assert [taken.id for _ in range(4) if (taken := queue.take())] == listed
+
+
 def test_older_jobs_rise_one_point_per_step() -> None:
     queue = JobQueue(ROOM, 10, ageing_s=10)
     queue.offer(job("first", 5), now_s=0)

@@ -13,6 +13,7 @@ import pytest
 from common.errors import ConfigError
 from common.model.file import DataFile
 from common.model.job import Kind, Plan
+from common.model.table import TableSettings
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.spi.planner import RequestFacts, RunningJob
 from coordinator.plugins.planners.log_segment import (
@@ -588,3 +589,15 @@ def test_a_retention_in_days_is_one_in_hours() -> None:
     assert retention_s(hours=48, days=2) == 2 * DAY_S
     assert retention_s() is None
     assert read_segment_options({"deleted_retention_days": "7"}).retention_s == 7 * DAY_S
+
+
+def test_a_table_keeps_its_size_of_segments_and_deleted_rows_for_the_retention() -> None:
+    planner, given = LogSegmentPlanner(), {"segment_bytes": 1000, "deleted_retention_days": 7}
+    fixed = {"keep_deleted_rows": True, "tombstone_retention_s": 7 * DAY_S}
+    new = TableSettings(tombstone_retention_s=DAY_S)
+    assert planner.fixed_settings(given, new) == {"log_segment_bytes": 1000, **fixed}
+    kept = replace(new, log_segment_bytes=1000)
+    assert planner.fixed_settings({**given, "segment_bytes": 400}, kept) == fixed, "of the service"
+    other = replace(kept, planner_options={"segment_bytes": "400B"})
+    with pytest.raises(ConfigError, match=r"segment_bytes is 400, expected 1000 .* for another"):
+        planner.fixed_settings({}, other)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from decimal import Decimal, localcontext
+from functools import cache
 from math import inf, log, nan
 from pathlib import Path
 from random import Random
@@ -42,8 +43,12 @@ def named(case: dict[str, Any]) -> str:
     return str(case["name"])
 
 
+trackers_of, planner_of = cache(load_tracker), cache(load_planner)
+"""Loading reads a file of every installed package."""
+
+
 def tracker(name: str, files: list[DataFile], **options: object) -> BacklogTracker:
-    made = load_tracker(name).tracker(TableSettings(), options)
+    made = trackers_of(name).tracker(TableSettings(), options)
     for file in files:
         made.add(file)
     return made
@@ -302,7 +307,7 @@ def lived(name: str, files: list[DataFile], **options: Any) -> tuple[float, int,
         The backlog before, the bytes that were rewritten, and the backlog after.
     """
     by_path = {each.path: each for each in files}
-    life = live(name, load_planner(name), parameters(by_path, **options), jobs_max=500)
+    life = live(name, planner_of(name), parameters(by_path, **options), jobs_max=500)
     known = {each: value for each, value in options.items() if each != "max_files"}
     before, after = (
         tracker(name, some, **known).backlog_bytes(WorkUnderWay(now_s=DAY_S))
@@ -481,7 +486,11 @@ def test_a_file_that_is_removed_counts_no_more(name: str, options: dict[str, obj
         file(f"f{number}", size, time_max_s=DAY_S * (number // 4), time_min_s=0.0)
         for number, size in enumerate((MIB, 2 * MIB, 3 * MIB, 40 * MIB, 5 * MIB, 6 * MIB, 0))
     ]
-    outputs = (PartialOutput(size_bytes=MIB), PartialOutput(size_bytes=MIB, level=1))
+    outputs = (
+        PartialOutput(size_bytes=MIB),
+        PartialOutput(size_bytes=MIB, level=1),
+        PartialOutput(size_bytes=0),
+    )
     work = WorkUnderWay(read_bytes={"f1": MIB, "f5": MIB}, outputs=outputs, now_s=3 * DAY_S)
 
     def backlog(*kept: DataFile) -> float:

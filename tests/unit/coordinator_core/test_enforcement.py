@@ -157,12 +157,12 @@ class FullLoad:
         self._ends: list[tuple[float, str]] = []
 
     def offer(self, share_class: ShareClass, count: int) -> None:
-        """Have so many jobs of a class wait, of any size up to 24 MiB."""
+        """Have so many jobs of a class wait, of any size up to 96 MiB."""
         while self.waiting[share_class] < count:
             name = f"{share_class}-{len(self.classes)}"
             self.classes[name] = share_class
             self.waiting[share_class] += 1
-            size = self.chance.randint(MIB // 4, 24 * MIB)
+            size = self.chance.randint(MIB, 96 * MIB)
             self.manager.offer(name, cost_bytes=size, **self.OWN[share_class])
 
     def run(self, seconds: float, depths: dict[ShareClass, int]) -> None:

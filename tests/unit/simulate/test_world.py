@@ -34,7 +34,8 @@ def run(written: Mapping[str, Any]) -> Outcome:
 # ------------------------------------------------------------------------- Known from elsewhere
 
 
-@pytest.mark.parametrize("files", ACCUMULO)
+# The planner's property test has all rates; a few show that the simulator spends the same.
+@pytest.mark.parametrize("files", [1, 5, 15])
 def test_write_amplification_of_ratio_is_accumulos(files: int) -> None:
     """So many files of 1,000 bytes a round; all that is planned is done before the next round."""
     written = {
