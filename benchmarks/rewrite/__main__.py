@@ -18,7 +18,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -30,11 +32,12 @@ from benchmarks.rewrite.engines import ENGINES
 from benchmarks.rewrite.goals import reached, summary
 from benchmarks.rewrite.machine import Machine
 from benchmarks.rewrite.markdown import page
-from benchmarks.rewrite.report import differing, plot, price, tables
+from benchmarks.rewrite.report import differing, plot, price, resources, tables
 from benchmarks.rewrite.runners import EVERYTHING, NEVE, SPARK, Record, Rules
-from compactor.spark.driver_protocol import DriverSettings
+from compactor.spark.driver_protocol import DriverSettings, driver_settings
 from compactor.spark.engine import SparkEngine
 from neve.local import LocalStack, StackOptions
+from neve.local.machine import machine_bytes
 from neve.local.processes import exit_on_sigterm, processes_of_stack
 from neve.local.servers import NODE_RESOURCE
 
@@ -97,29 +100,20 @@ async def _run(
     home.mkdir()
     with LocalStack.start(home=home, options=StackOptions(actors=False, compactors=2)) as stack:
         os.environ.update(stack.driver_environ())
-        engine = SparkEngine(
-            DriverSettings(
-                name="bench",
-                ray_address=stack.ray_address,
-                node_resource=NODE_RESOURCE,
-                executor_memory=EXECUTOR_MEMORY,
-                log_file=str(stack.folder.logs / "bench.log"),
-                work="benchmarks.rewrite.spark_work:work",
-            )
+        settings = _driver_settings(stack)
+        console.print(f"Névé's tasks have {settings.task_bytes >> 20} MiB each, as in `neve up`")
+        contest = Contest(
+            engine=SparkEngine(settings),
+            spark_processes=lambda: processes_of_stack(stack.state.mark, stack.state.processes),
+            contenders=wanted.contenders,
+            rounds=wanted.rounds,
+            rules=_rules(wanted),
+            group_rows=GROUP_ROWS,
+            level=LEVEL,
+            scratch=scratch,
+            say=lambda text: console.print(f"[dim]{text}[/dim]"),
         )
-        await engine.start()
-        try:
-            contest = Contest(
-                engine=engine,
-                spark_processes=lambda: processes_of_stack(stack.state.mark, stack.state.processes),
-                contenders=wanted.contenders,
-                rounds=wanted.rounds,
-                rules=_rules(wanted),
-                group_rows=GROUP_ROWS,
-                level=LEVEL,
-                scratch=scratch,
-                say=lambda text: console.print(f"[dim]{text}[/dim]"),
-            )
+        async with _started(contest.engine):
             for name in wanted.sets:
                 begun_s = time.monotonic()
                 data = dataset(name, Path(wanted.data), wanted.scale)
@@ -131,8 +125,38 @@ async def _run(
                     console.print(table)
                 took_s = time.monotonic() - begun_s
                 console.print(f"[dim]{name}: {took_s:.0f} s, {made_s:.0f} s of it to make it[/dim]")
-        finally:
-            await engine.stop()
+        if contest.rules.budget_bytes and NEVE in contest.contenders:
+            # The memory of tasks belongs to an application, so this takes another one.
+            limited = replace(settings, task_bytes=contest.rules.budget_bytes, task_limit_bytes=0)
+            contest = replace(contest, engine=SparkEngine(limited))
+            async with _started(contest.engine):
+                for data, records in results:
+                    await contest.limit(data, records)
+                    _save(results, machine, wanted)
+                    console.print(resources(data, records))
+
+
+@asynccontextmanager
+async def _started(engine: SparkEngine) -> AsyncIterator[None]:
+    await engine.start()
+    try:
+        yield
+    finally:
+        await engine.stop()
+
+
+def _driver_settings(stack: LocalStack) -> DriverSettings:
+    """Return the settings of an application, with the task memory that `neve up` chooses."""
+    chosen = StackOptions().with_task_memory(machine_bytes()).settings.compactor
+    settings = driver_settings(
+        chosen,
+        name="bench",
+        ray_address=stack.ray_address,
+        node_resource=NODE_RESOURCE,
+        log_file=str(stack.folder.logs / "bench.log"),
+    )
+    work = "benchmarks.rewrite.spark_work:work"
+    return replace(settings, executor_memory=EXECUTOR_MEMORY, work=work)
 
 
 def _rules(wanted: argparse.Namespace) -> Rules:

@@ -63,13 +63,32 @@ class Contest:
                     self._report(runner, f"round {number + 1}")
             for runner in runners:
                 await runner.limited_round()
-                self._report(runner, "limited memory", runner.record.budget)
+                if runner.record.budget is not None:
+                    self._report(runner, "limited memory", runner.record.budget)
         finally:
             for runner in runners:
                 runner.end()
             if reference:
                 Path(reference).unlink(missing_ok=True)
         return [runner.record for runner in runners]
+
+    async def limit(self, data: Dataset, records: Iterable[Record]) -> None:
+        """Run Névé under the limit, unless a task's process stayed below it anyway.
+
+        The engine of this contest has tasks with limited memory.
+        """
+        for record in records:
+            if record.contender == NEVE and record.rounds and data.key:
+                if record.memory.process_bytes <= self.rules.budget_bytes:
+                    record.budget = record.unlimited()
+                    continue
+                runner = self._runner(NEVE, data)
+                assert isinstance(runner, NeveRunner)
+                try:
+                    record.budget = await runner.run_limited()
+                finally:
+                    runner.end()
+                self._report(runner, "limited memory", record.budget)
 
     def _report(self, runner: Runner, what: str, budget: Budget | None = None) -> None:
         record, warm_s = runner.record, runner.warm_s

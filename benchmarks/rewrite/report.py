@@ -24,7 +24,7 @@ def tables(data: Dataset, records: Sequence[Record], machine: Machine) -> Iterat
         change = data.change
         title += f", {change.delete_where or f'{change.column} = {change.value}'}"
     yield _times(title, data, records, machine)
-    yield _resources(f"{data.name}: memory and outputs", records)
+    yield resources(data, records)
 
 
 def _times(title: str, data: Dataset, records: Sequence[Record], machine: Machine) -> Table:
@@ -92,8 +92,9 @@ def _split(records: Sequence[Record]) -> str:
     return ""
 
 
-def _resources(title: str, records: Sequence[Record]) -> Table:
-    shown = Table(title=title)
+def resources(data: Dataset, records: Sequence[Record]) -> Table:
+    """Return memory and outputs of one data set."""
+    shown = Table(title=f"{data.name}: memory and outputs")
     shown.add_column("contender")
     for name in (
         "peak MB",

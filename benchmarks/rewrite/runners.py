@@ -22,6 +22,8 @@ EVERYTHING = "neve-all"
 """Névé without copying what overlaps nothing: every row group is decoded and encoded."""
 MERGERS = ("polars", "duckdb", "datafusion")
 SPARK_ROUNDS_MAX = 2
+LIMITED_RUNS = 4
+"""Runs of Névé in the application with limited memory, which is new; the last one counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +108,15 @@ class Record:
         """Medians of the parts of a job."""
         names = list(self.counted[0].split_s) if self.counted else []
         return {name: self._median([run.split_s[name] for run in self.counted]) for name in names}
+
+    def unlimited(self) -> Budget:
+        """Return what counts if memory stayed below the limit without one."""
+        return Budget(
+            seconds=self.median_s,
+            form=self.form,
+            process_bytes=self.memory.process_bytes,
+            note="needs no more",
+        )
 
     def as_json(self) -> dict[str, object]:
         """Return it for a report."""
@@ -289,12 +300,7 @@ class EngineRunner(Runner):
         if record.contender not in MERGERS or record.failed or not limit_bytes:
             return
         if record.memory.peak_bytes <= limit_bytes:
-            record.budget = Budget(
-                seconds=record.median_s,
-                form=record.form,
-                process_bytes=record.memory.peak_bytes,
-                note="needs no more",
-            )
+            record.budget = record.unlimited()
             return
         notes = set()
         self.wanted = replace(self.wanted, memory_bytes=limit_bytes)
@@ -368,10 +374,9 @@ class SparkRunner(Runner):
             run = await super()._measured(form)
         finally:
             self._last = sampler.stop()
-        if not self.wanted.memory_bytes:
-            self.record.memory.include(self._last)
-            self.record.memory.cost_s += self._last.cost_s
-            self.record.sampled_cpu_s += run.used.cpu_s
+        self.record.memory.include(self._last)
+        self.record.memory.cost_s += self._last.cost_s
+        self.record.sampled_cpu_s += run.used.cpu_s
         return run
 
     _sampling = False
@@ -407,27 +412,22 @@ class NeveRunner(SparkRunner):
     def heard(self, answer: Answer) -> None:
         self.record.form = answer.kernel
 
-    async def limited_round(self) -> None:
-        """Run with tasks that have the limit; it holds for a task's process, as it does in use."""
-        record, limit_bytes, form = self.record, self.rules.budget_bytes, self.record.form
-        if record.failed or not limit_bytes or not self.wanted.data.key:
-            return
-        self.wanted, self._sampling = replace(self.wanted, memory_bytes=limit_bytes), True
+    async def run_limited(self) -> Budget:
+        """Run in an application whose tasks have the limit; it holds for a task's process."""
+        limit_bytes, self._sampling = self.rules.budget_bytes, True
         try:
-            run = await self._measured(form)
-            used_bytes = self._last.process_bytes
-            exceeded = f"took {used_bytes / 1e6:,.0f} MB" if used_bytes > limit_bytes else ""
-            record.budget = Budget(
-                seconds=None if exceeded else run.seconds,
-                form=record.form,
-                process_bytes=used_bytes,
-                note=exceeded,
-            )
+            for _ in range(1 if self.wanted.data.large else LIMITED_RUNS):
+                run = await self._measured("rewrite")
         except Exception as error:
-            record.budget = Budget(seconds=None, note=f"{type(error).__name__}: {error}")
-        finally:
-            self.wanted, self._sampling = replace(self.wanted, memory_bytes=0), False
-            record.form = form
+            return Budget(seconds=None, note=f"{type(error).__name__}: {error}"[:80])
+        used_bytes = self._last.process_bytes
+        exceeded = f"took {used_bytes / 1e6:,.0f} MB" if used_bytes > limit_bytes else ""
+        return Budget(
+            seconds=None if exceeded else run.seconds,
+            form=self.record.form,
+            process_bytes=used_bytes,
+            note=exceeded,
+        )
 
     def empty(self) -> None:
         self._own.remove_outputs()

@@ -14,7 +14,6 @@ from benchmarks.rewrite.worker import sync_outputs
 from common.wire import Assignment
 from compactor.core import RewriteProgress
 from compactor.rewrite.attempt import rewrite
-from compactor.rewrite.memory_budget import TASK_SETTING
 
 JOB_GROUP = "spark.jobGroup.id"
 
@@ -73,19 +72,10 @@ def _rewritten(
 ) -> Answer:
     """Run Névé's job, whose outputs are always made durable, and split its time."""
     assert ask.assignment is not None
-    usual = spark.conf.get(TASK_SETTING, None)
-    if ask.wanted.memory_bytes:
-        spark.conf.set(TASK_SETTING, str(ask.wanted.memory_bytes))
     jobs_before = _job_ids(spark)
     begun_s = time.perf_counter()
-    try:
-        done = rewrite(spark, ask.assignment, progress, cancelled, attach)
-        seconds = time.perf_counter() - begun_s
-    finally:
-        if ask.wanted.memory_bytes:
-            spark.conf.unset(TASK_SETTING)
-            if usual is not None:
-                spark.conf.set(TASK_SETTING, usual)
+    done = rewrite(spark, ask.assignment, progress, cancelled, attach)
+    seconds = time.perf_counter() - begun_s
     task_s = _task_seconds(spark, _job_ids(spark) - jobs_before)
     parts = done.timings_s
     split_s = {
