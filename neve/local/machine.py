@@ -218,7 +218,7 @@ MEGABYTE = 1 << 20
 BASE_BYTES = 700 * MEGABYTE
 """Memory of Redis, Ray's own processes, coordinator and gateway."""
 COMPACTOR_BYTES = 800 * MEGABYTE
-"""Memory of actor, driver, app master and Python workers; half of all heaps is added."""
+"""Memory of actor, driver and Python workers; half of all heaps is added."""
 SHARED_SLACK_BYTES = 16 * MEGABYTE
 SHARED_MEMORY = Path("/dev/shm")
 """Where Ray keeps its objects if there is enough space."""
