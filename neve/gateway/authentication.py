@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from common.errors import CompactionError, UnavailableError
 from common.runtime import Clock
 from common.units import CHARS_MAX
-from neve.api import ARCHIVE, ARROW_STREAM, CALL_HEADER, PROBLEM, AuditEntry
+from neve.api import ARCHIVE, ARROW_STREAM, CALL_HEADER, PROBLEM, ROWS_BYTES_MAX, AuditEntry
 from neve.gateway.access.audit import BEGUN, DONE, TEXT_MAX, Audit, outcome_of, value_text
 from neve.gateway.access.callers import (
     OPEN_PATHS,
@@ -369,6 +369,8 @@ class BoundedBodies:
 
 
 def _json_bytes_max(scope: Scope) -> int:
+    if scope["path"].endswith("/rows"):
+        return ROWS_BYTES_MAX
     is_list = scope["method"] == "PATCH" or scope["path"].endswith(LIST_BODIES)
     return LIST_BYTES_MAX if is_list else JSON_BYTES_MAX
 
