@@ -125,10 +125,7 @@ def read_lines(body: bytes, table: Table) -> pa.Table:
 
 def _rows_of(kind: str, body: bytes, table: Table) -> pa.Table:
     """Return the rows of a body, converted to the columns of their table. Blocks."""
-    if kind == api.LINES:
-        rows = read_lines(body, table)
-    else:
-        rows = read_stream(body, DECODED_MAX)
+    rows = read_lines(body, table) if kind == api.LINES else read_stream(body, DECODED_MAX)
     refuse_unknown_columns(table, [("the body", rows.schema)])
     return fit_to_schema(rows, table)
 
