@@ -32,7 +32,7 @@ from common.errors import (
 from common.metadata.store import TabletStore
 from common.metadata.store_watch import StoreWatch
 from common.model.job import TabletPlan
-from common.model.table import DNS_LABEL, Table, TableSettings, filling_text
+from common.model.table import DNS_LABEL, Table, TableSettings, TableState, filling_text
 from common.model.tablet import Tablet, TabletId
 from common.parquet.buffered import Flushed, FlushPorts, flush_table
 from common.parquet.service_files import generation_fault
@@ -630,6 +630,8 @@ async def flush_rows(services: Services, table: Table) -> Flushed:
         RefusedError: The table does not accept files now; its rows stay buffered.
         UnavailableError: Store or storage does not answer; its rows stay buffered.
     """
+    if table.state not in {TableState.LIVE, TableState.PAUSED}:
+        return Flushed()
     (buffer,) = await services.store.buffers([table.id])
     if not buffer.segments:
         return Flushed()

@@ -117,7 +117,7 @@ async def drop_table(services: Services, table: Table, *, delete_files: bool) ->
         mark = mark or await services.footers.run(location.uri, foreign_mark_below, location)
         if mark is not None:
             raise RefusedError(mark.stop(table.name), "location")
-    elif table.state in {TableState.LIVE, TableState.PAUSED}:
+    else:
         await flush_rows(services, table)
     require_applied(
         await services.store.apply(DropTable(table=table.id, delete_files=delete_files))

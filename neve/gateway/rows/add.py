@@ -38,7 +38,7 @@ from neve.gateway.rows.calls import (
     repeated_view,
     require_same_call,
 )
-from neve.gateway.services import Services, check_writable
+from neve.gateway.services import Services, check_writable, flush_rows
 
 # ------------------------------------------------------------------------------------------ Routing
 # Routing of files to tablets. Each file belongs to exactly one tablet, or is rejected.
@@ -396,6 +396,8 @@ async def add_files(
     )
 
     async def prepare(now_s: float, _ends: Collection[bytes]) -> RoutedFiles:
+        if window is not None:
+            await flush_rows(services, table)  # The files replace buffered rows as well.
         await _refuse_garbage(services, table, plain)
         facts = await _inspect(services, table, plain)
         refuse_unknown_columns(table, [(f"file {fact.path}", fact.schema) for fact in facts])

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from common.errors import UnavailableError as UnavailableStorageError
+from common.metadata.changes import Applied, BeginOperation
+from common.metadata.keys import TableKeys
+from common.model.key_values import KeyType
+from common.model.keys import encode_key
+from common.model.table import Table
+from common.model.tablet import OperationKind, TabletId
+from common.parquet.file_inspection import FileFacts
+from common.parquet.location import open_location
+from common.parquet.service_files import write_generation
 from neve.api import ARROW_STREAM, LINES
 from neve.client import Client
-from neve.client.errors import CallerError, RefusedError, UnavailableError
+from neve.client.errors import CallerError, NeveError, RefusedError, UnavailableError
 from neve.client.http import new_call
-from tests.support.gateway import TOKEN, Gateway, serving
+from neve.gateway.table_files import StoredFiles
+from tests.support.gateway import TOKEN, Gateway, Storage, serving
 
 SCHEMA = pa.schema(
     [
@@ -40,8 +54,9 @@ def client(gateway: Gateway) -> Iterator[Client]:
     with gateway.client() as made:
         yield made
         for table in made.tables():
-            made.flush(table.name)
-            made.drop(table.name)
+            with suppress(RefusedError):  # Replaced files still wait for the collector.
+                made.flush(table.name)
+                made.drop(table.name)
 
 
 @pytest.fixture
@@ -259,3 +274,145 @@ def test_a_drop_that_keeps_files_flushes_first(client: Client, bag: str, tmp_pat
     client.drop(bag)
     files = [path for path in (tmp_path / "bag").rglob("*.parquet") if "append" in str(path)]
     assert len(files) == 1
+
+
+# ------------------------------------------------------------------------------------ Other calls
+
+
+def files_of(client: Client, table: str) -> int:
+    return sum(file.rows for file in client.files(table))
+
+
+def test_a_request_counts_rows_that_were_acknowledged_before_it(client: Client, keyed: str) -> None:
+    client.buffer_rows(keyed, rows(1, 150))
+    client.compact(keyed, delete_where="id = 1")
+    assert files_of(client, keyed) == 2
+    client.buffer_rows(keyed, rows(2))
+    assert files_of(client, keyed) == 2
+
+
+def test_a_backup_and_a_manifest_have_all_acknowledged_rows(
+    client: Client, bag: str, tmp_path: Path
+) -> None:
+    client.buffer_rows(bag, [{"id": 1}])
+    client.backup(tmp_path / "archive", tables=[bag])
+    assert files_of(client, bag) == 1
+    assert b"append/" in (tmp_path / "archive").read_bytes()
+    client.buffer_rows(bag, [{"id": 2}])
+    manifest = client.manifest(bag)
+    assert len(manifest["files"]) == 2
+
+
+def test_a_window_replaces_buffered_rows(client: Client, tmp_path: Path) -> None:
+    schema = pa.schema([("at", pa.timestamp("us", tz="UTC")), ("n", pa.int64())])
+    folder = tmp_path / "windows"
+    client.create_table("windows", str(folder), schema=schema, time_column="at")
+    noon = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    client.buffer_rows("windows", [{"at": noon, "n": 1}])
+    pq.write_table(pa.table({"at": [noon], "n": [2]}, schema=schema), folder / "new.parquet")
+
+    added = client.add_files("windows", ["new.parquet"], version=1, window="2026-05-01..2026-05-02")
+
+    assert added.replaced == 1
+    assert [row["n"] for row in client.scan("windows").to_pylist()] == [2]
+
+
+def test_a_paused_table_takes_rows(client: Client, bag: str) -> None:
+    client.pause(bag)
+    client.buffer_rows(bag, [{"id": 1}])
+    assert client.flush(bag).rows == 1
+
+
+def test_a_split_and_a_merge_keep_buffered_rows(
+    client: Client, gateway: Gateway, keyed: str
+) -> None:
+    client.append(keyed, rows(*range(90)))
+    client.buffer_rows(keyed, rows(20, 70, 150, v=2))
+    table = gateway.ask(gateway.store.table_named(keyed))
+    first = TabletId(table.id, encode_key((100,), (KeyType.INT,)))  # type: ignore[attr-defined]  # a table
+    for change in (
+        BeginOperation(
+            tablets=(first,),
+            kind=OperationKind.SPLIT,
+            operation="op-1",
+            at=encode_key((50,), (KeyType.INT,)),
+        ),
+    ):
+        outcome = gateway.ask(gateway.store.apply(change))
+        assert isinstance(outcome, Applied), outcome
+    assert client.count(keyed) == 91
+    assert client.flush(keyed).files == 3
+    assert client.count(keyed) == 91
+
+
+def test_fsck_finds_damaged_rows(client: Client, gateway: Gateway, bag: str) -> None:
+    client.buffer_rows(bag, [{"id": 1}])
+    assert client.fsck(bag).sound
+    table = gateway.ask(gateway.store.table_named(bag))
+    key = TableKeys(table.id).segment(1)  # type: ignore[attr-defined]  # a table
+    ((call, stored),) = gateway.ask(gateway.store.buffered_rows(table.id, [1]))[0].items()  # type: ignore[attr-defined, index]  # rows
+
+    async def put(value: bytes) -> None:
+        async with gateway.store._keyspace.session() as session:
+            await session.execute([("HSET", key, call, value)])
+
+    gateway.ask(put(stored[:-1]))
+    (finding,) = client.fsck(bag).findings
+    assert finding.code == "undecodable"
+    assert "buffered rows" in finding.sentence
+    with pytest.raises(NeveError, match="damaged"):
+        client.flush(bag)
+    gateway.ask(put(stored))
+    assert client.flush(bag).rows == 1
+
+
+def test_a_store_that_went_back_in_time_takes_no_rows(
+    client: Client, gateway: Gateway, bag: str, tmp_path: Path
+) -> None:
+    client.buffer_rows(bag, [{"id": 1}])
+    location = open_location((tmp_path / "bag").as_uri())
+    write_generation(location, 7)
+    gateway.services.generations._seen.clear()
+    calls: tuple[Callable[[], object], ...] = (
+        lambda: client.buffer_rows(bag, [{"id": 2}]),
+        lambda: client.flush(bag),
+        lambda: client.drop(bag),
+        lambda: client.compact(bag),
+    )
+    for call in calls:
+        with pytest.raises(RefusedError, match="read-only"):
+            call()
+    assert client.count(bag) == 1
+    client.fsck(bag, accept=True)
+    client.buffer_rows(bag, [{"id": 2}])
+    assert client.flush(bag).rows == 2
+    assert client.count(bag) == 2
+
+
+def test_a_storage_that_does_not_answer_keeps_rows_buffered(tmp_path: Path) -> None:
+    class Silent(StoredFiles):
+        down = True
+
+        def write(self, table: Table, path: str, rows: pa.Table) -> FileFacts:
+            if self.down:
+                raise UnavailableStorageError("storage does not answer")
+            return super().write(table, path, rows)
+
+    files = Silent()
+    with serving(storage=Storage(files=files)) as served, served.client() as client:
+        client.create_table("bag", str(tmp_path / "bag"), schema=BAG)
+        client.buffer_rows("bag", [{"id": 1}])
+        calls: tuple[Callable[[], object], ...] = (
+            lambda: client.flush("bag"),
+            lambda: client.compact("bag"),
+            lambda: client.drop("bag"),
+            lambda: client.backup(tmp_path / "archive", tables=["bag"]),
+            lambda: client.manifest("bag"),
+        )
+        for call in calls:
+            with pytest.raises(UnavailableError, match="does not answer"):
+                call()
+        assert client.count("bag") == 1
+        files.down = False
+        client.compact("bag")
+        assert client.count("bag") == 1
