@@ -32,7 +32,7 @@ from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from common.runtime import call_id
 from neve import api
-from neve.gateway.access.callers import WRITE, route
+from neve.gateway.access.callers import WRITE, current_call, route
 from neve.gateway.bodies import received_body
 from neve.gateway.problems import BodyError, CallIdError, require_applied
 from neve.gateway.rows.add import refuse_future_versions, refuse_unknown_columns
@@ -303,13 +303,13 @@ class BufferRoutes:
         is delayed while buffers fill; 503: they are full.
         """
         services = self._services
+        stored_table = await services.table(table)
         kind = content_type.partition(";")[0].strip()
         if kind not in {api.ARROW_STREAM, api.LINES}:
             raise BodyError(
                 f"content type {kind!r} is not accepted here, expected {api.ARROW_STREAM} or "
                 f"{api.LINES}"
             )
-        stored_table = await services.table(table)
         call = checked_call(services, call)
         await self._sizes.refresh()
         delay_s = services.buffers.admit(stored_table.id, stored_table.name)
@@ -319,6 +319,7 @@ class BufferRoutes:
             rows, size_bytes, repeated = await buffer_rows(
                 services, stored_table, await body(), kind, call
             )
+        current_call().details = f"rows={0 if repeated else rows}"
         return api.Buffered(
             call=call,
             rows=rows,
