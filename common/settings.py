@@ -9,19 +9,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from common.access_settings import AccessSettings
-from common.control_settings import ControlSettings
+from common.control_settings import ControlSettings, IngestSettings
 from common.documents import FieldKind, FieldRule
 from common.errors import ConfigError
 from common.log_events import LogLevel
 from common.model.group import LIMIT_BYTES_S_MIN, Group, Service
 from common.model.job import AGEING_PER_S, FAIR_BAND
-from common.setting_rules import (
-    SettingError,
-    check_section,
-    check_value,
-    setting,
-    size_setting,
-)
+from common.setting_rules import SettingError, check_section, check_value, setting, size_setting
 from neve.api.messages import readable_across_releases
 
 HEAP_BYTES_MIN = 450 * 1024**2
@@ -214,19 +208,6 @@ class CoordinatorSettings:
     )
     maintenance_slots: int = setting(
         10, "Concurrent deletions, manifests and full scans (maintenance.md).", least=1, most=1000
-    )
-    flush_age_max_s: float = setting(
-        60.0,
-        "Longest time that acknowledged rows stay in a table's buffer before they are flushed into"
-        " files (design/0018-buffered-ingest.md).",
-        least=0.1,
-        most=3600,
-    )
-    flush_bytes: int = size_setting(
-        16 * 1024**2,
-        "Size of buffered rows, decoded, at which they are flushed before that; also the memory of"
-        " a flush, a few times over.",
-        least=64 * 1024,
     )
 
     def __post_init__(self) -> None:
@@ -439,24 +420,6 @@ class GatewaySettings:
         "Folders that hold other data: no table may be in exactly such a folder or contain it, but"
         " tables may be below. `neve up` adds your home, the working folder and the folder for"
         " temporary files.",
-    )
-    buffer_table_bytes_max: int = size_setting(
-        64 * 1024**2,
-        "Largest size of a table's buffered rows, decoded. Writers are slowed down from half of it"
-        " on, and refused above it.",
-        least=64 * 1024,
-    )
-    buffer_bytes_max: int = size_setting(
-        256 * 1024**2,
-        "Largest size of all buffered rows, decoded; otherwise as `buffer_table_bytes_max`.",
-        least=64 * 1024,
-    )
-    buffer_store_used_max: float = setting(
-        70.0,
-        "Used percentage of the metadata store's memory limit above which rows are not buffered, so"
-        " that metadata never waits for rows. Ignored for a store without a limit.",
-        least=1,
-        most=95,
     )
 
     def __post_init__(self) -> None:
@@ -748,6 +711,7 @@ class Settings:
     """The dispatcher plug-in that chooses a table's service."""
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Full name of a setting → source of its value; a missing name has its default."""
+    ingest: IngestSettings = field(default_factory=IngestSettings)
 
     def compactor_of(self, group: str) -> CompactorSettings:
         """Return the settings of a group's compactors.

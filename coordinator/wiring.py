@@ -376,7 +376,7 @@ def storage_loops(
     parts.upkeep.add(OperationName.MANIFEST, publishing)
     flushing = OwnKind(
         part="the flush of buffered rows",
-        rules=KindRules(tables_max=TABLES_AT_ONCE, wait_max_s=own.flush_age_max_s),
+        rules=KindRules(tables_max=TABLES_AT_ONCE, wait_max_s=settings.ingest.flush_age_max_s),
         tables=writable,
         run=parts.flusher.run,
     )
@@ -434,7 +434,8 @@ def _flusher(settings: Settings, context: ShellContext) -> BufferFlusher:
         write=write_guarded,
         look_max_s=own.garbage_grace_s,
     )
-    rules = FlushRules(age_max_s=own.flush_age_max_s, segment_bytes=own.flush_bytes)
+    ingest = settings.ingest
+    rules = FlushRules(age_max_s=ingest.flush_age_max_s, segment_bytes=ingest.flush_bytes)
     known = context.generations.known if context.generations else lambda _table: 0
     return BufferFlusher(ports, rules, context.log, known_generation=known)
 

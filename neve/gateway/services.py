@@ -364,9 +364,8 @@ class Services:
         object.__setattr__(self, "rows", self.footers.with_threads(ROW_THREADS))
         object.__setattr__(self, "audit", self._audit())
         object.__setattr__(self, "quotas", self._quotas())
-        buffers = BufferUse(
-            gateway.buffer_table_bytes_max, gateway.buffer_bytes_max, gateway.buffer_store_used_max
-        )
+        ingest = self.settings.ingest
+        buffers = BufferUse(ingest.table_bytes_max, ingest.bytes_max, ingest.store_used_max_pct)
         object.__setattr__(self, "buffers", buffers)
 
     def _audit(self) -> Audit:

@@ -199,8 +199,8 @@ async def _change_of(  # noqa: PLR0917 - what a call consists of
         floor=floor,
         spans=spans,
         flush=call_id(services.clock),
-        segment_bytes_max=settings.coordinator.flush_bytes,
-        table_bytes_max=settings.gateway.buffer_table_bytes_max,
+        segment_bytes_max=settings.ingest.flush_bytes,
+        table_bytes_max=settings.ingest.table_bytes_max,
         generation=generation,
     )
 

@@ -235,7 +235,7 @@ def test_columns_that_a_table_has_grown_are_kept_by_a_flush(client: Client, bag:
 
 
 def test_a_full_buffer_refuses_rows_and_a_flush_makes_room(tmp_path: Path) -> None:
-    with serving(buffer_table_bytes_max=64 * 1024) as small, small.client() as client:
+    with serving(ingest={"table_bytes_max": 64 * 1024}) as small, small.client() as client:
         client.create_table("bag", str(tmp_path / "bag"), schema=BAG)
         batch = [{"id": number, "name": "x" * 100} for number in range(200)]
         delays: list[float] = []
