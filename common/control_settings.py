@@ -143,8 +143,8 @@ class IngestSettings:
     )
     table_bytes_max: int = size_setting(
         64 * 1024**2,
-        "Decoded size of a table's buffered rows at which further rows are refused with 503. Writers"
-        " are delayed from half of it on.",
+        "Decoded size of a table's buffered rows at which further rows are refused with 503."
+        " Writers are delayed from half of it on.",
         least=64 * 1024,
     )
     bytes_max: int = size_setting(
