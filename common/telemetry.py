@@ -97,6 +97,16 @@ METRICS: tuple[Metric, ...] = (
         "counter",
         "Audit entries that the file or the stream did not accept.",
     ),
+    Metric(
+        "neve_buffer_delay_seconds_total",
+        "counter",
+        "Time that calls which buffer rows were delayed, because buffers were filling.",
+    ),
+    Metric(
+        "neve_buffer_refusals_total",
+        "counter",
+        "Calls that were refused because buffers were full, or the store was short of memory.",
+    ),
     Metric("neve_coordinator_up", "gauge", "1 while the coordinator answers, otherwise 0."),
     *_measured(api.Group, "group"),
     *_measured(api.Status),

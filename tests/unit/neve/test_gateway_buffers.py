@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -250,6 +251,10 @@ def test_a_full_buffer_refuses_rows_and_a_flush_makes_room(tmp_path: Path) -> No
         assert delays[0] == 0.0
         assert delays[-1] > 0.0
         assert client.count("bag") == taken
+        metrics = httpx.get(f"{small.url}/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+        values = dict(re.findall(r"^(neve_buffer_\w+) (\S+)$", metrics.text, re.MULTILINE))
+        assert float(values["neve_buffer_refusals_total"]) >= 1
+        assert float(values["neve_buffer_delay_seconds_total"]) > 0
         answer = send(small, "bag", b'{"id": 1}')
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
         client.flush("bag")
