@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from common.access_settings import AccessSettings
-from common.control_settings import ControlSettings
+from common.control_settings import ControlSettings, IngestSettings
 from common.documents import FieldKind, FieldRule, unknown
 from common.errors import ConfigError, RequestError
 from common.model.group import Group, Service
@@ -54,6 +54,7 @@ SECTIONS: dict[str, type] = {
     "control": ControlSettings,
     "cluster": ClusterSettings,
     "access": AccessSettings,
+    "ingest": IngestSettings,
 }
 NAMED_SECTIONS = ("groups", "services")
 DISPATCHER = "dispatcher"

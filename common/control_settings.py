@@ -1,4 +1,4 @@
-"""The section `control` of the settings: the amount of compaction and its distribution."""
+"""The sections `control` and `ingest` of the settings: compaction and its shares; buffered rows."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -121,3 +121,45 @@ class ControlSettings:
                 )
             values[name] = value
         return values
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestSettings:
+    """Rows that are acknowledged before they are in files (operations.md)."""
+
+    flush_age_max_s: float = setting(
+        60.0,
+        "Longest time that rows stay in a table's buffer before they are flushed into files.",
+        least=0.1,
+        most=3600,
+    )
+    flush_bytes: int = size_setting(
+        16 * 1024**2,
+        "Decoded size of buffered rows at which they are flushed before that, and the size of what"
+        " one flush reads at a time.",
+        least=64 * 1024,
+        most=256 * 1024**2,
+    )
+    table_bytes_max: int = size_setting(
+        64 * 1024**2,
+        "Decoded size of a table's buffered rows at which further rows are refused with 503."
+        " Writers are delayed from half of it on.",
+        least=64 * 1024,
+    )
+    bytes_max: int = size_setting(
+        256 * 1024**2,
+        "Decoded size of all buffered rows, otherwise as `ingest.table_bytes_max`.",
+        least=64 * 1024,
+    )
+    store_used_max_pct: float = setting(
+        70.0,
+        "Used percentage of the metadata store's memory limit above which no rows are buffered, so"
+        " that metadata never waits for rows. It has no effect on a store without a limit.",
+        least=1,
+        most=95,
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse values that break their rules."""
+        check_section("ingest", self)

@@ -167,6 +167,11 @@ COORDINATOR_EVENTS = (
         "A location belongs to another store. Nothing is written or deleted there.",
     ),
     LogEvent(
+        "buffered rows flushed",
+        _I,
+        "Buffered rows of a table are in files now.",
+    ),
+    LogEvent(
         "manifest not published",
         _W,
         "A manifest could not be published. The next round retries it.",

@@ -10,19 +10,13 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from common.access_settings import AccessSettings
-from common.control_settings import ControlSettings
+from common.control_settings import ControlSettings, IngestSettings
 from common.documents import FieldKind, FieldRule
 from common.errors import ConfigError
 from common.log_events import LogLevel
 from common.model.group import LIMIT_BYTES_S_MIN, Group, Service
 from common.model.job import AGEING_PER_S, FAIR_BAND
-from common.setting_rules import (
-    SettingError,
-    check_section,
-    check_value,
-    setting,
-    size_setting,
-)
+from common.setting_rules import SettingError, check_section, check_value, setting, size_setting
 from neve.api.messages import readable_across_releases
 
 HEAP_BYTES_MIN = 450 * 1024**2
@@ -716,6 +710,7 @@ class Settings:
     """The dispatcher plug-in that chooses a table's service."""
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Full name of a setting → source of its value; a missing name has its default."""
+    ingest: IngestSettings = field(default_factory=IngestSettings)
 
     def compactor_of(self, group: str) -> CompactorSettings:
         """Return the settings of a group's compactors.

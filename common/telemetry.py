@@ -97,6 +97,16 @@ METRICS: tuple[Metric, ...] = (
         "counter",
         "Audit entries that the file or the stream did not accept.",
     ),
+    Metric(
+        "neve_buffer_delay_seconds_total",
+        "counter",
+        "Time that calls which buffer rows were delayed, because buffers were filling.",
+    ),
+    Metric(
+        "neve_buffer_refusals_total",
+        "counter",
+        "Calls that were refused because buffers were full, or the store was short of memory.",
+    ),
     Metric("neve_coordinator_up", "gauge", "1 while the coordinator answers, otherwise 0."),
     *_measured(api.Group, "group"),
     *_measured(api.Status),
@@ -216,6 +226,12 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "neve_store_full", "gauge", "1 while adds wait because the store was full, otherwise 0."
     ),
+    Metric("neve_buffered_bytes", "gauge", "Decoded size of rows that are not in files so far."),
+    Metric("neve_buffered_rows", "gauge", "Acknowledged rows that are not in files so far."),
+    Metric("neve_buffered_oldest_seconds", "gauge", "Age of the oldest of these rows."),
+    Metric("neve_flushed_rows_total", "counter", "Buffered rows that were written to files."),
+    Metric("neve_flushed_files_total", "counter", "Files that flushes have written."),
+    Metric("neve_flush_failures_total", "counter", "Flushes that failed; they are tried again."),
     Metric("neve_requests", "gauge", "Requests that have not ended.", ("state",)),
     Metric(
         "neve_requests_ended_total",

@@ -34,6 +34,7 @@ from coordinator.core.maintenance import (
 from coordinator.core.state import CoordinatorState
 from coordinator.ports import PlanTablet
 from coordinator.scan.scanner import read_request_facts
+from coordinator.storage.flushes import BufferFlusher
 from coordinator.storage.garbage_collector import GarbageCollector
 from coordinator.storage.manifests import ManifestPublisher, publishes
 from neve import api
@@ -155,7 +156,7 @@ class Maintenance:
         state: CoordinatorState,
         *,
         own: OwnMaintenance,
-        stored: tuple[GarbageCollector, ManifestPublisher],
+        stored: tuple[GarbageCollector, ManifestPublisher, BufferFlusher],
         slot_rate: Callable[[str], float | None],
     ) -> None:
         """Create a listing of these parts; `slot_rate` returns the measured rate of a group."""
@@ -164,7 +165,7 @@ class Maintenance:
         self._plan = plan
         self._state = state
         self._own = own
-        self._collector, self._manifests = stored
+        self._collector, self._manifests, self._flusher = stored
         self._slot_rate = slot_rate
 
     async def operations(self, table_id: str, tablet: TabletId | None) -> api.TableMaintenance:
@@ -196,7 +197,7 @@ class Maintenance:
         for left, right in zip(tablets[:count], [*tablets[1:], None], strict=False):
             if left is not None and not isinstance(left, UnreadableTablet):
                 rows += tablet_operations(await self._facts(left, right, moment))
-        rows.append(await self._manifest(table))
+        rows += [await self._manifest(table), await self._flusher.row(table)]
         return api.TableMaintenance(
             table=table.name,
             operations=ranked([self._with_wait(row, table.id) for row in rows]),

@@ -14,6 +14,8 @@ from common.model.location_identity import LocationIdentity
 from common.model.request import RequestState
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
+from common.parquet.append import write_guarded
+from common.parquet.buffered import FlushPorts
 from common.parquet.location import identities_of
 from common.settings import CoordinatorSettings, Settings
 from common.spi.planner import Surroundings
@@ -41,6 +43,7 @@ from coordinator.scan.full_scan import FullScan, LocalRangeScans, RangeScans
 from coordinator.scan.scanner import Scanner
 from coordinator.service import CoordinatorService
 from coordinator.split_merge import OperationDriver, OperationRules, OperationSteps
+from coordinator.storage.flushes import BufferFlusher, FlushRules
 from coordinator.storage.garbage_collector import (
     TABLES_AT_ONCE,
     GarbageCollector,
@@ -220,6 +223,7 @@ class CoordinatorParts:
     shadows: ShadowPlans
     autoscaler: Autoscaler
     stored: tuple[GarbageCollector, ManifestPublisher]
+    flusher: BufferFlusher
     upkeep: OwnMaintenance
     maintenance: Maintenance
 
@@ -286,6 +290,7 @@ class CoordinatorParts:
             *scope_figures(status.scopes),
             *backlog_figures(status.backlogs),
             *control_figures(self.state.control(now_s)),
+            *self.flusher.figures(),
         )
         return replace(
             status,
@@ -352,7 +357,7 @@ class FatalFilesInCore:
 def storage_loops(
     settings: Settings, parts: CoordinatorParts, writable: Callable[[], Collection[Table]]
 ) -> list[Coroutine[Any, Any, None]]:
-    """Let the scheduler of maintenance publish manifests and delete replaced files.
+    """Let the scheduler of maintenance publish manifests, delete replaced files, flush rows.
 
     Args:
         settings: Settings of the operator.
@@ -360,7 +365,7 @@ def storage_loops(
         writable: Returns the tables whose location may be written.
 
     Returns:
-        The loops that repair tables and names.
+        The loops that repair tables and names, and the one that finds buffered rows.
     """
     own, context = settings.coordinator, parts.context
     collector, manifests = parts.stored
@@ -369,10 +374,18 @@ def storage_loops(
     publishing = OwnKind(part="publishing", rules=rules, tables=writable, run=manifests.run)
     parts.upkeep.add(OperationName.GARBAGE, collecting)
     parts.upkeep.add(OperationName.MANIFEST, publishing)
+    flushing = OwnKind(
+        part="the flush of buffered rows",
+        rules=KindRules(tables_max=TABLES_AT_ONCE, wait_max_s=settings.ingest.flush_age_max_s),
+        tables=writable,
+        run=parts.flusher.run,
+    )
+    parts.upkeep.add(OperationName.FLUSH, flushing)
     unfinished = UnfinishedTables(
         context.store, own.garbage_grace_s, context.log, context.faults, _identities
     )
     return [
+        parts.flusher.watch_forever(partial(parts.upkeep.ask, OperationName.FLUSH)),
         finish_drops_forever(
             context.store, writable, own.collect_interval_s, context.log, context.faults
         ),
@@ -410,6 +423,21 @@ def _collecting(
         known_generation=known_generation,
     )
     return collector, manifests
+
+
+def _flusher(settings: Settings, context: ShellContext) -> BufferFlusher:
+    own = settings.coordinator
+    ports = FlushPorts(
+        store=context.store,
+        ids=context.ids,
+        threads=context.threads,
+        write=write_guarded,
+        look_max_s=own.garbage_grace_s,
+    )
+    ingest = settings.ingest
+    rules = FlushRules(age_max_s=ingest.flush_age_max_s, segment_bytes=ingest.flush_bytes)
+    known = context.generations.known if context.generations else lambda _table: 0
+    return BufferFlusher(ports, rules, context.log, known_generation=known)
 
 
 async def _identities(locations: Mapping[str, str]) -> Mapping[str, LocationIdentity]:
@@ -471,6 +499,8 @@ def assemble(
     store_care = StoreHealthWatch(context.store, context.log)
     upkeep = _upkeep(own, context, scanner, full_scan, store_care)
     stored, rate = _collecting(settings, context), autoscaler.slot_rate
+    flusher = _flusher(settings, context)
+    scanner.on_table_changed.append(flusher.table_changed)
     scanner.before_planning.append(corrections.read_first)
     scanner.on_committed.append(corrections.read_soon)
     _listen(scanner, requests, operations, [automatic.tablet_read, space.tablet_read])
@@ -492,9 +522,10 @@ def assemble(
         shadows=_shadows(settings, context, plan, scanner),
         autoscaler=autoscaler,
         stored=stored,
+        flusher=flusher,
         upkeep=upkeep,
         maintenance=Maintenance(
-            settings, context, plan, state, own=upkeep, stored=stored, slot_rate=rate
+            settings, context, plan, state, own=upkeep, stored=(*stored, flusher), slot_rate=rate
         ),
     )
 

@@ -7,6 +7,7 @@ neve:{t}:table  :generation  :manifest  :index     of a table
 neve:{t}:tablet:<end>:bounds  :files  :running  …  of a tablet; <end> is `TabletId.text`
 neve:{t}:requests  :open-requests  :request:<id>   requests in their order, and each
 neve:{t}:outcome:<attempt>  neve:{t}:call:<id>     marks, which expire
+neve:{t}:rows  :rows:counts  :rows:<n>             buffered rows: segments, counts, rows of each
 neve:{t}:dropped                                   mark of a dropped table, which expires
 neve:{retired}:<digest>                            mark of a deleted file, which expires
 """
@@ -51,6 +52,10 @@ CALL_SKEW_S = 300.0
 """How far in the future the time of a call id may be, because clients' clocks differ."""
 MARK_LIFE_S = CALL_LIFE_S + 2 * CALL_SKEW_S
 """Lifetime of a call's mark: a call id expires before its mark does."""
+BUFFERED_CALL_LIFE_S = 300.0
+"""How long a call that buffers rows may be repeated: writers make thousands of calls."""
+BUFFERED_MARK_LIFE_S = BUFFERED_CALL_LIFE_S + 2 * CALL_SKEW_S
+"""Lifetime of the mark of such a call."""
 OUTCOME_LIFE_S = 24 * 3600.0
 """Lifetime of an attempt's mark: longer than a compactor retries a commit without Redis."""
 DROPPED_LIFE_S = 24 * 3600.0
@@ -241,6 +246,20 @@ class TableKeys:
         return self._key("open-requests")
 
     @property
+    def rows(self) -> str:
+        """Hash: segments of the buffered rows, and the highest number of one."""
+        return self._key("rows")
+
+    @property
+    def row_counts(self) -> str:
+        """Hash: rows, bytes and calls of each segment."""
+        return self._key("rows:counts")
+
+    def segment(self, number: int) -> str:
+        """Return the key of the rows of a segment, a hash by call."""
+        return self._key(f"rows:{number}")
+
+    @property
     def dropped(self) -> str:
         """String, which expires: the table is dropped, and its id must not be used again."""
         return self._key("dropped")
@@ -273,5 +292,7 @@ class TableKeys:
             self.requests,
             self.open_requests,
             self.changes,
+            self.rows,
+            self.row_counts,
             self.table,
         )

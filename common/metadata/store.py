@@ -26,6 +26,7 @@ from common.metadata import bulk_reads
 from common.metadata.bulk_reads import RangeReader, read_raw_tablets, tile_after
 from common.metadata.changes import (
     AddFiles,
+    AppendRows,
     BeginOperation,
     Change,
     Confirm,
@@ -95,6 +96,7 @@ from common.metadata.store_values import (
     PinEntry,
     RawTablet,
     StoreHealth,
+    TableBuffer,
     TabletChanged,
     UnreadableTablet,
     correction_of,
@@ -116,7 +118,7 @@ AUDIT_LINE = "line"
 """The field of an audit entry."""
 NO_CHANGES = "0-0"
 """The position before the first entry of a stream."""
-GROWING = (AddFiles, CreateTable, SelectFiles, SubmitRequest, BeginOperation)
+GROWING = (AddFiles, AppendRows, CreateTable, SelectFiles, SubmitRequest, BeginOperation)
 """Changes that let a store grow and wait while it is full; all others may use its reserve.
 
 Reservations and commits use the reserve, because compactions eventually remove files.
@@ -184,7 +186,8 @@ class TabletStore:
             MetadataError: A stored value cannot be decoded, or has another format version.
         """
         await self.store_id()
-        grows = isinstance(change, GROWING)
+        # A flush makes room.
+        grows = isinstance(change, GROWING) and not getattr(change, "segment", 0)
         return await self._executor.run(transaction_for(change), grows=grows, confirm=confirm)
 
     async def health(self) -> StoreHealth:
@@ -466,6 +469,23 @@ class TabletStore:
         key = TableKeys(table).call(call)
         ((stored, now),) = await self._fetch([[get(key), TIME]])
         return (codec_table.CALL.unpack(key, stored) if stored else None), time_s(now)
+
+    async def buffers(self, tables: Sequence[str]) -> Sequence[TableBuffer]:
+        """Return the buffers of tables, without their rows; each is read at one moment."""
+        keys = [TableKeys(table) for table in tables]
+        batches = [[hgetall(key.rows), hgetall(key.row_counts)] for key in keys]
+        replies = await self._fetch(batches) if batches else []
+        return [
+            codec_table.unpack_buffer(key, *reply) for key, reply in zip(keys, replies, strict=True)
+        ]
+
+    async def buffered_rows(
+        self, table: str, segments: Sequence[int]
+    ) -> Sequence[Mapping[bytes, bytes]]:
+        """Return the rows of segments, call → rows as stored; empty if a segment is flushed."""
+        keys = TableKeys(table)
+        batch = [hgetall(keys.segment(number)) for number in segments]
+        return (await self._fetch([batch]))[0] if batch else []
 
     async def generation(self, table: str) -> int:
         """Return the table's generation; 0 if it was never incremented."""

@@ -125,6 +125,57 @@ class CallMark(StoredValue):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BufferSegment(StoredValue):
+    """A segment of a table's buffered rows (`s<n>` in `neve:{t}:rows`). A closed one is final."""
+
+    number: int
+    flush: str
+    """Call id of its flush: all tries of it have the same."""
+    schema_id: int
+    schema: bytes
+    """Arrow schema of its rows."""
+    opened_s: float
+    closed_s: float = 0.0
+    """0: it is open."""
+    floor: bytes = b""
+    """At most the lowest version of its rows; empty: unknown, or the table has no versions."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes further rows."""
+        return not self.closed_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BufferCounts:
+    """What a segment holds."""
+
+    rows: int = 0
+    size_bytes: int = 0
+    """Decoded size."""
+    calls: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableBuffer:
+    """The buffered rows of a table, without the rows."""
+
+    segments: tuple[BufferSegment, ...] = ()
+    """Ascending by number."""
+    counts: Mapping[int, BufferCounts] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """All rows."""
+        return sum(counts.rows for counts in self.counts.values())
+
+    @property
+    def size_bytes(self) -> int:
+        """Decoded size of all rows."""
+        return sum(counts.size_bytes for counts in self.counts.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GarbageEntry(StoredValue):
     """A file to delete: when a collector first saw it (0: not seen), and its tablet's key."""
 

@@ -4,6 +4,8 @@
   service_files        files below `_neve/`; marks of other formats, whose files are left alone
   row_batches          rows in bounded memory; the file that makes plain readers fail
   file_inspection      consistency of a footer; facts, rows and key samples of a file
+  append               rows routed to tablets, cut, written below `_neve/append/`
+  buffered             buffered rows: encoded, read with the files, flushed into files
   write                files according to the table's settings
   manifest             the list of a table's files for readers
 

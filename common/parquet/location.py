@@ -10,7 +10,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
@@ -213,6 +213,8 @@ class Location:
     uri: str
     filesystem: arrow_fs.FileSystem
     root: str
+    memory: Mapping[str, pa.Buffer] = field(default_factory=dict, compare=False)
+    """Files that are in memory instead: those of buffered rows, for this process only."""
 
     def __reduce__(self) -> tuple[Callable[[str], "Location"], tuple[str]]:
         """Make another process open it anew, with its own credentials."""
@@ -269,6 +271,8 @@ class Location:
             RequestError: It is not below the location, or a link leads out of it.
             OSError: It cannot be opened, or is not a plain file: opening a pipe may block.
         """
+        if (held := self.memory.get(path)) is not None:
+            return pa.BufferReader(held)
         return self.filesystem.open_input_file(self._plain_file(path))
 
     def open_stream(self, path: str) -> pa.NativeFile:

@@ -49,9 +49,7 @@ def write_table(
         RequestError: The rows do not have the schema of the table.
         UnavailableError: The storage refused the file; remains of it are deleted.
     """
-    rows = concat_rows([rows], rules)
-    if rules.key:
-        rows = take_rows(rows, sorted_rows(rows, rules).row)
+    rows = sorted_by_key(rows, rules)
     group_rows = row_group_rows(rows, settings.row_group_bytes)
     full = location.full(path)
     try:
@@ -72,6 +70,12 @@ def write_table(
         key_types=rules.key_types,
         row_groups=-(-rows.num_rows // group_rows),
     )
+
+
+def sorted_by_key(rows: pa.Table, rules: RowRules) -> pa.Table:
+    """Return rows in the table's columns, sorted by key, the winning row of a key first."""
+    rows = concat_rows([rows], rules)
+    return take_rows(rows, sorted_rows(rows, rules).row) if rules.key else rows
 
 
 def row_group_rows(rows: pa.Table, row_group_bytes: int) -> int:

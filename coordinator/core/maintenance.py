@@ -56,7 +56,7 @@ from neve import api
 # Apache Kudu's scores of maintenance operations, and the choice of its scheduler. Pure.
 #
 # The formulas come from `maintenance_manager.cc` and `tablet_replica_mm_ops.cc`. Random draws are
-# arguments from 0 to 1. Scores of flushes are not used: an append is written to a file at once.
+# arguments from 0 to 1.
 
 FLUSH_LATE_MS = 120_000.0
 """Age above which a buffer gets a score for its age."""
@@ -266,7 +266,7 @@ def _free_log(
 
 WAIT_STEP = "wait"
 NECESSARY_STEPS = frozenset({"low-io", "memory", "log"})
-"""Steps whose operations may use the last free slot. The flush of a buffer will be one."""
+"""Steps whose operations may use the last free slot, such as the flush of a buffer."""
 COMPARED_MAX = 100
 """Operations of a kind that one choice compares: those with known work for the longest time."""
 DECISIONS_MAX = 1000
@@ -787,13 +787,9 @@ KINDS: Mapping[OperationName, Callable[[TabletFacts], api.MaintenanceOperation]]
     OperationName.STATISTICS: _statistics,
     OperationName.MINOR_DELTA: _minor_delta,
     OperationName.MAJOR_DELTA: _major_delta,
-    OperationName.FLUSH: _not_applicable(
-        OperationName.FLUSH,
-        "nothing is buffered: an append is written to a file before it is acknowledged",
-    ),
 }
-"""Kind → function that returns the row of a tablet; manifests belong to tables. A test checks that
-the registry is complete."""
+"""Kind → function that returns the row of a tablet; manifests and buffers belong to tables. A test
+checks that the registry is complete."""
 
 
 def _per_cost(gain: float, cost_bytes: int) -> float:

@@ -48,6 +48,8 @@ CALL_HEADER = "Neve-Call"
 PROBLEM = "application/problem+json"
 LINES = "application/x-ndjson"
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
+ROWS_BYTES_MAX = 4 * 1024**2
+"""Largest body of a call that buffers rows."""
 ARCHIVE = "application/vnd.neve.archive"
 """Content type of an archive: the body of a restore."""
 

@@ -93,6 +93,33 @@ class Added:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Buffered:
+    """Result of a call that buffered rows: the rows are acknowledged and readable by scans."""
+
+    call: str
+    rows: int
+    size_bytes: int
+    """Decoded size of the rows."""
+    durability: str
+    """What the metadata store guarantees for them."""
+    delay_s: float = 0.0
+    """How long the call was delayed, because buffers are filling."""
+    repeated: bool = False
+    """Whether the call was accepted before. Nothing was buffered now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushedRows:
+    """Result of a flush: buffered rows that are in files now."""
+
+    table: str
+    rows: int
+    files: int
+    size_bytes: int
+    """Size of the files."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """Outcome of a call id in a table."""
 

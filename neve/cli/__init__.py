@@ -5,7 +5,7 @@
     render        tables and lists for people, results about tables, names of tablets
     tables        table …, pause, resume
     imports       table import, table export
-    rows          add, append, call, scan
+    rows          add, append, flush, call, scan
     requests      compact, request …
     tablets       table split, merge, operations, explain, analyze, quarantine, watermarks
     jobs          jobs, job …, activity, history

@@ -21,7 +21,7 @@ FIRST_WORDS = {
     "tables": "table pause resume",
     "imports": "table",
     "tablets": "explain analyze lift-quarantine lower-watermark table",
-    "rows": "add append call scan",
+    "rows": "add append flush call scan",
     "requests": "compact request",
     "jobs": "jobs job activity history",
     "planning": "queue plan backlog trigger ops",

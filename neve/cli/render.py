@@ -361,6 +361,22 @@ def drop_sentence(dropped: api.Dropped) -> str:
     return f"dropped {dropped.table}; its name is free when {files} deleted, about {when} UTC"
 
 
+def buffered_sentence(answer: api.Buffered) -> str:
+    """Return the result of a call that buffered rows."""
+    rows = format_count(answer.rows, "row")
+    if answer.repeated:
+        return f"{rows} were buffered before under this call id; nothing was buffered now"
+    return f"buffered {rows}, {answer.durability} (call {answer.call})"
+
+
+def flushed_sentence(flushed: api.FlushedRows) -> str:
+    """Return the result of a flush."""
+    if not flushed.rows:
+        return f"no rows of {flushed.table} are buffered"
+    files = format_count(flushed.files, "file")
+    return f"flushed {format_count(flushed.rows, 'row')} of {flushed.table} into {files}"
+
+
 def add_sentence(added: api.Added) -> str:
     """Return the result of an add as a sentence."""
     done = f"{format_count(added.rows, 'row')} ({format_bytes(added.size_bytes)})"

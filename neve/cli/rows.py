@@ -1,4 +1,4 @@
-"""`neve add`, `append`, `call` and `scan`: write rows to tables and read them."""
+"""`neve add`, `append`, `flush`, `call` and `scan`: write rows to tables and read them."""
 
 import os
 import signal
@@ -226,10 +226,28 @@ def append(
         ),
     ],
     call: CallId = None,
+    *,
+    buffered: Annotated[
+        bool,
+        typer.Option(
+            "--buffered",
+            help="Buffer the rows until the service flushes them into files; at most 4 MiB.",
+        ),
+    ] = False,
 ) -> None:
     """Append the rows of a file on this machine."""
     rows = read_rows(file, lambda: session.client.describe(name).schema)
+    if buffered:
+        answer = session.client.buffer_rows(name, rows, call=call)
+        session.show(answer, render.buffered_sentence)
+        return
     session.show(session.client.append(name, rows, call=call), render.add_sentence)
+
+
+@verb("flush", Panel.TABLES, "neve flush users")
+def flush(session: Session, name: Name) -> None:
+    """Flush the buffered rows of a table, and wait until they are in files."""
+    session.show(session.client.flush(name), render.flushed_sentence)
 
 
 @verb("call", Panel.TABLES, "neve call users 019513d5-6c00-7000-8000-000000000000")

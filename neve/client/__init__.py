@@ -14,6 +14,7 @@ The package imports httpx, pyarrow and `neve.api`, and nothing else of the proje
     errors        exceptions, grouped by who must act
     tables        create, describe, change, drop, pause
     rows          add, append, files, scan
+    writer        many small writes: batches of rows, sent in the background
     arrow         rows as Arrow data; loads pyarrow, so it is imported on first use
     imports       import and export
     requests      compactions: submit, follow, wait, cancel

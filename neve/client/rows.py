@@ -7,9 +7,11 @@ from urllib.parse import quote
 from neve.api import (
     ARROW_STREAM,
     Added,
+    Buffered,
     Call,
     File,
     FilePage,
+    FlushedRows,
     Table,
 )
 from neve.client.http import (
@@ -22,6 +24,8 @@ from neve.client.tables import table_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from neve.client.writer import RowWriter
 
 # --------------------------------------------------------------------------------------------- Rows
 
@@ -121,6 +125,53 @@ class RowCalls:
             call=call or new_call(),
         )
         return decode(Added, answer)
+
+    def buffer_rows(self, table: str, rows: Rows, *, call: str | None = None) -> Buffered:
+        """Buffer rows, all or none: scans see them at once; the service flushes them into files.
+
+        Args:
+            table: Name of the table.
+            rows: As for `append`; at most 4 MiB as an Arrow stream.
+            call: Id of this call (`neve.new_call_id()`); reuse it within five minutes after an
+                unknown outcome.
+        """
+        from neve.client.arrow import stream_of, table_of
+
+        if isinstance(rows, Sequence) and rows and isinstance(rows[0], Mapping):
+            rows = table_of(rows, self._types(table))
+        answer = self._connection.call(
+            "POST",
+            table_path(table, "rows"),
+            content=stream_of(rows),
+            headers={"Content-Type": ARROW_STREAM},
+            call=call or new_call(),
+        )
+        return decode(Buffered, answer)
+
+    def flush(self, table: str) -> FlushedRows:
+        """Flush the buffered rows of a table, and wait until they are in files."""
+        answer = self._connection.call("POST", table_path(table, "flush"))
+        return decode(FlushedRows, answer)
+
+    def writer(
+        self, table: str, *, rows_max: int = 1000, bytes_max: int = 1 << 20, wait_s: float = 0.5
+    ) -> "RowWriter":
+        """Return a writer of single rows, which buffers them on the service in batches.
+
+            with client.writer("events") as writer:
+                writer.write({"id": 1, "name": "a"})
+
+        Args:
+            table: Name of the table.
+            rows_max: Rows of a batch.
+            bytes_max: Approximate size of a batch; at most 2 MiB.
+            wait_s: Longest time that a row waits for its batch to be sent.
+        """
+        from neve.client.writer import RowWriter
+
+        return RowWriter(
+            self, table, self._types(table), rows_max=rows_max, bytes_max=bytes_max, wait_s=wait_s
+        )
 
     def _types(self, table: str) -> dict[str, str]:
         """Return column name → type of a table, in the notation of the service."""

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from common.errors import CompactionError, UnavailableError
 from common.runtime import Clock
 from common.units import CHARS_MAX
-from neve.api import ARCHIVE, ARROW_STREAM, CALL_HEADER, PROBLEM, AuditEntry
+from neve.api import ARCHIVE, ARROW_STREAM, CALL_HEADER, PROBLEM, ROWS_BYTES_MAX, AuditEntry
 from neve.gateway.access.audit import BEGUN, DONE, TEXT_MAX, Audit, outcome_of, value_text
 from neve.gateway.access.callers import (
     OPEN_PATHS,
@@ -289,7 +289,8 @@ class AuditedCalls:
             return
         call = current_call()
         begun = entry_of(scope, call.caller.name, self._audit.now_s())
-        call.begin = _no_line if is_read else partial(self._audit.begin, begun)
+        writes = self._audit.row_writes if _buffers_rows(scope) else None
+        call.begin = _no_line if is_read else partial((writes or self._audit).begin, begun)
         if has_right(scope, call.caller):
             try:
                 await begin_call()
@@ -306,7 +307,7 @@ class AuditedCalls:
             elif is_read:
                 self._audit.end_read(entry)
             else:
-                self._audit.end(entry)
+                (writes or self._audit).end(entry)
 
 
 async def _no_line() -> None:
@@ -368,7 +369,16 @@ class BoundedBodies:
         await self._app(scope, _bounded(timed_receive(receive, self._body_wait_s), most), send)
 
 
+def _buffers_rows(scope: Scope) -> bool:
+    """Return whether a call buffers rows: such calls share an audit entry per minute."""
+    parts: list[str] = scope["path"].split("/")
+    is_rows = parts[:3] == ["", "v1", "tables"] and parts[4:] == ["rows"]
+    return is_rows and scope["method"] == "POST"
+
+
 def _json_bytes_max(scope: Scope) -> int:
+    if _buffers_rows(scope):
+        return ROWS_BYTES_MAX
     is_list = scope["method"] == "PATCH" or scope["path"].endswith(LIST_BODIES)
     return LIST_BYTES_MAX if is_list else JSON_BYTES_MAX
 

@@ -37,7 +37,7 @@ from neve.gateway.bodies import begun_stream, progress_lines
 from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.rows.add import add_files, inspect_incoming
 from neve.gateway.rows.scan import manifest_json, manifest_names
-from neve.gateway.services import LONG_STEP_MAX_S, Services, checked_label
+from neve.gateway.services import LONG_STEP_MAX_S, Services, checked_label, flush_rows
 from neve.gateway.tables import UnreadableError, create_table, new_table
 from neve.import_survey import (
     FooterFacts,
@@ -644,14 +644,22 @@ class ImportRoutes:
 
     @route("GET /v1/tables/{table}/manifest", READ)
     async def manifest(self, table: str) -> StreamingResponse:
-        """Return the current manifest of a table: a JSON object that names every file."""
+        """Return the current manifest of a table: a JSON object that names every file.
+
+        Buffered rows are flushed first.
+        """
         stored_table = await self._services.table(table)
+        await flush_rows(self._services, stored_table)
         chunks = await begun_stream(manifest_json(self._services, stored_table))
         return StreamingResponse(chunks, media_type="application/json")
 
     @route("GET /v1/tables/{table}/manifest/files", READ)
     async def names(self, table: str) -> StreamingResponse:
-        """Return the absolute paths of the current files of a table, one per line."""
+        """Return the absolute paths of the current files of a table, one per line.
+
+        Buffered rows are flushed first.
+        """
         stored_table = await self._services.table(table)
+        await flush_rows(self._services, stored_table)
         chunks = await begun_stream(manifest_names(self._services, stored_table))
         return StreamingResponse(chunks, media_type="text/plain")

@@ -20,7 +20,7 @@ from common.telemetry import METRICS, Exporter, Metric
 from common.wire import CoordinatorStatus
 from neve import api
 from neve.gateway.access.audit import AuditCounts
-from neve.gateway.access.quotas import ScanSlots
+from neve.gateway.access.quotas import BufferUse, ScanSlots
 
 _TABLE = {metric.name: metric for metric in METRICS if metric.exporter is Exporter.GATEWAY}
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
@@ -33,6 +33,7 @@ _OF_SERVICE = [metric for metric in _TABLE.values() if metric.of is api.Status]
 _HERE = {
     *("neve_http_requests_total", "neve_http_request_seconds", "neve_coordinator_up"),
     *("neve_scans", "neve_scan_held_bytes", "neve_audit_failures_total"),
+    *("neve_buffer_delay_seconds_total", "neve_buffer_refusals_total"),
 }
 _OF_PARTS = [metric for metric in _TABLE.values() if metric.of is None and metric.name not in _HERE]
 """Metrics that the coordinator reports as `figures`."""
@@ -64,16 +65,29 @@ class RequestMetrics:
         self._requests.labels(route, label, str(status)).inc()
         self._seconds.labels(route, label).observe(elapsed_s)
 
-    def text(self, status: CoordinatorStatus | None, scans: ScanSlots, audit: AuditCounts) -> bytes:
+    def text(
+        self,
+        status: CoordinatorStatus | None,
+        scans: ScanSlots,
+        audit: AuditCounts,
+        buffers: BufferUse,
+    ) -> bytes:
         """Return all metrics as Prometheus text.
 
         Args:
             status: Current status of the coordinator; None: it does not answer.
             scans: Scan slots of this gateway.
             audit: Audit counts of this gateway.
+            buffers: Delays and refusals of calls that buffer rows.
         """
         registry = CollectorRegistry(auto_describe=False)
-        own = (*_scan_families(scans), _audit_family(audit))
+        own = (
+            _plain_family("neve_scans", scans.open),
+            _plain_family("neve_scan_held_bytes", scans.held_bytes),
+            _plain_family("neve_audit_failures_total", audit.failures),
+            _plain_family("neve_buffer_delay_seconds_total", buffers.delayed_s),
+            _plain_family("neve_buffer_refusals_total", buffers.refused),
+        )
         registry.register(_Collected([*own, *_families(status)]))
         return generate_latest(self._registry) + generate_latest(registry)
 
@@ -89,16 +103,10 @@ class _Collected:
         return self._families
 
 
-def _scan_families(scans: ScanSlots) -> Iterator[Family]:
-    for name, value in (("neve_scans", scans.open), ("neve_scan_held_bytes", scans.held_bytes)):
-        family = _family(_TABLE[name])
-        family.add_metric((), float(value))
-        yield family
-
-
-def _audit_family(audit: AuditCounts) -> Family:
-    family = _family(_TABLE["neve_audit_failures_total"])
-    family.add_metric((), float(audit.failures))
+def _plain_family(name: str, value: float) -> Family:
+    """Return a metric with one value and no labels."""
+    family = _family(_TABLE[name])
+    family.add_metric((), float(value))
     return family
 
 

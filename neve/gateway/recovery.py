@@ -25,7 +25,7 @@ from neve.gateway.bodies import (
     progress_lines,
 )
 from neve.gateway.problems import BodyError
-from neve.gateway.services import Services, checked_label
+from neve.gateway.services import Services, checked_label, flush_rows
 from neve.gateway.tables import GatewayAdmission
 from neve.recovery.backup import (
     NOT_IN_ARCHIVES,
@@ -217,7 +217,10 @@ class RecoveryRoutes:
 
     @route("POST /v1/backup", ADMIN_ALL)
     async def backup(self, body: api.BackupOptions) -> StreamingResponse:
-        """Return the metadata of tables as an archive. The last line holds its digest."""
+        """Return the metadata of tables as an archive. The last line holds its digest.
+
+        Buffered rows are flushed first.
+        """
         services = self._services
         if body.tables:
             tables = [await services.table(name) for name in body.tables]
@@ -229,6 +232,8 @@ class RecoveryRoutes:
         hold_s = parse_duration_s(body.hold, "hold") if body.hold else 0.0
         if hold_s > HOLD_MAX_S:
             raise RequestError(f"hold {body.hold!r} is too long, at most {HOLD_MAX_S:g} s")
+        for table in tables:
+            await flush_rows(self._services, table)  # Archives name files.
         options = BackupOptions(hold_s=hold_s, copy_to=body.copy_to or None)
         scopes = [self._scope(table, ignore_progress) for table in tables]
         lines = backup(scopes, services.ids, GatewayAdmission.of(services), options)

@@ -62,7 +62,14 @@ from neve.gateway.rows.calls import (
     require_same_call,
 )
 from neve.gateway.rows.scan import pin_listed_files
-from neve.gateway.services import LONG_STEP_MAX_S, Services, bounded_count, check_writable, whole_id
+from neve.gateway.services import (
+    LONG_STEP_MAX_S,
+    Services,
+    bounded_count,
+    check_writable,
+    flush_rows,
+    whole_id,
+)
 
 # -------------------------------------------------------------------------------------------- Views
 # Wire models of requests, and the sums over their tablets.
@@ -338,6 +345,8 @@ async def submit_request(
     request = checked_request(table, body, call, now_s)
     stored = await services.store.request(table.id, request.id)
     if stored is None:
+        # A request counts every row that was acknowledged before it.
+        await flush_rows(services, table)
         try:
             require_applied(await _submit_within_share(services, table, request, call))
             return await stored_request(services, table, request.id)

@@ -37,6 +37,7 @@ from neve.gateway.metrics import RequestMetrics
 from neve.gateway.planning import PlanningRoutes
 from neve.gateway.recovery import RecoveryRoutes
 from neve.gateway.requests import RequestRoutes
+from neve.gateway.rows.buffered import BufferRoutes
 from neve.gateway.rows.ingestion import IngestRoutes
 from neve.gateway.rows.scan import ScanRoutes
 from neve.gateway.service import ProbeRoutes, ServiceRoutes
@@ -113,6 +114,7 @@ def known_callers(services: Services) -> KnownCallers:
 SLICES = (
     TableRoutes,
     IngestRoutes,
+    BufferRoutes,
     ScanRoutes,
     ImportRoutes,
     RequestRoutes,

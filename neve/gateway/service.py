@@ -185,7 +185,7 @@ class ProbeRoutes:
             status = await services.coordinator.status()
         except UnavailableError:
             status = None
-        text = self._metrics.text(status, services.scans, services.audit.counts)
+        text = self._metrics.text(status, services.scans, services.audit.counts, services.buffers)
         return Response(text, media_type=PROMETHEUS_TEXT)
 
     @route("GET /docs", OPEN, include_in_schema=False)

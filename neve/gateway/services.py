@@ -31,8 +31,9 @@ from common.errors import (
 from common.metadata.store import TabletStore
 from common.metadata.store_watch import StoreWatch
 from common.model.job import TabletPlan
-from common.model.table import DNS_LABEL, Table, TableSettings, filling_text
+from common.model.table import DNS_LABEL, Table, TableSettings, TableState, filling_text
 from common.model.tablet import Tablet, TabletId
+from common.parquet.buffered import Flushed, FlushPorts, flush_table
 from common.parquet.service_files import generation_fault
 from common.primitives import Budget
 from common.runtime import Clock, IdSource
@@ -43,7 +44,7 @@ from common.wire import VolumeUse
 from neve.api import Correction
 from neve.gateway.access.audit import Audit, AuditFile
 from neve.gateway.access.callers import open_table, sees_table
-from neve.gateway.access.quotas import Quotas, ScanSlots, Shares
+from neve.gateway.access.quotas import BufferUse, Quotas, ScanSlots, Shares
 from neve.gateway.table_files import StoredFiles, TableFiles
 from neve.gateway.table_locations import (
     Locations,
@@ -348,6 +349,7 @@ class Services:
     foreground: ForegroundBytes = field(default_factory=ForegroundBytes)
     audit: Audit = field(init=False)
     quotas: Quotas = field(init=False)
+    buffers: BufferUse = field(init=False)
     pending: set[asyncio.Task[object]] = field(default_factory=set)
     """Background tasks, referenced here so that they are not garbage collected."""
 
@@ -359,6 +361,9 @@ class Services:
         object.__setattr__(self, "rows", self.footers.with_threads(ROW_THREADS))
         object.__setattr__(self, "audit", self._audit())
         object.__setattr__(self, "quotas", self._quotas())
+        ingest = self.settings.ingest
+        buffers = BufferUse(ingest.table_bytes_max, ingest.bytes_max, ingest.store_used_max_pct)
+        object.__setattr__(self, "buffers", buffers)
 
     def _audit(self) -> Audit:
         access = self.settings.access
@@ -622,6 +627,28 @@ def _look_at_location(services: Services, table: Table, store: str, now_s: float
     services.owners.admit(table, services.locations, now_s)
     services.owners.check(table, store, now_s, services.files)
     return services.files.generation(table)
+
+
+async def flush_rows(services: Services, table: Table) -> Flushed:
+    """Put all rows of a table that are buffered now into files.
+
+    Raises:
+        RefusedError: The table does not accept files now; its rows stay buffered.
+        UnavailableError: Store or storage does not answer; its rows stay buffered.
+    """
+    if table.state not in {TableState.LIVE, TableState.PAUSED}:
+        return Flushed()
+    (buffer,) = await services.store.buffers([table.id])
+    if not buffer.segments:
+        return Flushed()
+    ports = FlushPorts(
+        store=services.store,
+        ids=services.ids,
+        threads=services.rows,
+        write=services.files.write,
+        look_max_s=services.settings.coordinator.garbage_grace_s,
+    )
+    return await flush_table(ports, table, await check_writable(services, table))
 
 
 async def known_group(services: Services, name: str) -> str:

@@ -12,10 +12,11 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from common.errors import CompactionError, RefusedError, UnavailableError
+from common.errors import CompactionError, RefusedError
 from common.model.file import DataFile
 from common.model.table import Table
 from common.model.tablet import Tablet
+from common.parquet.append import name_whole_file, write_appended
 from common.parquet.file_inspection import (
     AT_ONCE,
     FileFacts,
@@ -30,14 +31,13 @@ from common.parquet.file_inspection import (
 from common.parquet.location import (
     Location,
     existing_files,
-    fault,
     map_files,
     open_location,
 )
 from common.parquet.manifest import files_to_merge
 from common.parquet.row_batches import OpenFile, decoded_bytes, folders_of, place_guards
 from common.parquet.service_files import LocationOwner, foreign_mark, read_owner, written_generation
-from common.parquet.write import TABLE_FOOTER, copy_in_microseconds, write_table
+from common.parquet.write import TABLE_FOOTER, copy_in_microseconds
 from common.primitives import BoundedMap
 from common.readers.pool import ReaderDeathError
 from common.rows.key_encoding import encode_keys
@@ -127,6 +127,7 @@ class TabletReader:
         weights: ScanWeights,
         *,
         deleted: bool = False,
+        memory: Mapping[str, pa.Buffer] | None = None,
     ) -> None:
         self._table = table
         self._looks, self._weights = looks, weights
@@ -134,7 +135,7 @@ class TabletReader:
         self._now_s = now_s
         self._columns = list(columns)
         self._deleted = deleted
-        self._location = open_location(table.location)
+        self._location = replace(open_location(table.location), memory=memory or {})
         self.read_bytes = 0
         """Stored bytes of row groups read so far; footers and samples of texts are left out."""
 
@@ -377,7 +378,13 @@ class TableFiles(Protocol):
         ...
 
     def reader(
-        self, table: Table, now_s: float, columns: Sequence[str], *, deleted: bool = False
+        self,
+        table: Table,
+        now_s: float,
+        columns: Sequence[str],
+        *,
+        deleted: bool = False,
+        memory: Mapping[str, pa.Buffer] | None = None,
     ) -> RowReader:
         """Return a reader of the rows of a table that are visible at one time.
 
@@ -387,6 +394,7 @@ class TableFiles(Protocol):
             columns: Columns to return.
             deleted: Whether to return deletes as well, each followed by the newest row that it
                 hides.
+            memory: Files of buffered rows, by path.
         """
         ...
 
@@ -424,15 +432,8 @@ class StoredFiles:
 
     def write(self, table: Table, path: str, rows: pa.Table) -> FileFacts:
         """Write rows; a local file gets its name when it is complete."""
-        location, rules = open_location(table.location), RowRules.of(table)
-        footer = {TABLE_FOOTER: table.id}
-        self._guard_directory(location, table, [path])
-        if not location.is_local:
-            return write_table(location, path, rows, rules, table.settings, footer=footer)
-        scratch = f"{path}.part"
-        facts = write_table(location, scratch, rows, rules, table.settings, footer=footer)
-        _name_whole_file(location, scratch, path)
-        return replace(facts, path=path)
+        self._guard_directory(open_location(table.location), table, [path])
+        return write_appended(table, path, rows)
 
     def copy(self, table: Table, path: str, copy: str, *, truncate: bool) -> None:
         """Copy a file in microseconds; a local copy gets its name when it is complete."""
@@ -444,7 +445,7 @@ class StoredFiles:
             location, (path, scratch), table.settings, footer=footer, truncate=truncate
         )
         if location.is_local:
-            _name_whole_file(location, scratch, copy)
+            name_whole_file(location, scratch, copy)
 
     def _guard_directory(self, location: Location, table: Table, paths: Sequence[str]) -> None:
         """Place guards in a location, because plain readers miss files below `_neve`."""
@@ -455,17 +456,17 @@ class StoredFiles:
             self._guarded.put(guard, True)
 
     def reader(
-        self, table: Table, now_s: float, columns: Sequence[str], *, deleted: bool = False
+        self,
+        table: Table,
+        now_s: float,
+        columns: Sequence[str],
+        *,
+        deleted: bool = False,
+        memory: Mapping[str, pa.Buffer] | None = None,
     ) -> RowReader:
         """Return a reader of the rows of a table that are visible at one time."""
-        return TabletReader(table, now_s, columns, self._looks, self._weights, deleted=deleted)
-
-
-def _name_whole_file(location: Location, scratch: str, path: str) -> None:
-    try:
-        location.filesystem.move(location.full(scratch), location.full(path))
-    except OSError as error:
-        raise UnavailableError(fault(location, path, error)) from error
+        looks, weights = self._looks, self._weights
+        return TabletReader(table, now_s, columns, looks, weights, deleted=deleted, memory=memory)
 
 
 def _inspect_or_error(

@@ -66,6 +66,7 @@ from neve.gateway.services import (
     bounded_count,
     check_table_owner,
     checked_label,
+    flush_rows,
 )
 from neve.gateway.table_settings import (
     changed_settings,
@@ -116,6 +117,8 @@ async def drop_table(services: Services, table: Table, *, delete_files: bool) ->
         mark = mark or await services.footers.run(location.uri, foreign_mark_below, location)
         if mark is not None:
             raise RefusedError(mark.stop(table.name), "location")
+    else:
+        await flush_rows(services, table)
     require_applied(
         await services.store.apply(DropTable(table=table.id, delete_files=delete_files))
     )

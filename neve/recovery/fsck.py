@@ -18,7 +18,7 @@ from itertools import pairwise
 import pyarrow as pa
 from pyarrow import fs
 
-from common.errors import InputError, RequestError, UnavailableError
+from common.errors import BrokenValueError, InputError, RequestError, UnavailableError
 from common.metadata.changes import (
     Change,
     ClearMarks,
@@ -40,6 +40,7 @@ from common.metadata.store_values import RawTablet
 from common.model.file import FAULTY_LAYOUT, DataFile
 from common.model.outcome import RefusalCode
 from common.model.tablet import PLUS_INFINITY, Bounds, Tablet, TabletId
+from common.parquet.buffered import read_buffer
 from common.parquet.file_inspection import (
     FileFacts,
     chunk_fault,
@@ -576,7 +577,17 @@ async def fsck(scope: TableScope, *, deep: bool = False) -> TableCheck:
     done.findings += await _check_garbage(scope, holders)
     done.findings += await _check_forgotten_commits(scope)
     done.findings += await _check_pins(scope)
+    done.findings += await _check_buffer(scope)
     return done
+
+
+async def _check_buffer(scope: TableScope) -> list[Finding]:
+    """Return a finding if buffered rows cannot be decoded; they are not flushed then."""
+    try:
+        await read_buffer(scope.store, scope.table, scope.threads)
+    except BrokenValueError as error:
+        return [Finding(code=FindingCode.UNDECODABLE, sentence=f"buffered rows: {error}")]
+    return []
 
 
 async def _inspect_tablets(scope: TableScope) -> AsyncIterator[Sequence[RawTablet]]:

@@ -463,6 +463,7 @@ def _settings(
     gateway: Mapping[str, object],
     access: Mapping[str, object],
     control: Mapping[str, object],
+    ingest: Mapping[str, object],
 ) -> Settings:
     """Return settings with tables anywhere, unless they say otherwise."""
     given = {"token": TOKEN, "port": 0, "locations": ("/", "s3://"), **gateway}
@@ -471,8 +472,14 @@ def _settings(
     sources = {"gateway.token": "environment variable NEVE_GATEWAY_TOKEN"}
     callers = replace(Settings().access, **access)  # type: ignore[arg-type]  # by name
     shares = replace(Settings().control, **control)  # type: ignore[arg-type]  # by name
+    bounds = replace(Settings().ingest, **ingest)  # type: ignore[arg-type]  # by name
     return Settings(
-        gateway=section, coordinator=times, access=callers, control=shares, sources=sources
+        gateway=section,
+        coordinator=times,
+        access=callers,
+        control=shares,
+        sources=sources,
+        ingest=bounds,
     )
 
 
@@ -486,6 +493,7 @@ def serving(
     plan: TabletPlanner | None = None,
     control: Mapping[str, object] = {},
     clock: Clock | None = None,
+    ingest: Mapping[str, object] = {},
     **gateway: object,
 ) -> Iterator[Gateway]:
     """Serve the application until the block ends.
@@ -499,6 +507,7 @@ def serving(
         plan: Plans a tablet; `plan_all` if left out.
         control: Settings of the section of that name.
         clock: Clock of the calls; that of this machine if left out.
+        ingest: Settings of the section of that name.
         gateway: Settings of the section of that name.
     """
     store = store or MemoryStore(SystemClock())
@@ -507,7 +516,7 @@ def serving(
     services = _services(
         store,
         coordinator,
-        _settings(coordinator_s, gateway, access, control),
+        _settings(coordinator_s, gateway, access, control, ingest),
         lambda event, **fields: log.append((event, fields)),
         watch_s,
         storage or Storage(),

@@ -89,7 +89,7 @@ class SimFiles:
         return self._facts(table, path)
 
     def reader(
-        self, table: Table, now_s: float, columns: Sequence[str], *, deleted: bool = False
+        self, table: Table, now_s: float, columns: Sequence[str], **_more: object
     ) -> SimRowReader:
         return SimRowReader(self._rows, self._disk.key_of)
 

@@ -27,6 +27,7 @@ READERS = {
     "autoscaler": ("coordinator/core/autoscaling.py",),
     "control": ("coordinator/registry.py",),
     "cluster": ("neve/serve/",),
+    "ingest": ("coordinator/wiring.py", "neve/gateway/"),
     "access": ("neve/gateway/", "neve/local/"),
     "trace": ("common/tracing.py",),
     "log": tuple(f"{name}.py" for name in ("common/log_files", *ACTORS)),

@@ -5,6 +5,7 @@ Pure: no Redis, no event loop, no clock, no randomness.
   protocol        what all changes share: Transaction, Needs, Write, refusals, reads, effects
   tables          create, fill, change, trigger and drop a table; restore its name
   files           add files; the mark of a call; replaced windows; versions that adds have reached
+  buffers         append rows to a table's buffer, close a segment of it
   attempts        reserve, commit, retag, release
   requests        submit, cancel a range, move on, close
   selections      a request in one tablet: wait, select, complete, drop the hold, cancel, finish
@@ -23,6 +24,7 @@ How a change becomes effects:
 """
 
 from common.metadata.changes.attempts import CommitAttempt, ReleaseAttempt, ReserveFiles, RetagFiles
+from common.metadata.changes.buffers import AppendRows, CloseSegment, RowSpan
 from common.metadata.changes.files import AddFiles, Window
 from common.metadata.changes.protocol import (
     Applied,
@@ -97,6 +99,7 @@ __all__ = [
     "AbandonOperation",
     "AcceptGeneration",
     "AddFiles",
+    "AppendRows",
     "Applied",
     "BeginOperation",
     "BumpGeneration",
@@ -107,6 +110,7 @@ __all__ = [
     "ClaimCoordination",
     "ClearMarks",
     "CloseRequest",
+    "CloseSegment",
     "CommitAttempt",
     "CompleteHere",
     "Confirm",
@@ -142,6 +146,7 @@ __all__ = [
     "RestoreName",
     "ResumeFilling",
     "RetagFiles",
+    "RowSpan",
     "SelectFiles",
     "SetLimit",
     "SetScale",

@@ -23,6 +23,7 @@ from common.metadata.changes.protocol import (
     Unresolved,
     Write,
     attempt_ended,
+    buffer_segments,
     chunk_head,
     chunks_changed,
     claim_seen,
@@ -32,6 +33,7 @@ from common.metadata.changes.protocol import (
     into_garbage,
     is_in_chunks,
     may_change,
+    refused_by_floor,
     selection_seen,
     some_files,
     some_names,
@@ -367,7 +369,7 @@ def commit_attempt(change: CommitAttempt) -> Transaction:
     if change.dropped is not None:
         # The record is not watched, because adds change `files` as well.
         reads = {"files": hgetall(keys.files), "recent": hget(keys.record, RECENT_ADDS)}
-        needs |= Needs((keys.files, keys.purge), reads)
+        needs |= Needs((keys.files, keys.purge), reads) | buffer_segments(table)
     elif change.inputs:
         needs |= some_files(keys, change.inputs)
     if any(map(is_in_chunks, change.outputs)):
@@ -432,7 +434,7 @@ def _refused_by_adds(
     """Refuse dropped rows that would raise the watermark above the versions of recent adds."""
     lowest = recent_adds_bound(unpack_recent(keys.record, seen["recent"]), seen.now_s)
     if lowest is None or dropped.version_max <= lowest:
-        return None
+        return refused_by_floor(change.tablet, dropped.version_max, seen)
     return Refusal(
         RefusalCode.RESURFACE,
         f"tablet {change.tablet}: attempt {change.attempt} dropped rows of higher versions than "

@@ -18,6 +18,7 @@ from common.metadata.changes.protocol import (
     Transaction,
     Write,
     bounds_seen,
+    buffer_segments,
     chunk_head,
     chunks_changed,
     file_counts,
@@ -26,9 +27,11 @@ from common.metadata.changes.protocol import (
     is_in_chunks,
     make_tablet,
     operation_seen,
+    refused_by_buffer,
     refused_held,
     selection_seen,
     some_names,
+    table_changed,
     table_seen,
     tablet_changed,
     tablet_gone,
@@ -39,16 +42,19 @@ from common.metadata.changes.protocol import (
 )
 from common.metadata.changes.tables import filled, may_fill
 from common.metadata.codec.layout import pack
-from common.metadata.codec.table import CALL
+from common.metadata.codec.table import CALL, count_fields, segment_field, unpack_segments
 from common.metadata.codec.tablet import RECENT_ADDS, unpack_files, unpack_recent, unpack_running
 from common.metadata.keys import CALL_SKEW_S, MARK_LIFE_S, TableKeys, TabletKeys, retired_name
 from common.metadata.keyspace import (
     Command,
     Reply,
     Word,
+    delete,
     get,
+    hdel,
     hget,
     hgetall,
+    hlen,
     hmget,
     mget,
     pexpire,
@@ -123,26 +129,31 @@ def refused_other_content(
     )
 
 
-def leave_call_mark(keys: TableKeys, call: str, mark: CallMark) -> Command:
+def leave_call_mark(
+    keys: TableKeys, call: str, mark: CallMark, life_s: float = MARK_LIFE_S
+) -> Command:
     """Return the effect that writes the mark of a call."""
-    return set_string(keys.call(call), CALL.pack(mark), MARK_LIFE_S)
+    return set_string(keys.call(call), CALL.pack(mark), life_s)
 
 
-def refused_call(call: str, now_s: float, since_s: float) -> Refusal | None:
+def refused_call(
+    call: str, now_s: float, since_s: float, life_s: float = CALL_LIFE_S
+) -> Refusal | None:
     """Return why a call without a mark is refused, or None if it is accepted.
 
     Args:
         call: Id of the call.
         now_s: The store's time.
         since_s: `calls_since_s` of its table.
+        life_s: How long calls of this kind may be repeated.
     """
     made_s = call_time_s(call)
     if made_s is None:
         return Refusal(RefusalCode.CALL_FORM, f"call id {call[:64]!r} is not a UUIDv7")
-    if made_s < now_s - CALL_LIFE_S:
+    if made_s < now_s - life_s:
         return Refusal(
             RefusalCode.CALL_TOO_OLD,
-            f"call id {call} was made {now_s - made_s:.0f} s ago, at most {CALL_LIFE_S} s are "
+            f"call id {call} was made {now_s - made_s:.0f} s ago, at most {life_s:.0f} s are "
             "allowed: it is unknown whether the call was accepted before",
         )
     if made_s < since_s:
@@ -431,6 +442,10 @@ class AddFiles(Guarded):
     """The run that fills the table, if it is being filled."""
     window: Window | None = None
     """The window of time in which the files replace those of lower versions; None: none."""
+    segment: int = 0
+    """For a flush: the segment of buffered rows that the files replace; `call` is its call id."""
+    segment_calls: int = 0
+    """For a flush: number of calls whose rows the files hold."""
 
 
 TABLETS_CHARS_MAX = 256
@@ -453,17 +468,18 @@ def add_files(change: AddFiles) -> Transaction:
         needs |= _tablet_needs(TabletId(change.table, end), change.files[end])
         if change.window is not None:
             needs |= _window_needs(TabletId(change.table, end))
+    needs |= _buffer_needs(change, keys)
 
     def decide(seen: Seen) -> Decision:
         if seen["call"] is not None:
             return answer_repeated_call(keys, change.call, change.kind, call_content(change), seen)
         table = table_seen(keys, seen)
         refusal = (
-            refused_call(change.call, seen.now_s, table.calls_since_s if table else 0.0)
+            _refused_new_call(change, table, seen)
             or may_fill(change.table, table, change.run)
             or _refused_look(change, seen.now_s)
             or _refused_paths(change, paths, seen)
-            or _refused_table(change, table)
+            or _refused_table(change, table, seen)
         )
         if refusal is not None:
             return refusal
@@ -516,10 +532,55 @@ def call_content(change: AddFiles) -> str:
     return files_digest({file.path: file.size_bytes for file in files}, change.window)
 
 
-def _refused_table(change: AddFiles, table: Table | None) -> Refusal | None:
-    if change.window is None or table is None or (why := why_no_window(table)) is None:
+def _refused_table(change: AddFiles, table: Table | None, seen: Seen) -> Refusal | None:
+    if change.window is None or table is None:
         return None
-    return Refusal(RefusalCode.WINDOW, why)
+    if (why := why_no_window(table)) is not None:
+        return Refusal(RefusalCode.WINDOW, why)
+    return refused_by_buffer(TableKeys(change.table), seen, "replacing a window")
+
+
+def _buffer_needs(change: AddFiles, keys: TableKeys) -> Needs:
+    """Need the buffered rows that an add replaces, or that would make its window incomplete."""
+    if change.segment:
+        rows = keys.segment(change.segment)
+        return buffer_segments(keys) | Needs((rows,), {"segment": hlen(rows)})
+    return Needs() if change.window is None else buffer_segments(keys)
+
+
+def _refused_new_call(change: AddFiles, table: Table | None, seen: Seen) -> Refusal | None:
+    if change.segment:  # It proves that it was not flushed before, however old it is.
+        return _refused_segment(change, TableKeys(change.table), seen)
+    return refused_call(change.call, seen.now_s, table.calls_since_s if table else 0.0)
+
+
+def _refused_segment(change: AddFiles, keys: TableKeys, seen: Seen) -> Refusal | None:
+    """Return why files may not replace a segment of buffered rows, or None."""
+    segments = {segment.number: segment for segment in unpack_segments(keys.rows, seen["segments"])}
+    segment = segments.get(change.segment)
+    subject = f"table {change.table}: segment {change.segment}"
+    if segment is None or segment.flush != change.call:
+        return Refusal(RefusalCode.GONE, f"{subject} was flushed by another try")
+    if segment.is_open:
+        return Refusal(RefusalCode.BUFFERED, f"{subject} is open: close it before its flush")
+    if seen["segment"] != change.segment_calls:
+        return Refusal(
+            RefusalCode.BUFFERED,
+            f"{subject} has the rows of {seen['segment']} calls, and the files those of "
+            f"{change.segment_calls}",
+        )
+    return None
+
+
+def _segment_out(change: AddFiles, keys: TableKeys) -> tuple[Command, ...]:
+    """Return the effects that remove the segment that files replace."""
+    number = change.segment
+    return (
+        hdel(keys.rows, segment_field(number)),
+        delete(keys.segment(number)),
+        hdel(keys.row_counts, *count_fields(number)),
+        table_changed(change.table, "flush"),
+    )
 
 
 def _refused_look(change: AddFiles, now_s: float) -> Refusal | None:
@@ -582,6 +643,8 @@ def _add(change: AddFiles, table: Table, seen: Seen) -> Decision:
     mark = _mark(change, seen.now_s)
     effects += filled(TableKeys(change.table), change.run, mark.files)
     effects.append(leave_call_mark(TableKeys(change.table), change.call, mark))
+    if change.segment:
+        effects += _segment_out(change, TableKeys(change.table))
     return Write(tuple(effects), Applied(call=mark, replaced=replaced), durable=True)
 
 
@@ -635,7 +698,8 @@ def _added(  # noqa: PLR0917 - what an add to one tablet consists of
         return tablet_gone(tablet)
     operation = operation_seen(keys, seen[f"{tablet.text}/operation"])
     purge = seen[f"{tablet.text}/purge"]
-    late_data = table.settings.allow_late_data
+    # Buffered rows were accepted above the watermark, and no dropped row is newer than them.
+    late_data = table.settings.allow_late_data or bool(change.segment)
     for file in files:
         refusal = may_add(
             tablet, file, bounds=bounds, operation=operation, purge=purge, late_data=late_data

@@ -407,6 +407,47 @@ def some_files(tablet: TabletKeys, paths: tuple[str, ...]) -> Needs:
     return Needs((), {"some": hmget(tablet.files, paths)})
 
 
+def buffer_segments(keys: TableKeys, *, watch: bool = True) -> Needs:
+    """Need the segments of a table's buffered rows."""
+    return Needs((keys.rows,) if watch else (), {"segments": hgetall(keys.rows)})
+
+
+def refused_by_buffer(keys: TableKeys, seen: Seen, what: str) -> Refusal | None:
+    """Return why a change needs all rows of a table in files, or None if they are.
+
+    Args:
+        keys: Keys of the table.
+        seen: Values read, including `buffer_segments`.
+        what: The change, for the message.
+    """
+    if not (segments := codec_table.unpack_segments(keys.rows, seen["segments"])):
+        return None
+    return Refusal(
+        RefusalCode.BUFFERED,
+        f"table {keys.id}: {what} needs all rows in files, and rows are buffered in "
+        f"{len(segments)} segments: run `neve flush TABLE`, and try again",
+    )
+
+
+def refused_by_floor(tablet: TabletId, version_max: bytes, seen: Seen) -> Refusal | None:
+    """Return why dead rows may not be dropped: buffered rows may be older than these, or None.
+
+    Args:
+        tablet: Their tablet.
+        version_max: The highest version among them.
+        seen: Values read, including `buffer_segments`.
+    """
+    keys = TableKeys(tablet.table)
+    for segment in codec_table.unpack_segments(keys.rows, seen["segments"]):
+        if segment.floor <= version_max:
+            return Refusal(
+                RefusalCode.RESURFACE,
+                f"tablet {tablet}: buffered rows may be older than rows that were dropped; they "
+                "can be dropped after the next flush",
+            )
+    return None
+
+
 # ---- Common effects
 #
 # Every change of a tablet ends in `tablet_changed`: version, counts, an entry of the change stream.

@@ -24,9 +24,11 @@ from common.metadata.changes.protocol import (
     Seen,
     Transaction,
     Write,
+    buffer_segments,
     into_garbage,
     make_tablet,
     may_change,
+    refused_by_buffer,
     state_seen,
     stream_entry,
     table_changed,
@@ -174,6 +176,9 @@ def _set_going(drop: _Drop) -> Transaction:
                 RefusalCode.STATE,
                 f"table {drop.table} is being filled, so its files stay: drop it without them",
             )
+        what = "a drop that keeps the files"
+        if not drop.delete_files and (refusal := refused_by_buffer(keys, seen, what)):
+            return refusal
         fields: dict[str, Word] = {STATE: TableState.GOING.value, DELETES: int(drop.delete_files)}
         notes = dict.fromkeys(DELETED_WITH_TABLE) if drop.delete_files else {}
         effects = (
@@ -183,7 +188,7 @@ def _set_going(drop: _Drop) -> Transaction:
         )
         return Write(effects, then=_cancel_requests(drop), durable=True)
 
-    return Transaction(table_state(keys), decide)
+    return Transaction(table_state(keys) | buffer_segments(keys), decide)
 
 
 def _not_going(drop: _Drop, seen: Seen) -> Decision | None:
@@ -249,11 +254,13 @@ def _drop_next(drop: _Drop) -> Transaction:
             own = [keys.request(request_of_member(member)) for member in seen["requests"]]
             forgotten = (delete(*own), zrem(keys.requests, *seen["requests"]))
             return Write(forgotten, then=_drop_next(drop))
-        effects = (delete(*keys.every), _dropped_mark(keys))
+        segments = codec_table.unpack_segments(keys.rows, seen["segments"])
+        buffered = [keys.segment(segment.number) for segment in segments]
+        effects = (delete(*keys.every, *buffered), _dropped_mark(keys))
         return Write(effects, then=_unname(drop), durable=True)
 
     needs = table_state(keys) | Needs((keys.garbage, keys.index), reads)
-    return Transaction(needs, decide)
+    return Transaction(needs | buffer_segments(keys, watch=False), decide)
 
 
 def _tablet_needs(tablet: TabletId) -> Needs:

@@ -13,6 +13,7 @@ from common.metadata.changes.protocol import (
     Seen,
     Transaction,
     Write,
+    buffer_segments,
     chunk_head,
     claim_seen,
     refused_by_table,
@@ -26,7 +27,15 @@ from common.metadata.changes.protocol import (
 from common.metadata.changes.tables import TRIGGER_STEP_S, may_fill
 from common.metadata.codec import table as codec_table
 from common.metadata.codec.layout import pack, whole_number
-from common.metadata.codec.table import GARBAGE, LOSS, MANIFEST, PIN
+from common.metadata.codec.table import (
+    GARBAGE,
+    LOSS,
+    MANIFEST,
+    PIN,
+    SEGMENT,
+    segment_field,
+    unpack_segments,
+)
 from common.metadata.codec.tablet import (
     ANALYSIS,
     ANALYSIS_GROUP,
@@ -483,6 +492,8 @@ def accept_generation(change: AcceptGeneration) -> Transaction:
         if change.lost:
             loss = AcceptedLoss(since_s=_lost_since_s(keys, seen), until_s=seen.now_s)
             effects += (set_string(keys.loss, LOSS.pack(loss)),)
+            # Its first tries of a flush may hold rows that the store has forgotten.
+            effects += _closed_segments(keys, seen)
         return Write((*effects, table_changed(change.table, "accept")), durable=True)
 
     reads = {
@@ -491,7 +502,17 @@ def accept_generation(change: AcceptGeneration) -> Transaction:
         "loss": get(keys.loss),
     }
     needs = Needs((keys.generation, keys.manifest, keys.loss), reads)
-    return Transaction(whole_table(keys) | needs, decide)
+    return Transaction(whole_table(keys) | needs | buffer_segments(keys), decide)
+
+
+def _closed_segments(keys: TableKeys, seen: Seen) -> tuple[Command, ...]:
+    """Close the open segments of buffered rows."""
+    return tuple(
+        hset(keys.rows, {segment_field(segment.number): SEGMENT.pack(closed)})
+        for segment in unpack_segments(keys.rows, seen["segments"])
+        if segment.is_open
+        for closed in (replace(segment, closed_s=seen.now_s),)
+    )
 
 
 def _lost_since_s(keys: TableKeys, seen: Seen) -> float:

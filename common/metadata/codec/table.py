@@ -1,11 +1,13 @@
 """Layouts of the values of tables: settings, garbage, pins, outcomes, history, requests."""
 
+import struct
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING
 from functools import lru_cache
 from typing import Any
 
-from common.errors import MetadataError
+from common.errors import BrokenValueError, MetadataError
 from common.metadata.codec.layout import (
     PREFIX,
     PackedLayout,
@@ -22,11 +24,14 @@ from common.metadata.codec.layout import (
     text_slot,
     texts_slot,
     unpack,
+    whole_number,
 )
 from common.metadata.keys import COORDINATOR, TABLES, TableKeys
 from common.metadata.store_values import (
     AcceptedLoss,
     AttemptOutcome,
+    BufferCounts,
+    BufferSegment,
     CallKind,
     CallMark,
     CoordinatorClaim,
@@ -35,6 +40,7 @@ from common.metadata.store_values import (
     Manifest,
     NamedTable,
     PinEntry,
+    TableBuffer,
 )
 from common.model.fields import (
     UNKNOWN,
@@ -83,6 +89,88 @@ CALL = PackedLayout(
     texts_slot("tablets"),
     text_slot("request"),
 )
+SEGMENT = PackedLayout(
+    BufferSegment,
+    text_slot("flush"),
+    integer_slot("schema_id"),
+    bytes_slot("schema", optional=False),
+    number_slot("opened_s"),
+    number_slot("closed_s"),
+    bytes_slot("floor", optional=False),
+    given=("number",),
+)
+LAST_SEGMENT = "last"
+"""Field of `neve:{t}:rows`: the highest number of a segment so far."""
+
+
+def segment_field(number: int) -> str:
+    """Return the field of a segment in `neve:{t}:rows`."""
+    return f"s{number}"
+
+
+def count_fields(number: int) -> tuple[str, str, str]:
+    """Return the fields that count a segment's rows, bytes and calls in `neve:{t}:rows:counts`."""
+    return f"{number}:rows", f"{number}:bytes", f"{number}:calls"
+
+
+def unpack_segments(key: str, stored: Mapping[bytes, bytes]) -> tuple[BufferSegment, ...]:
+    """Return the segments of a table's buffered rows, ascending."""
+    segments = []
+    for name, value in stored.items():
+        if name == LAST_SEGMENT.encode():
+            continue
+        if name[:1] != b"s" or not name[1:].isdigit():
+            raise broken_value_error(key, f"has the unknown field {name[:40]!r}")
+        number = int(name[1:])
+        segments.append(SEGMENT.unpack(f"{key} {number}", value, number=number))
+    return tuple(sorted(segments, key=lambda segment: segment.number))
+
+
+def unpack_buffer(
+    keys: TableKeys, rows: Mapping[bytes, bytes], counts: Mapping[bytes, bytes]
+) -> TableBuffer:
+    """Return a table's buffer; counts of segments that are gone are left out."""
+    segments = unpack_segments(keys.rows, rows)
+    numbers: dict[int, BufferCounts] = {}
+    for segment in segments:
+        stored = [counts.get(name.encode()) for name in count_fields(segment.number)]
+        rows_count, size_bytes, calls = (whole_number(keys.row_counts, value) for value in stored)
+        numbers[segment.number] = BufferCounts(rows=rows_count, size_bytes=size_bytes, calls=calls)
+    return TableBuffer(segments=segments, counts=numbers)
+
+
+# Rows of a call are too large for msgpack's limits: version and checksum of all that follows,
+# decoded length and number of rows, then the compressed Arrow message.
+_ROWS_HEAD, _ROWS_SIZE = struct.Struct("<BI"), struct.Struct("<QI")
+ROWS_BYTES_MAX = 64 * 1024**2
+"""Largest decoded size of the rows of one call."""
+
+
+def pack_rows(message: bytes, rows: int) -> bytes:
+    """Return the rows of a call as they are stored, with length and checksum."""
+    body = _ROWS_SIZE.pack(len(message), rows) + zlib.compress(message, 1)
+    return _ROWS_HEAD.pack(PREFIX[0], zlib.crc32(body)) + body
+
+
+def unpack_rows(where: str, stored: bytes) -> tuple[bytes, int]:
+    """Return the Arrow message with the rows of a call, and their number.
+
+    Raises:
+        BrokenValueError: They are damaged, or were written by a newer release.
+    """
+    try:
+        version, checksum = _ROWS_HEAD.unpack_from(stored)
+        length, rows = _ROWS_SIZE.unpack_from(stored, _ROWS_HEAD.size)
+    except struct.error as error:
+        raise broken_value_error(where, f"is too short ({error})") from error
+    if version != PREFIX[0]:
+        raise BrokenValueError(f"{where}: rows have format {version}, this release reads 1")
+    if zlib.crc32(stored[_ROWS_HEAD.size :]) != checksum or length > ROWS_BYTES_MAX:
+        raise broken_value_error(where, "has damaged rows: their checksum or length is wrong")
+    data = stored[_ROWS_HEAD.size + _ROWS_SIZE.size :]
+    return zlib.decompressobj().decompress(data, length), rows
+
+
 CLAIM = PackedLayout(CoordinatorClaim, text_slot("coordinator"), number_slot("since_s"))
 PIN = PackedLayout(PinEntry, number_slot("since_s"), number_slot("until_s"), given=("pin",))
 # Outcomes are kept for a day, so they hold only required fields. Earlier releases wrote the

@@ -298,6 +298,7 @@ class Audit:
         """Ids of running calls whose first line is in the stream, because no file took it."""
         self._early: BoundedMap[str, _EarlyRefusals] = BoundedMap(EARLY_CALLERS_MAX)
         self.counts = AuditCounts()
+        self.row_writes = RowWrites(self)
 
     def now_s(self) -> float:
         """Return the current time for a new entry."""
@@ -366,6 +367,7 @@ class Audit:
 
     async def close(self) -> None:
         """Wait a moment for queued lines to be written, and close the files."""
+        self.row_writes.close()
         self._hurry.set()
         if self._sending is not None:
             with suppress(TimeoutError):
@@ -413,3 +415,91 @@ class Audit:
         if self._fault != sink:
             self._log("audit not written", place=sink, cause=cause)
         self._fault = sink
+
+
+# ---------------------------------------------------------------------------------- Buffered rows
+
+
+MINUTE_S = 60.0
+OPEN_MAX = 10_000
+"""Limit of callers and tables with an open entry; beyond it the oldest entry is ended."""
+
+
+@dataclass(slots=True)
+class _Minute:
+    """The calls of one caller that buffered rows of one table within a minute."""
+
+    entry: AuditEntry
+    begun: asyncio.Task[None]
+    calls: int = 0
+    rows: int = 0
+    refused: int = 0
+    failed: int = 0
+
+    def ended(self) -> AuditEntry:
+        """Return the entry with the counts."""
+        counts = {"calls": self.calls, "rows": self.rows}
+        counts |= {"refused": self.refused, "failed": self.failed}
+        details = " ".join(f"{name}={count}" for name, count in counts.items())
+        return replace(self.entry, outcome=DONE, call="", details=details)
+
+
+class RowWrites:
+    """One entry per caller, table and minute for calls that buffer rows.
+
+    A writer makes many calls. The first call of a minute is admitted after the entry's first line
+    was written; the last line has the counts.
+    """
+
+    def __init__(self, audit: Audit) -> None:
+        """Start without open entries."""
+        self._audit = audit
+        self._open: dict[tuple[str, str], _Minute] = {}
+
+    async def begin(self, entry: AuditEntry) -> None:
+        """Admit a call.
+
+        Raises:
+            UnavailableError: No sink accepts the first line, so the call must not be made.
+        """
+        key = entry.caller, entry.table
+        minute = self._open.get(key)
+        if minute is not None and entry.at_s - minute.entry.at_s >= MINUTE_S:
+            self._end(key, minute)
+            minute = None
+        if minute is None:
+            loop = asyncio.get_running_loop()
+            minute = _Minute(entry, loop.create_task(self._audit.begin(entry)))
+            self._open[key] = minute
+            loop.call_later(MINUTE_S, self._end, key, minute)
+            if len(self._open) > OPEN_MAX:
+                oldest = next(iter(self._open))
+                self._end(oldest, self._open[oldest])
+        try:
+            await asyncio.shield(minute.begun)
+        except UnavailableError:
+            if self._open.get(key) is minute:
+                del self._open[key]
+            raise
+
+    def end(self, entry: AuditEntry) -> None:
+        """Count a call that was admitted, by its outcome and its details (`rows=…`)."""
+        minute = self._open.get((entry.caller, entry.table))
+        if minute is None:  # It took longer than its minute.
+            self._audit.end(replace(entry, details=f"calls=1 {entry.details}"))
+            return
+        minute.calls += 1
+        minute.refused += entry.outcome == REFUSED
+        minute.failed += entry.outcome not in {REFUSED, DONE}
+        rows = entry.details.rpartition("rows=")[2]
+        minute.rows += int(rows) if entry.outcome == DONE and rows.isdigit() else 0
+
+    def close(self) -> None:
+        """End all open entries."""
+        for key, minute in list(self._open.items()):
+            self._end(key, minute)
+
+    def _end(self, key: tuple[str, str], minute: _Minute) -> None:
+        if self._open.get(key) is minute:
+            del self._open[key]
+            self._audit.end(minute.ended())

@@ -274,3 +274,75 @@ class ScanSlot:
         """Set the number of bytes that this scan holds."""
         self._slots.change(count - self._bytes)
         self._bytes = count
+
+
+# ------------------------------------------------------------------------------------ Buffered rows
+
+
+DELAY_FROM = 0.5
+"""Part of a bound from which writers are slowed down."""
+DELAY_MAX_S = 1.0
+"""Delay of a call just below the bound."""
+
+
+class BufferUse:
+    """Sizes of all buffered rows; decides how long a writer waits, and when it is refused."""
+
+    def __init__(self, table_bytes_max: int, bytes_max: int, store_used_max: float) -> None:
+        """Start with empty buffers.
+
+        Args:
+            table_bytes_max: Bound of one table's buffered rows.
+            bytes_max: Bound of all buffered rows.
+            store_used_max: Used percentage of the store's memory above which none are taken.
+        """
+        self.table_bytes_max = table_bytes_max
+        self._bytes_max, self._store_used_max = bytes_max, store_used_max
+        self.sizes: dict[str, int] = {}
+        """Table id → decoded size of its buffered rows."""
+        self.opened_s: float | None = None
+        """When the oldest segment was opened; None: no rows are buffered."""
+        self.store_used_pct = 0.0
+        self.append_only = True
+        """Whether the store keeps its data over a restart."""
+        self.delayed_s, self.refused = 0.0, 0
+        """Sum of all delays; number of refused calls."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Decoded size of all buffered rows."""
+        return sum(self.sizes.values())
+
+    def admit(self, table: str, name: str) -> float:
+        """Return how long a call waits before its rows are taken.
+
+        Args:
+            table: Id of the table.
+            name: Its name, for the message.
+
+        Raises:
+            UnavailableError: A bound is reached; the caller may retry.
+        """
+        if self.store_used_pct > self._store_used_max:
+            self.refused += 1
+            raise UnavailableError(
+                f"the metadata store uses {self.store_used_pct:.0f} % of its memory, and takes no "
+                f"rows above {self._store_used_max:g} %; append them as files, or try again"
+            )
+        parts = {
+            f"table {name!r}": self.sizes.get(table, 0) / self.table_bytes_max,
+            "the service": self.size_bytes / self._bytes_max,
+        }
+        scope, part = max(parts.items(), key=lambda item: item[1])
+        if part >= 1:
+            self.refused += 1
+            raise UnavailableError(
+                f"the buffered rows of {scope} have reached their bound; try again after a flush"
+            )
+        delay_s = DELAY_MAX_S * max(0.0, part - DELAY_FROM) / (1 - DELAY_FROM)
+        self.delayed_s += delay_s
+        return delay_s
+
+    def took(self, table: str, size_bytes: int) -> None:
+        """Count rows that were buffered, until the next reading of the store."""
+        self.sizes[table] = self.sizes.get(table, 0) + size_bytes

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from common.errors import CompactionError, RefusedError, RequestError, UnknownTableError
+from common.errors import CompactionError, RefusedError, RequestError
 from common.metadata.changes import AddFiles, Applied, Outcome, Refused, Window
 from common.metadata.changes.files import files_digest, names_digest, why_no_window
 from common.metadata.store_values import CallKind, CallMark
@@ -22,7 +22,8 @@ from common.model.keys import encode_value, format_key
 from common.model.location_identity import SERVICE_FOLDER, is_service_path
 from common.model.outcome import RefusalCode
 from common.model.table import Table
-from common.model.tablet import OperationKind, TabletId
+from common.model.tablet import TabletId
+from common.parquet.append import WRITTEN_MAX_S, AppendTarget, no_tablets_error, targets_of
 from common.parquet.file_inspection import FileFacts
 from common.parquet.location import open_location
 from common.rows.key_encoding import Partition, partition_of_path
@@ -37,8 +38,7 @@ from neve.gateway.rows.calls import (
     repeated_view,
     require_same_call,
 )
-from neve.gateway.services import Services, check_writable
-from neve.recovery.stored_files import COMMIT_DELAY_MAX_S
+from neve.gateway.services import Services, check_writable, flush_rows
 
 # ------------------------------------------------------------------------------------------ Routing
 # Routing of files to tablets. Each file belongs to exactly one tablet, or is rejected.
@@ -107,11 +107,6 @@ async def tablets_of(services: Services, table: Table, files: Sequence[DataFile]
             raise await _crossing_error(services, table, file, tablet)
         ends.append(tablet.end)
     return ends
-
-
-def no_tablets_error(table: Table) -> UnknownTableError:
-    """Return the error for a table that lost its tablets since it was looked up."""
-    return UnknownTableError(f"table {table.name!r} was dropped a moment ago: it has no tablets")
 
 
 async def _crossing_error(
@@ -185,15 +180,6 @@ WAIT_S = 0.05
 """Pause for the end of a split or merge, which follows its last step at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class AppendTarget:
-    """The target of rows with keys in `(after, up_to]`: the tablet with end `end`."""
-
-    after: bytes | None
-    up_to: bytes
-    end: bytes
-
-
 class AddRetry:
     """Counts the retries of one add, and limits them."""
 
@@ -246,32 +232,10 @@ async def append_targets(
     Raises:
         UnknownTableError: The table was dropped in the meantime.
     """
-    ids = await _every_id(services, table)
-    inner: dict[bytes, bytes] = {}
-    ends_seen = tuple(dict.fromkeys((*more_ends, *services.split_hints.of(table.id))))
-    for tablet in await services.store.tablets([TabletId(table.id, end) for end in ends_seen]):
-        operation = None if tablet is None else tablet.operation
-        if tablet is None or operation is None or operation.kind is OperationKind.MERGE:
-            continue
-        if operation.at is not None:
-            inner[tablet.id.end] = operation.at
-    services.split_hints.seen(table.id, ends_seen, inner)
-    targets: list[AppendTarget] = []
-    for tablet_id in ids:
-        for up_to in (inner.get(tablet_id.end), tablet_id.end):
-            after = targets[-1].up_to if targets else None
-            if up_to is not None and (after is None or after < up_to):
-                targets.append(AppendTarget(after, up_to, tablet_id.end))
+    ends = tuple(dict.fromkeys((*more_ends, *services.split_hints.of(table.id))))
+    targets, splits = await targets_of(services.store, table, ends)
+    services.split_hints.seen(table.id, ends, splits)
     return targets
-
-
-async def _every_id(services: Services, table: Table) -> list[TabletId]:
-    ids: list[TabletId] = []
-    while page := await services.store.tablet_ids(table.id, ids[-1].end if ids else None):
-        ids += page
-    if not ids:
-        raise no_tablets_error(table)
-    return ids
 
 
 # ------------------------------------------------------------------------------------------ Columns
@@ -386,10 +350,6 @@ def _time_s(text: str) -> float:
 
 LOOKS_AT_ONCE = 32
 """Number of files in one call of a reader process."""
-WRITTEN_MAX_S = COMMIT_DELAY_MAX_S / 2
-"""An append rewrites its files after this time, because a rebuild would treat older files without
-a manifest entry as abandoned."""
-
 Prepare = Callable[[float, Collection[bytes]], Awaitable[RoutedFiles]]
 """Returns files by tablet, given the store's time and the tablets of the last try."""
 
@@ -436,6 +396,8 @@ async def add_files(
     )
 
     async def prepare(now_s: float, _ends: Collection[bytes]) -> RoutedFiles:
+        if window is not None:
+            await flush_rows(services, table)  # The files replace buffered rows as well.
         await _refuse_garbage(services, table, plain)
         facts = await _inspect(services, table, plain)
         refuse_unknown_columns(table, [(f"file {fact.path}", fact.schema) for fact in facts])

@@ -7,9 +7,8 @@ on their order. Every try writes its own files; the listing sweep finds files th
 """
 
 import asyncio
-from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from struct import Struct, error
 from typing import Annotated
 
@@ -19,17 +18,14 @@ from fastapi import Query, Request
 
 from common.errors import RequestError
 from common.metadata.store_values import CallKind, CallMark
-from common.model.location_identity import APPEND_FOLDER, append_file_names
+from common.model.location_identity import append_file_names
 from common.model.table import Table
+from common.parquet.append import content_digest, cut_by_tablet
 from common.rows.conform import conform, refuse_nulls
 from common.rows.key_encoding import (
-    Partition,
     encode_column,
-    encode_keys,
-    partition_of,
-    partition_types,
 )
-from common.rows.row_facts import RowTally, row_hash, rows_digest
+from common.rows.row_facts import RowTally
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from neve import api
@@ -38,7 +34,6 @@ from neve.gateway.bodies import received_body
 from neve.gateway.key_views import file_view, key_types
 from neve.gateway.problems import BodyError, TooLargeError
 from neve.gateway.rows.add import (
-    AppendTarget,
     IncomingFiles,
     RoutedFiles,
     add_files,
@@ -187,19 +182,6 @@ DECODED_FACTOR_MAX = 4
 """Limit of the decoded size, in multiples of the largest body; bodies may be compressed."""
 
 
-@dataclass(frozen=True, slots=True)
-class TabletRows:
-    """The rows of one tablet."""
-
-    end: bytes
-    rows: pa.Table
-    partition: Partition | None = None
-
-    def path(self, name: str) -> str:
-        """Return the path of the file with these rows."""
-        return f"{APPEND_FOLDER}/{self.partition.folder if self.partition else ''}{name}"
-
-
 async def append_rows(services: Services, table: Table, body: bytes, call: str | None) -> api.Added:
     """Append the rows of an Arrow stream: all of them, or none.
 
@@ -241,9 +223,7 @@ async def _append_rows(services: Services, table: Table, rows: pa.Table, call: s
 
     async def prepare(now_s: float, ends: Collection[bytes]) -> RoutedFiles:
         ahead_max_s = services.settings.gateway.version_ahead_max_s
-        refuse_future_versions(
-            table, [("a row", _highest_version(rows, table))], now_s, ahead_max_s
-        )
+        refuse_future_versions(table, [("a row", highest_version(rows, table))], now_s, ahead_max_s)
         targets = [] if table.partition_by else await append_targets(services, table, ends)
         routed = RoutedFiles()
         parts = await services.rows.run(table.location, cut_by_tablet, rows, table, targets)
@@ -266,7 +246,7 @@ async def _append_rows(services: Services, table: Table, rows: pa.Table, call: s
         digesting.cancel()
 
 
-def _highest_version(rows: pa.Table, table: Table) -> bytes | None:
+def highest_version(rows: pa.Table, table: Table) -> bytes | None:
     """Return the highest version in the rows; None: the table has no version column."""
     if table.version_column is None:
         return None
@@ -285,11 +265,6 @@ def fit_to_schema(rows: pa.Table, table: Table) -> pa.Table:
     conformed = conform(rows, arrow_schema(table.schema), "the body")
     refuse_nulls(conformed, "the body")  # Arrow trusts a producer's claim that there are no nulls.
     return conformed
-
-
-def content_digest(rows: pa.Table) -> str:
-    """Return a digest of rows that does not depend on their order."""
-    return f"{rows.num_rows}:{rows_digest(row_hash(rows)):016x}"
 
 
 def read_stream(body: bytes, bytes_max: int) -> pa.Table:
@@ -349,55 +324,6 @@ def _texts(field: pa.Field) -> Iterator[str | None]:
         yield arrow.tz
     for number in range(arrow.num_fields):
         yield from _texts(arrow.field(number))
-
-
-def cut_by_tablet(
-    rows: pa.Table, table: Table, targets: Sequence[AppendTarget]
-) -> list[TabletRows]:
-    """Split rows by tablet.
-
-    Args:
-        rows: Rows in the table's columns.
-        table: Table with the key.
-        targets: Targets of rows, ascending; empty for a partitioned table.
-    """
-    if table.partition_by:
-        return list(_by_partition(rows, table))
-    if not table.key or len(targets) == 1:
-        return [TabletRows(targets[0].end, rows)]
-    keys = encode_keys(rows, table.key, RowRules.of(table).key_types)
-    numbers = pc.array_sort_indices(keys)
-    ordered, parts, begin = keys.take(numbers), [], 0
-    while begin < len(numbers):
-        target = targets[_target_index(targets, ordered[begin].as_py())]
-        behind = _index_after(ordered, begin, target.up_to)
-        tablet_rows = rows.take(numbers.slice(begin, behind - begin))
-        parts.append(TabletRows(target.end, tablet_rows))
-        begin = behind
-    return parts
-
-
-def _by_partition(rows: pa.Table, table: Table) -> Iterator[TabletRows]:
-    types = partition_types(table)
-    codes = pa.array(encode_keys(rows, table.partition_by, types)).dictionary_encode()
-    for number, end in enumerate(codes.dictionary.to_pylist()):
-        tablet_rows = rows.filter(pc.equal(codes.indices, number))
-        first = [tablet_rows.column(name)[0].as_py() for name in table.partition_by]
-        yield TabletRows(end, tablet_rows, partition_of(table, first))
-
-
-def _target_index(targets: Sequence[AppendTarget], key: bytes) -> int:
-    """Return the index of a key's target: the first target that does not end below the key."""
-    return min(bisect_left(targets, key, key=lambda target: target.up_to), len(targets) - 1)
-
-
-def _index_after(ordered: pa.Array, low: int, end: bytes) -> int:
-    """Return the index after the last key that is not greater than `end`."""
-    high = len(ordered)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if ordered[middle].as_py() <= end else (low, middle)
-    return low
 
 
 # ------------------------------------------------------------------------------------------- Routes

@@ -1,7 +1,7 @@
 """Scan a table: pin its files, merge on read, stream rows as Arrow, unpin; export its manifest."""
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Annotated, TypeVar
@@ -10,7 +10,7 @@ import pyarrow as pa
 from fastapi import Query
 from fastapi.responses import StreamingResponse
 
-from common.errors import CompactionError, RequestError
+from common.errors import CompactionError, ConflictError, RequestError
 from common.metadata.file_pin import FilePin
 from common.metadata.store import walk_tiles
 from common.model.key_values import KeyType
@@ -24,6 +24,7 @@ from common.model.keys import (
 from common.model.request import KeyRange
 from common.model.table import Table
 from common.model.tablet import Tablet
+from common.parquet.buffered import READS_MAX, is_buffered, read_buffer, with_buffered
 from common.parquet.location import open_location
 from common.parquet.manifest import (
     ManifestTotals,
@@ -135,8 +136,8 @@ async def open_scan(
         options: Options of the scan.
     """
     async with pin_listed_files(services, table) as pin:
-        tablets = await _tablets(services, table, options)
-        reader = await _reader(services, table, options)
+        tablets, memory = await _tablets(services, table, options)
+        reader = await _reader(services, table, options, memory)
         parts = _parts_of_tablets(
             services, table, tablets, options, reader=reader, read=reader.read
         )
@@ -152,8 +153,8 @@ async def count_rows(services: Services, table: Table, options: ScanOptions) -> 
         options: Options of the scan; its columns are ignored.
     """
     async with pin_listed_files(services, table) as pin:
-        tablets = await _tablets(services, table, options)
-        reader = await _reader(services, table, options)
+        tablets, memory = await _tablets(services, table, options)
+        reader = await _reader(services, table, options, memory)
         parts = _while_pinned(
             _parts_of_tablets(services, table, tablets, options, reader=reader, read=reader.counts),
             pin,
@@ -161,24 +162,48 @@ async def count_rows(services: Services, table: Table, options: ScanOptions) -> 
         return sum([part async for part in parts])
 
 
-async def _tablets(services: Services, table: Table, options: ScanOptions) -> Sequence[Tablet]:
-    """Return the tablets that may hold rows of a range, in ascending order."""
+async def _tablets(
+    services: Services, table: Table, options: ScanOptions
+) -> tuple[Sequence[Tablet], Mapping[str, pa.Buffer]]:
+    """Return the tablets that may hold rows of a range, ascending, and their files in memory.
+
+    Buffered rows are read first: those that a flush puts into files meanwhile are read again, as
+    files, and otherwise the files hold none of them.
+
+    Raises:
+        ConflictError: Flushes were faster than the reads.
+    """
     # Keys do not determine the ends of partitions, so the bounds of files filter the rows instead.
     span = (None, None) if table.partition_by else (options.start, options.end)
-    tablets = await services.store.read_range(table.id, *span)
+    memory: Mapping[str, pa.Buffer] = {}
+    for _ in range(READS_MAX):
+        buffered = await read_buffer(services.store, table, services.rows)
+        tablets = await services.store.read_range(table.id, *span)
+        if await is_buffered(services.store, table, buffered):
+            break
+    else:
+        raise ConflictError(f"table {table.name}: its rows keep being flushed; try again")
+    if buffered.rows:
+        name = services.ids.next("buffered")
+        tablets, memory = await services.rows.run(
+            table.location, with_buffered, table, tablets, buffered, name
+        )
     if (chosen := options.partitions) is not None:
         tablets = [tablet for tablet in tablets if chosen.holds(tablet.id.end)]
     services.reads.note(services, table.id, [tablet.id.text for tablet in tablets])
-    return sorted(tablets, key=lambda tablet: tablet.id.end)
+    return sorted(tablets, key=lambda tablet: tablet.id.end), memory
 
 
-async def _reader(services: Services, table: Table, options: ScanOptions) -> RowReader:
+async def _reader(
+    services: Services, table: Table, options: ScanOptions, memory: Mapping[str, pa.Buffer]
+) -> RowReader:
     now_s = await services.store.now_s()
     return services.files.reader(
         _table_to_read(table, options),
         now_s,
         options.columns,
         deleted=options.include_deleted and keeps_deleted_rows(table),
+        memory=memory,
     )
 
 

@@ -562,3 +562,73 @@ def test_no_text_of_a_caller_steers_the_terminal(capsys: pytest.CaptureFixture[s
     for text in (printed.out, printed.err):
         assert "a\\x1b]0;title" in text
         assert all(letter.isprintable() or letter in "\n\t" for letter in text)
+
+
+# ----------------------------------------------------------------------------------- Buffered rows
+
+
+def row_write(caller: str = "ci", at_s: float = 1000.0, **more: object) -> api.AuditEntry:
+    entry = replace(ENTRY, id=f"aud-{caller}-{at_s}", caller=caller, table="events", at_s=at_s)
+    return replace(entry, **more)  # type: ignore[arg-type]  # any field
+
+
+def test_calls_that_buffer_rows_share_an_entry_per_caller_and_minute(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    where = site(path)
+
+    async def calls() -> None:
+        writes = where.audit.row_writes
+        for caller, at_s in (("ci", 1000.0), ("ci", 1059.0), ("other", 1059.0), ("ci", 1060.0)):
+            entry = row_write(caller, at_s)
+            await writes.begin(entry)
+            writes.end(replace(entry, outcome="done", details="rows=20"))
+        refused = row_write("ci", 1061.0)
+        await writes.begin(refused)
+        writes.end(replace(refused, outcome="refused"))
+        await where.audit.close()
+
+    asyncio.run(calls())
+    begun = [line for line in lines_of(path) if line["outcome"] == "begun"]
+    done = {line["id"]: line["details"] for line in lines_of(path) if line["outcome"] == "done"}
+    assert len(begun) == 3
+    assert done == {
+        "aud-ci-1000.0": "calls=2 rows=40 refused=0 failed=0",
+        "aud-other-1059.0": "calls=1 rows=20 refused=0 failed=0",
+        "aud-ci-1060.0": "calls=2 rows=20 refused=1 failed=0",
+    }
+
+
+def test_a_call_that_buffers_rows_is_not_made_without_a_first_line() -> None:
+    where = site(FULL)
+    where.stream.up = False
+
+    async def calls() -> None:
+        writes = where.audit.row_writes
+        with pytest.raises(UnavailableError, match="audit"):
+            await writes.begin(row_write())
+        where.stream.up = True
+        await writes.begin(row_write(at_s=1001.0))
+
+    asyncio.run(calls())
+    assert len(where.stream.lines) == 1
+
+
+def test_the_route_of_buffered_rows_shares_its_entry_and_no_other_route_does(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "audit.jsonl"
+    with serving(access={"audit_file": str(path)}) as gateway, gateway.client() as admin:
+        create(gateway, tmp_path, "rows")
+        for _ in range(3):
+            admin.buffer_rows("rows", [{"x": 1}, {"x": 2}])
+        with pytest.raises(CallerError):
+            admin.buffer_rows("rows", [{"other": 1}])
+        admin.flush("rows")
+        admin.drop("rows")  # Its path ends like that of the route.
+    lines = [line for line in lines_of(path) if line["outcome"] == "done"]
+    assert [line["action"] for line in lines if line["action"] != "POST /v1/tables"] == [
+        "POST /v1/tables/{table}/flush",
+        "DELETE /v1/tables/{table}",
+        "POST /v1/tables/{table}/rows",
+    ]
+    assert lines[-1]["details"] == "calls=4 rows=6 refused=1 failed=0"

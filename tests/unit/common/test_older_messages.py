@@ -65,6 +65,7 @@ NEW_SETTINGS = {
     "control.foreground_shares",
 }
 """Settings that the recorded release does not know."""
+NEW_SECTIONS = {"ingest"}
 NEW_OF_GROUPS = {"groups.default.fair_band", "groups.default.strict_shares"}
 RENAMED = {"Explanation": {"table_name": "table"}}
 """Fields that have another name now; pickles have places and no names."""
@@ -161,9 +162,11 @@ def test_settings_that_the_release_before_has_sent_are_read() -> None:
 
     found = json.loads(json.dumps(asdict(settings), default=str))
 
-    assert missing(recorded["values"], found) == NEW_SETTINGS | NEW_OF_GROUPS
+    assert missing(recorded["values"], found) == NEW_SETTINGS | NEW_SECTIONS | NEW_OF_GROUPS
     new = {name: getattr(getattr(settings, section), name) for section, name in named()}
     assert new == {name: getattr(getattr(Settings(), section), name) for section, name in named()}
+    for section in NEW_SECTIONS:
+        assert getattr(settings, section) == getattr(Settings(), section)
 
 
 def named() -> list[tuple[str, ...]]:

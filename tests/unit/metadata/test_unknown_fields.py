@@ -25,6 +25,7 @@ from common.metadata.codec import (
 from common.metadata.codec.tablet import FILE, unpack_files
 from common.metadata.store_values import (
     AcceptedLoss,
+    BufferSegment,
     CallKind,
     CallMark,
     CoordinatorClaim,
@@ -44,6 +45,11 @@ EVERY: list[tuple[codec.PackedLayout[Any], Any, dict[str, object]]] = [
     (codec_table.CALL, CallMark(kind=CallKind.ADD, content="c", at_s=1.5), {}),
     (codec_table.CLAIM, CoordinatorClaim(coordinator="c", since_s=1.5), {}),
     (codec_table.LOSS, AcceptedLoss(since_s=1.5, until_s=2.5), {}),
+    (
+        codec_table.SEGMENT,
+        BufferSegment(number=7, flush="c", schema_id=1, schema=b"s", opened_s=1.5),
+        {"number": 7},
+    ),
     (
         codec_request.REQUEST,
         REQUEST,

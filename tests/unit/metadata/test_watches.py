@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -36,6 +37,25 @@ RESERVE = changes.ReserveFiles(
 COMMIT = changes.CommitAttempt(tablet=T, attempt="a1", outputs=(), counts=RowCounts())
 DROPPED = DroppedRows(spans=((b"a", b"b"),), version_max=b"5")
 
+
+def append_rows(spans: Mapping[bytes, changes.RowSpan] = {}) -> changes.AppendRows:
+    """Return a call that buffers rows."""
+    return changes.AppendRows(
+        table="t1",
+        call="c1",
+        content="",
+        message=b"",
+        rows=1,
+        size_bytes=1,
+        schema_id=0,
+        schema=b"",
+        spans=spans,
+        flush="c2",
+        segment_bytes_max=1,
+        table_bytes_max=1,
+    )
+
+
 EVERYTHING = ("bounds", "operation", "running", "files", "selection", "waiting", "done", "purge")
 WATCHES: list[tuple[changes.Change, str]] = [
     (RESERVE, "table operation running selection waiting"),
@@ -45,7 +65,7 @@ WATCHES: list[tuple[changes.Change, str]] = [
     ),
     (COMMIT, "running"),
     (replace(COMMIT, inputs=("f",)), "running"),
-    (replace(COMMIT, dropped=DROPPED), "running files purge"),
+    (replace(COMMIT, dropped=DROPPED), "running files purge rows"),
     (changes.RetagFiles(tablet=T, attempt="a1", tags=(), inputs=("f",)), "running"),
     (
         changes.ReleaseAttempt(
@@ -62,8 +82,18 @@ WATCHES: list[tuple[changes.Change, str]] = [
         changes.AddFiles(
             table="t1", call="c1", files={b"m": ()}, window=changes.Window(0.0, 1.0, 1)
         ),
-        "table call:c1 bounds operation files purge running selection waiting",
+        "table call:c1 bounds operation files purge running selection waiting rows",
     ),
+    (
+        changes.AddFiles(table="t1", call="c1", files={b"m": ()}, segment=7, segment_calls=1),
+        "table call:c1 bounds operation files purge rows rows:7",
+    ),
+    (append_rows(), "table call:c1 rows"),
+    (
+        append_rows({b"m": changes.RowSpan(key_min=b"a", key_max=b"b")}),
+        "table call:c1 rows bounds purge",
+    ),
+    (changes.CloseSegment(table="t1", number=7), "rows"),
     (
         changes.WriteAnalysis(tablet=T, analysis=Analysis.EMPTY, version=1, settings_version=1),
         "table bounds",
@@ -82,7 +112,7 @@ WATCHES: list[tuple[changes.Change, str]] = [
     (changes.CreateTable(table=Table(id="t1", name="n", location="l", schema=())), "dropped table"),
     (changes.ChangeTable(table="t1", settings_version=1), "table"),
     (changes.TriggerTable(table="t1", trigger="admin"), "table"),
-    (changes.DropTable(table="t1"), "table"),
+    (changes.DropTable(table="t1"), "table rows"),
     (changes.RestoreName(table="t1"), ""),
     (changes.StampGarbage(table="t1", paths=("p",)), "garbage"),
     (changes.KeepGarbage(table="t1", path="p"), "garbage"),
@@ -166,7 +196,7 @@ WATCHES: list[tuple[changes.Change, str]] = [
         "table",
     ),
     (changes.RestoreFiles(tablet=T, files=(), run="r"), "table bounds operation files purge files"),
-    (changes.AcceptGeneration(table="t1", generation=1), "table generation loss manifest"),
+    (changes.AcceptGeneration(table="t1", generation=1), "table generation loss manifest rows"),
     (changes.LowerWatermark(tablet=T, to=None), "table bounds purge"),
 ]
 OF_THE_TABLE = {
@@ -179,6 +209,8 @@ OF_THE_TABLE = {
     "manifest",
     "pins",
     "request:r1",
+    "rows",
+    "rows:7",
     "table",
 }
 

@@ -45,7 +45,7 @@ from neve.client.errors import (
 from neve.gateway import problems
 from neve.gateway.access.audit import AuditCounts
 from neve.gateway.access.callers import OPEN_PATHS
-from neve.gateway.access.quotas import ScanSlots
+from neve.gateway.access.quotas import BufferUse, ScanSlots
 from neve.gateway.authentication import LIST_BYTES_MAX
 from neve.gateway.metrics import RequestMetrics
 from neve.gateway.planning import plan_view
@@ -248,7 +248,7 @@ def test_a_route_label_is_never_a_path() -> None:
     metrics = RequestMetrics()
     metrics.answered("none", "BREW", 404, 0.1)
 
-    text = metrics.text(None, ScanSlots(1, 1), AuditCounts())
+    text = metrics.text(None, ScanSlots(1, 1), AuditCounts(), BufferUse(1, 1, 1.0))
     assert b'code="404",method="other",route="none"' in text
 
 

@@ -57,10 +57,8 @@ class HangingFiles(StoredFiles):
         self.step(table, "write")
         return super().write(table, path, rows)
 
-    def reader(
-        self, table: Table, now_s: float, columns: Sequence[str], *, deleted: bool = False
-    ) -> RowReader:
-        return HangingReader(super().reader(table, now_s, columns, deleted=deleted), self, table)
+    def reader(self, table: Table, now_s: float, columns: Sequence[str], **more: Any) -> RowReader:
+        return HangingReader(super().reader(table, now_s, columns, **more), self, table)
 
 
 @dataclass

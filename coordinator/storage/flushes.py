@@ -1,0 +1,202 @@
+"""Flushes buffered rows: when a buffer is too old or too large, or the store is short of memory.
+
+    change of a table, or a visit → read its buffer → score → the scheduler of maintenance → flush
+
+Its memory is only a cache: every table is visited once per longest wait, so a new coordinator finds
+the buffers that another one has left.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from common.errors import CompactionError
+from common.metadata.store_values import TableBuffer
+from common.model.table import Table, TableState
+from common.parquet.buffered import Flushed, FlushPorts, flush_table
+from common.telemetry import Log
+from common.units import exact_duration, format_bytes, format_count
+from common.wire import MetricValue
+from coordinator.core.maintenance import OperationName, OperationStatistics, flush_score
+from neve import api
+
+LOOK_S = 1.0
+"""Interval between readings of the buffers that are known to have rows."""
+MIB = 1024**2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushRules:
+    """When a buffer is flushed."""
+
+    age_max_s: float
+    segment_bytes: int
+    """Decoded size at which a segment is closed."""
+
+
+def why_due(buffer: TableBuffer, now_s: float, rules: FlushRules) -> str | None:
+    """Return why a buffer must be flushed now, or None if it may wait.
+
+    Args:
+        buffer: The buffer.
+        now_s: The store's time.
+        rules: When it is flushed.
+    """
+    if not buffer.segments:
+        return None
+    if closed := [segment for segment in buffer.segments if not segment.is_open]:
+        return f"{format_count(len(closed), 'segment')} of buffered rows are closed"
+    age_s = now_s - buffer.segments[0].opened_s
+    if age_s >= rules.age_max_s:
+        return f"buffered rows are {exact_duration(round(age_s))} old"
+    if buffer.size_bytes >= rules.segment_bytes:
+        return f"{format_bytes(buffer.size_bytes)} of rows are buffered"
+    return None
+
+
+def flush_statistics(
+    table: str, buffer: TableBuffer, now_s: float, rules: FlushRules
+) -> OperationStatistics:
+    """Return the inputs of the scheduler for the flush of a buffer with rows.
+
+    Args:
+        table: Id of the table.
+        buffer: Its buffer.
+        now_s: The store's time.
+        rules: When it is flushed.
+    """
+    due = why_due(buffer, now_s, rules)
+    age_ms = 1000 * max(0.0, now_s - buffer.segments[0].opened_s)
+    score = flush_score(buffer.size_bytes / MIB, age_ms, rules.segment_bytes / MIB)
+    rows = format_count(buffer.rows, "row")
+    return OperationStatistics(
+        name=table,
+        why=due or f"{rows} in {format_bytes(buffer.size_bytes)} are buffered",
+        # A flush that is due may use the last free slot: its rows are in no file.
+        low_io=due is not None,
+        logs_retained_bytes=buffer.size_bytes,
+        ram_anchored_bytes=buffer.size_bytes,
+        perf=max(score, float(due is not None)),
+    )
+
+
+class BufferFlusher:
+    """Finds buffers with rows, and flushes them when the scheduler says so."""
+
+    def __init__(
+        self,
+        ports: FlushPorts,
+        rules: FlushRules,
+        log: Log,
+        *,
+        known_generation: Callable[[str], int] = lambda _table: 0,
+    ) -> None:
+        """Create a flusher that knows no buffer.
+
+        Args:
+            ports: Ports of the process.
+            rules: When buffers are flushed.
+            log: Receives flushes and failures.
+            known_generation: Returns the generation that the store of a table must have reached.
+        """
+        self._ports, self._rules, self._log = ports, rules, log
+        self._known_generation = known_generation
+        self._buffers: dict[str, TableBuffer] = {}
+        """Table id → its buffer as it was read last; tables without buffered rows are left out."""
+        self._now_s = 0.0
+        self.flushed, self.failures = Flushed(), 0
+
+    def table_changed(self, table: str) -> None:
+        """Read the buffer of a table soon: it may have got its first rows."""
+        self._buffers.setdefault(table, TableBuffer())
+
+    async def watch_forever(self, ask: Callable[[OperationStatistics], None]) -> None:
+        """Read the buffers with rows each second, and tell the scheduler about them.
+
+        Args:
+            ask: Notes the known work on a table.
+        """
+        while True:
+            await asyncio.sleep(LOOK_S)
+            with suppress(CompactionError):  # The next look reads them.
+                await self.look()
+            for table, buffer in self._buffers.items():
+                ask(flush_statistics(table, buffer, self._now_s, self._rules))
+
+    async def look(self) -> None:
+        """Read the known buffers again, and forget those without rows."""
+        if not self._buffers:
+            return
+        tables = list(self._buffers)
+        buffers = await self._ports.store.buffers(tables)
+        self._now_s = await self._ports.store.now_s()
+        for table, buffer in zip(tables, buffers, strict=True):
+            self._buffers[table] = buffer
+            if not buffer.segments:
+                del self._buffers[table]
+
+    async def run(self, table: Table) -> OperationStatistics | None:
+        """Flush a table's buffer.
+
+        Raises:
+            CompactionError: It was not flushed; its rows stay buffered.
+        """
+        if table.state not in {TableState.LIVE, TableState.PAUSED}:
+            self._buffers.pop(table.id, None)
+            return None
+        try:
+            flushed = await flush_table(self._ports, table, self._known_generation(table.id))
+        except CompactionError:
+            self.failures += 1
+            self.table_changed(table.id)
+            raise
+        if flushed.segments:
+            self.flushed += flushed
+            self._log(
+                "buffered rows flushed", table=table.name, rows=flushed.rows, files=flushed.files
+            )
+        self._buffers.pop(table.id, None)
+        return None
+
+    async def row(self, table: Table) -> api.MaintenanceOperation:
+        """Return the row of a table's buffer in the listing of operations."""
+        (buffer,) = await self._ports.store.buffers([table.id])
+        row = api.MaintenanceOperation(tablet="", kind=OperationName.FLUSH.value)
+        if not buffer.segments:
+            return replace(row, why="no rows are buffered")
+        now_s = await self._ports.store.now_s()
+        facts = flush_statistics(table.id, buffer, now_s, self._rules)
+        age_s = now_s - buffer.segments[0].opened_s
+        rows = format_count(buffer.rows, "row")
+        why = (
+            f"{rows} in {format_bytes(buffer.size_bytes)} are buffered, the oldest for "
+            f"{exact_duration(round(age_s))}"
+        )
+        return replace(
+            row,
+            state=api.MaintenanceState.RUNNABLE.value,
+            why=why,
+            gain=float(buffer.rows),
+            gain_unit="rows in files",
+            freed_bytes=buffer.size_bytes,
+            cost_bytes=buffer.size_bytes,
+            score=facts.perf,
+            adjusted=facts.perf,
+        )
+
+    def figures(self) -> list[MetricValue]:
+        """Return the metrics of buffers and flushes."""
+        opened_s = [
+            buffer.segments[0].opened_s for buffer in self._buffers.values() if buffer.segments
+        ]
+        oldest_s = max(0.0, self._now_s - min(opened_s)) if opened_s else 0.0
+        buffers = self._buffers.values()
+        return [
+            MetricValue("neve_buffered_bytes", sum(buffer.size_bytes for buffer in buffers)),
+            MetricValue("neve_buffered_rows", sum(buffer.rows for buffer in buffers)),
+            MetricValue("neve_buffered_oldest_seconds", oldest_s),
+            MetricValue("neve_flushed_rows_total", self.flushed.rows),
+            MetricValue("neve_flushed_files_total", self.flushed.files),
+            MetricValue("neve_flush_failures_total", self.failures),
+        ]
