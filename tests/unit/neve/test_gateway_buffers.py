@@ -191,7 +191,7 @@ def test_lines_of_json_are_checked_against_the_schema(
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b'{"id": 1, "v": 2, "label": "a"}', "label"),
+        (b'{"id": 1, "v": 2, "title": "a"}', "title"),
         (b'{"id": "x", "v": 2}', "id"),
         (b'{"id": 1.5, "v": 2}', "JSON"),
         (b'{"v": 2}', "id"),
@@ -221,7 +221,7 @@ def test_another_content_type_is_refused(gateway: Gateway, bag: str) -> None:
 
 def test_rows_that_do_not_fit_the_schema_are_refused(client: Client, bag: str) -> None:
     with pytest.raises(CallerError, match="no such column"):
-        client.buffer_rows(bag, pa.table({"id": [1], "label": ["a"]}))
+        client.buffer_rows(bag, pa.table({"id": [1], "title": ["a"]}))
     assert client.count(bag) == 0
 
 
