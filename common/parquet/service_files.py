@@ -10,8 +10,10 @@ The last section recognises tables of other formats, which the service leaves al
 import json
 import posixpath
 import re
+import secrets
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Any
@@ -56,8 +58,9 @@ def write_small(location: Location, path: str, content: bytes) -> None:
         UnavailableError: The storage does not answer, or forbids it.
     """
     full = location.full(path)
-    # An object becomes visible when its stream is closed; a local file when it is renamed.
-    target = f"{full}.new" if location.is_local else full
+    # An object becomes visible when its stream is closed; a local file when it is renamed. Several
+    # processes may write it at the same time, so each has a name of its own until then.
+    target = f"{full}.{secrets.token_hex(4)}.new" if location.is_local else full
     try:
         if location.is_local:
             location.filesystem.create_dir(posixpath.dirname(full), recursive=True)
@@ -66,6 +69,9 @@ def write_small(location: Location, path: str, content: bytes) -> None:
         if location.is_local:
             location.filesystem.move(target, full)
     except OSError as error:
+        if location.is_local:
+            with suppress(OSError):
+                location.filesystem.delete_file(target)
         raise UnavailableError(fault(location, path, error)) from error
 
 

@@ -12,7 +12,7 @@ import pytest
 from common.errors import RequestError, UnavailableError
 from common.parquet.file_inspection import open_table_file
 from common.parquet.location import Location, open_location
-from common.parquet.service_files import OWNER_PATH, read_owner, read_small
+from common.parquet.service_files import OWNER_PATH, read_owner, read_small, write_small
 from tests.support.patience import PATIENCE_S
 
 PIPE = "pipe.parquet"
@@ -62,3 +62,19 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
         open_table_file(open_location(tmp_path.as_uri()), "folder"),
     ):
         pass
+
+
+def test_a_small_file_that_many_write_at_once_is_whole(tmp_path: Path) -> None:
+    """The first writers of a location all put its guards in place."""
+    location, contents = open_location(tmp_path.as_uri()), [b"%d" % at * 4096 for at in range(8)]
+
+    def write(content: bytes) -> None:
+        for _ in range(50):
+            write_small(location, "_neve/small", content)
+
+    with ThreadPoolExecutor(len(contents)) as threads:
+        for done in [threads.submit(write, content) for content in contents]:
+            done.result(PATIENCE_S)
+
+    assert read_small(location, "_neve/small", 1 << 20) in contents
+    assert [path.name for path in (tmp_path / "_neve").iterdir()] == ["small"]
