@@ -287,7 +287,8 @@ async def test_an_append_in_the_middle_of_a_commit_that_drops_rows_is_seen(
     harness: Harness,
 ) -> None:
     tablet = await harness.tablet_with("old")
-    applied(await append(harness, tablet, spans={tablet.end: replace(SPAN, version_min=b"9")}))
+    newer = {tablet.end: replace(SPAN, version_min=b"9")}
+    applied(await append(harness, tablet, spans=newer, floor=b"9"))
     applied(await harness.apply(CloseSegment(table=tablet.table, number=1)))
     applied(await harness.apply(reserve(tablet, "t1", "old")))
     store, keyspace = harness.flaky()
