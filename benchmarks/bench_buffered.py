@@ -15,13 +15,14 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pyarrow as pa
 
 from neve.client import Client
 from neve.client.errors import NeveError
+from neve.local.processes import exit_on_sigterm
 from tests.support.gateway import TOKEN
 from tests.support.redis_server import RedisServer, free_port
 
@@ -80,21 +81,21 @@ class Load:
 def measure(writers: int, rows: int, seconds: float, *, by_append: bool) -> None:
     """Start Redis and a gateway, and print what a load has reached."""
     port = free_port()
-    with tempfile.TemporaryDirectory() as folder:
+    with ExitStack() as ended:
+        folder = ended.enter_context(tempfile.TemporaryDirectory())
         redis = RedisServer(Path(folder))
         redis.start()
+        ended.callback(redis.stop)
         command = [sys.executable, "-m", "tests.support.gateway_process", redis.url, str(port)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as gateway:
-            assert gateway.stdout is not None
-            url = gateway.stdout.readline().strip()
-            client = Client(url, token=TOKEN)
-            client.create_table("events", f"{folder}/events", schema=SCHEMA)
-            load = Load(url, rows, by_append=by_append)
-            took_s = load.run(writers, seconds)
-            client.flush("events")
-            counted, files = client.count("events"), len(client.files("events"))
-            gateway.kill()
-        redis.stop()
+        gateway = ended.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        ended.callback(gateway.kill)
+        assert gateway.stdout is not None
+        client = Client(url := gateway.stdout.readline().strip(), token=TOKEN)
+        client.create_table("events", f"{folder}/events", schema=SCHEMA)
+        load = Load(url, rows, by_append=by_append)
+        took_s = load.run(writers, seconds)
+        client.flush("events")
+        counted, files = client.count("events"), len(client.files("events"))
     latencies = sorted(load.latencies_s)
     p50, p99 = (1000 * latencies[int(len(latencies) * part)] for part in (0.5, 0.99))
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -108,6 +109,7 @@ def measure(writers: int, rows: int, seconds: float, *, by_append: bool) -> None
 
 def main() -> None:
     """Measure buffered rows, and the same batches as appends."""
+    exit_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--writers", type=int, default=16)
     parser.add_argument("--rows", type=int, default=20)

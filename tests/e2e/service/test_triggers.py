@@ -123,7 +123,7 @@ def test_what_could_be_done_is_what_is_done(service: Service) -> None:
     append_until_rows_count(service, table)
     files = len(client.files(table.name))
     assert "waits for a trigger" in row("merging").why
-    assert row("flush").state == "not-applicable"
+    assert row("flush").why == "no rows are buffered"
     client.pause_group("default")
     try:
         client.trigger(table.name)
