@@ -122,7 +122,8 @@ class BufferFlusher:
             with suppress(CompactionError):  # The next look reads them.
                 await self.look()
             for table, buffer in self._buffers.items():
-                ask(flush_statistics(table, buffer, self._now_s, self._rules))
+                if buffer.segments:  # Otherwise it was not read since its table changed.
+                    ask(flush_statistics(table, buffer, self._now_s, self._rules))
 
     async def look(self) -> None:
         """Read the known buffers again, and forget those without rows."""

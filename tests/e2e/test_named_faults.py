@@ -290,7 +290,7 @@ def service(ground: Ground) -> Iterator[Steps]:
 
 ABSENT = "no node has the Ray resource 'neve_group_absent'"
 HUGE = (
-    "group huge: no node with the Ray resource 'neve_group_huge' has the 16 CPUs and 82.4 GiB that"
+    "group huge: no node with the Ray resource 'neve_group_huge' has the 16 CPUs and 78.4 GiB that"
     " its Spark executors require: the largest has 2 and 4.0 GiB"
 )
 BARE = "cannot start: Spark does not start: ConfigError: no Java on node"
