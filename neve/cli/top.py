@@ -28,7 +28,7 @@ from common.errors import RequestError
 from common.runtime import SystemClock
 from common.units import format_bytes, format_count, format_duration
 from neve import api
-from neve.cli.render import RIGHT, TabletKeys, shortened
+from neve.cli.render import RIGHT, TabletKeys, quarantine_texts, shortened
 from neve.cli.session import Panel, Session, TerminalConsole, verb
 from neve.client import Client
 from neve.client.errors import ForbiddenError, NeveError, UnavailableError
@@ -99,14 +99,7 @@ def _allowed(read: Callable[[], Part]) -> Part | None:
 
 def needs(status: api.Status) -> list[str]:
     """Return what an operator has to attend to, a sentence each, with the command that helps."""
-    texts = [
-        f"table {quarantine.table}, tablet {quarantine.tablet} is quarantined: {quarantine.reason};"
-        f" `neve lift-quarantine {quarantine.table} {quarantine.tablet}`"
-        for quarantine in status.quarantines
-    ]
-    unlisted = status.quarantined - len(status.quarantines)
-    if unlisted > 0:
-        texts.append(f"{format_count(unlisted, 'more tablet is', 'more tablets are')} quarantined")
+    texts = quarantine_texts(status)
     texts += [*status.errors, *status.store_warnings, *status.warnings]
     texts += [
         f"the queue of group {group.group} has been full for {format_duration(group.full_s)}"
@@ -200,6 +193,26 @@ class ListColumn:
     """Width that is never cut; None: the column shares what is left."""
 
 
+def _name(heading: str, value: Callable[[Any], str]) -> ListColumn:
+    """Return a column of texts, in alphabetical order."""
+    return ListColumn(heading, value, value, ascends=True)
+
+
+def _number(
+    heading: str,
+    width: int,
+    value: Callable[[Any], float | None],
+    shown: Callable[[Any], str] = "{:,}".format,
+) -> ListColumn:
+    """Return a column of numbers, largest first; None is shown as a dash and counts as 0."""
+
+    def text(row: Any) -> str:
+        number = value(row)
+        return "-" if number is None else shown(number)
+
+    return ListColumn(heading, text, lambda row: value(row) or 0, RIGHT, width=width)
+
+
 @dataclass(frozen=True, slots=True)
 class TableRow:
     """A table with its backlog and its jobs."""
@@ -213,6 +226,16 @@ class TableRow:
         """Bytes that are still to be rewritten."""
         return self.backlog.size_bytes if self.backlog else 0
 
+    @property
+    def oldest_s(self) -> float | None:
+        """Age of the oldest queued job; None: none is queued."""
+        return self.activity.oldest_s if self.activity and self.activity.queued else None
+
+    @property
+    def running_bytes(self) -> int | None:
+        """Size of the files that running jobs read; None: no job runs."""
+        return self.activity.running_bytes if self.activity and self.activity.running else None
+
 
 def table_rows(reading: Reading) -> list[TableRow]:
     """Return the tables with a backlog or with jobs."""
@@ -223,60 +246,13 @@ def table_rows(reading: Reading) -> list[TableRow]:
 
 
 TABLE_COLUMNS = (
-    ListColumn(
-        "BACKLOG",
-        lambda row: format_bytes(row.owed_bytes),
-        lambda row: row.owed_bytes,
-        RIGHT,
-        width=10,
-    ),
-    ListColumn(
-        "TABLE",
-        lambda row: row.table or "(all others)",
-        lambda row: row.table,
-        ascends=True,
-    ),
-    ListColumn(
-        "TABLETS",
-        lambda row: f"{row.backlog.tablets:,}" if row.backlog else "-",
-        lambda row: row.backlog.tablets if row.backlog else 0,
-        RIGHT,
-        width=7,
-    ),
-    ListColumn(
-        "QUEUED",
-        lambda row: f"{row.activity.queued:,}" if row.activity else "-",
-        lambda row: row.activity.queued if row.activity else 0,
-        RIGHT,
-        width=6,
-    ),
-    ListColumn(
-        "OLDEST",
-        lambda row: (
-            format_duration(row.activity.oldest_s) if row.activity and row.activity.queued else "-"
-        ),
-        lambda row: row.activity.oldest_s if row.activity else 0.0,
-        RIGHT,
-        width=9,
-    ),
-    ListColumn(
-        "RUNNING",
-        lambda row: f"{row.activity.running:,}" if row.activity else "-",
-        lambda row: row.activity.running if row.activity else 0,
-        RIGHT,
-        width=7,
-    ),
-    ListColumn(
-        "READS",
-        lambda row: (
-            format_bytes(row.activity.running_bytes)
-            if row.activity and row.activity.running
-            else "-"
-        ),
-        lambda row: row.activity.running_bytes if row.activity else 0,
-        RIGHT,
-        width=10,
-    ),
+    _number("BACKLOG", 10, lambda row: row.owed_bytes, format_bytes),
+    _name("TABLE", lambda row: row.table or "(all others)"),
+    _number("TABLETS", 7, lambda row: row.backlog and row.backlog.tablets),
+    _number("QUEUED", 6, lambda row: row.activity and row.activity.queued),
+    _number("OLDEST", 9, lambda row: row.oldest_s, format_duration),
+    _number("RUNNING", 7, lambda row: row.activity and row.activity.running),
+    _number("READS", 10, lambda row: row.running_bytes, format_bytes),
 )
 QUEUE_COLUMNS = (
     ListColumn(
@@ -287,37 +263,13 @@ QUEUE_COLUMNS = (
         ascends=True,
         width=6,
     ),
-    ListColumn("TABLE", lambda row: row.job.table, lambda row: row.job.table, ascends=True),
-    ListColumn("TABLET", lambda row: row.keys, lambda row: row.keys, ascends=True),
-    ListColumn("GROUP", lambda row: row.job.group, lambda row: row.job.group, ascends=True),
-    ListColumn(
-        "PRIORITY",
-        lambda row: f"{row.job.priority:,}",
-        lambda row: row.job.priority,
-        RIGHT,
-        width=8,
-    ),
-    ListColumn(
-        "FILES",
-        lambda row: f"{len(row.job.files):,}",
-        lambda row: len(row.job.files),
-        RIGHT,
-        width=5,
-    ),
-    ListColumn(
-        "SIZE",
-        lambda row: format_bytes(row.job.input_bytes),
-        lambda row: row.job.input_bytes,
-        RIGHT,
-        width=10,
-    ),
-    ListColumn(
-        "AGE",
-        lambda row: "-" if row.job.age_s is None else format_duration(row.job.age_s),
-        lambda row: row.job.age_s or 0.0,
-        RIGHT,
-        width=9,
-    ),
+    _name("TABLE", lambda row: row.job.table),
+    _name("TABLET", lambda row: row.keys),
+    _name("GROUP", lambda row: row.job.group),
+    _number("PRIORITY", 8, lambda row: row.job.priority),
+    _number("FILES", 5, lambda row: len(row.job.files)),
+    _number("SIZE", 10, lambda row: row.job.input_bytes, format_bytes),
+    _number("AGE", 9, lambda row: row.job.age_s, format_duration),
 )
 
 
@@ -348,41 +300,19 @@ class JobRow:
 
 
 RUNNING_COLUMNS = (
-    ListColumn(
-        "SINCE", lambda row: format_duration(row.runs_s), lambda row: row.runs_s, RIGHT, width=9
-    ),
-    ListColumn("TABLE", lambda row: row.job.table, lambda row: row.job.table, ascends=True),
-    ListColumn("TABLET", lambda row: row.keys, lambda row: row.keys, ascends=True),
-    ListColumn(
-        "SIZE",
-        lambda row: format_bytes(row.job.input_bytes),
-        lambda row: row.job.input_bytes,
-        RIGHT,
-        width=10,
-    ),
+    _number("SINCE", 9, lambda row: row.runs_s, format_duration),
+    _name("TABLE", lambda row: row.job.table),
+    _name("TABLET", lambda row: row.keys),
+    _number("SIZE", 10, lambda row: row.job.input_bytes, format_bytes),
     ListColumn(
         "DONE",
         lambda row: f"{progress_bar(row.job.fraction, 6, plain=row.plain)} {row.job.fraction:4.0%}",
         lambda row: row.job.fraction,
         width=11,
     ),
-    ListColumn(
-        "LEFT",
-        lambda row: "-" if row.left_s is None else format_duration(row.left_s),
-        lambda row: row.left_s or 0.0,
-        RIGHT,
-        width=9,
-    ),
-    ListColumn(
-        "PER S",
-        lambda row: "-" if row.bytes_s is None else format_bytes(row.bytes_s),
-        lambda row: row.bytes_s or 0.0,
-        RIGHT,
-        width=10,
-    ),
-    ListColumn(
-        "STATE", lambda row: row.job.state or "assigned", lambda row: row.job.state, ascends=True
-    ),
+    _number("LEFT", 9, lambda row: row.left_s, format_duration),
+    _number("PER S", 10, lambda row: row.bytes_s, format_bytes),
+    _name("STATE", lambda row: row.job.state or "assigned"),
 )
 LISTED = {View.TABLES: TABLE_COLUMNS, View.QUEUE: QUEUE_COLUMNS, View.RUNNING: RUNNING_COLUMNS}
 
