@@ -32,6 +32,8 @@ from common.metadata.changes.protocol import (
     Write,
     bounds_seen,
     buffer_segments,
+    segment_stored,
+    segments_closed,
     table_changed,
     table_seen,
     tablet_gone,
@@ -41,9 +43,7 @@ from common.metadata.changes.protocol import (
 from common.metadata.changes.tables import may_fill
 from common.metadata.codec.table import (
     LAST_SEGMENT,
-    SEGMENT,
     count_fields,
-    segment_field,
     unpack_buffer,
     unpack_segments,
 )
@@ -192,14 +192,14 @@ def _appended(change: AppendRows, keys: TableKeys, buffer: TableBuffer, seen: Se
     is_new = present is None or not _takes(present, change, buffer)
     segment = present
     effects: list[Command] = []
-    if present is not None and is_new and present.is_open:
-        effects.append(_stored(keys, replace(present, closed_s=seen.now_s)))
+    if present is not None and is_new:
+        effects += segments_closed(keys, [present], seen.now_s)
     if segment is None or is_new:
         segment = _opened(change, keys, seen)
         effects.append(hset(keys.rows, {LAST_SEGMENT: segment.number}))
     floor = min(segment.floor, change.floor)
     if is_new or floor != segment.floor:
-        effects.append(_stored(keys, replace(segment, floor=floor)))
+        effects.append(segment_stored(keys, replace(segment, floor=floor)))
     effects.append(hset(keys.segment(segment.number), {change.call: change.message}))
     counts = zip(count_fields(segment.number), (change.rows, change.size_bytes, 1), strict=True)
     effects += [hincrby(keys.row_counts, name, by) for name, by in counts]
@@ -235,10 +235,6 @@ def _opened(change: AppendRows, keys: TableKeys, seen: Seen) -> BufferSegment:
     )
 
 
-def _stored(keys: TableKeys, segment: BufferSegment) -> Command:
-    return hset(keys.rows, {segment_field(segment.number): SEGMENT.pack(segment)})
-
-
 # -------------------------------------------------------------------------------------------- Close
 
 
@@ -256,9 +252,9 @@ def close_segment(change: CloseSegment) -> Transaction:
     keys = TableKeys(change.table)
 
     def decide(seen: Seen) -> Decision:
-        for segment in unpack_segments(keys.rows, seen["segments"]):
-            if segment.number == change.number and segment.is_open:
-                return Write((_stored(keys, replace(segment, closed_s=seen.now_s)),))
-        return NoWrite()
+        segments = unpack_segments(keys.rows, seen["segments"])
+        meant = [segment for segment in segments if segment.number == change.number]
+        effects = segments_closed(keys, meant, seen.now_s)
+        return Write(effects) if effects else NoWrite()
 
     return Transaction(buffer_segments(keys), decide)

@@ -6,7 +6,7 @@ transactions. Each transaction recognises its own earlier success by its mark.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import singledispatch
 
 from common.metadata.codec import table as codec_table
@@ -43,6 +43,7 @@ from common.metadata.keyspace import (
 )
 from common.metadata.store_values import (
     AttemptOutcome,
+    BufferSegment,
     CallMark,
     CoordinatorClaim,
     GarbageEntry,
@@ -410,6 +411,20 @@ def some_files(tablet: TabletKeys, paths: tuple[str, ...]) -> Needs:
 def buffer_segments(keys: TableKeys, *, watch: bool = True) -> Needs:
     """Need the segments of a table's buffered rows."""
     return Needs((keys.rows,) if watch else (), {"segments": hgetall(keys.rows)})
+
+
+def segment_stored(keys: TableKeys, segment: BufferSegment) -> Command:
+    """Return the effect that stores a segment of buffered rows."""
+    fields = {codec_table.segment_field(segment.number): codec_table.SEGMENT.pack(segment)}
+    return hset(keys.rows, fields)
+
+
+def segments_closed(
+    keys: TableKeys, segments: Iterable[BufferSegment], now_s: float
+) -> tuple[Command, ...]:
+    """Return the effects that close those of some segments that are open."""
+    closed = [replace(segment, closed_s=now_s) for segment in segments if segment.is_open]
+    return tuple(segment_stored(keys, segment) for segment in closed)
 
 
 def refused_by_buffer(keys: TableKeys, seen: Seen, what: str) -> Refusal | None:

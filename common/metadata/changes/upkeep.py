@@ -17,6 +17,7 @@ from common.metadata.changes.protocol import (
     chunk_head,
     claim_seen,
     refused_by_table,
+    segments_closed,
     table_changed,
     table_seen,
     table_state,
@@ -32,9 +33,6 @@ from common.metadata.codec.table import (
     LOSS,
     MANIFEST,
     PIN,
-    SEGMENT,
-    segment_field,
-    unpack_segments,
 )
 from common.metadata.codec.tablet import (
     ANALYSIS,
@@ -493,7 +491,8 @@ def accept_generation(change: AcceptGeneration) -> Transaction:
             loss = AcceptedLoss(since_s=_lost_since_s(keys, seen), until_s=seen.now_s)
             effects += (set_string(keys.loss, LOSS.pack(loss)),)
             # Its first tries of a flush may hold rows that the store has forgotten.
-            effects += _closed_segments(keys, seen)
+            segments = codec_table.unpack_segments(keys.rows, seen["segments"])
+            effects += segments_closed(keys, segments, seen.now_s)
         return Write((*effects, table_changed(change.table, "accept")), durable=True)
 
     reads = {
@@ -503,16 +502,6 @@ def accept_generation(change: AcceptGeneration) -> Transaction:
     }
     needs = Needs((keys.generation, keys.manifest, keys.loss), reads)
     return Transaction(whole_table(keys) | needs | buffer_segments(keys), decide)
-
-
-def _closed_segments(keys: TableKeys, seen: Seen) -> tuple[Command, ...]:
-    """Close the open segments of buffered rows."""
-    return tuple(
-        hset(keys.rows, {segment_field(segment.number): SEGMENT.pack(closed)})
-        for segment in unpack_segments(keys.rows, seen["segments"])
-        if segment.is_open
-        for closed in (replace(segment, closed_s=seen.now_s),)
-    )
 
 
 def _lost_since_s(keys: TableKeys, seen: Seen) -> float:
