@@ -1,7 +1,7 @@
 """Reading and writing of rows: add, append, files, scan, count."""
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, Union, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, Union, overload
 from urllib.parse import quote
 
 from neve.api import (
@@ -113,18 +113,7 @@ class RowCalls:
                 an iterable of batches, or a list of dictionaries.
             call: Id of this call (`neve.new_call_id()`); reuse it after an unknown outcome.
         """
-        from neve.client.arrow import stream_of, table_of
-
-        if isinstance(rows, Sequence) and rows and isinstance(rows[0], Mapping):
-            rows = table_of(rows, self._types(table))
-        answer = self._connection.call(
-            "POST",
-            table_path(table, "append"),
-            content=stream_of(rows),
-            headers={"Content-Type": ARROW_STREAM},
-            call=call or new_call(),
-        )
-        return decode(Added, answer)
+        return decode(Added, self._send(table, "append", rows, call))
 
     def buffer_rows(self, table: str, rows: Rows, *, call: str | None = None) -> Buffered:
         """Buffer rows, all or none: scans see them at once; the service flushes them into files.
@@ -135,18 +124,21 @@ class RowCalls:
             call: Id of this call (`neve.new_call_id()`); reuse it within five minutes after an
                 unknown outcome.
         """
+        return decode(Buffered, self._send(table, "rows", rows, call))
+
+    def _send(self, table: str, route: str, rows: Rows, call: str | None) -> Any:
+        """Send rows to a route of a table, and return the answer."""
         from neve.client.arrow import stream_of, table_of
 
         if isinstance(rows, Sequence) and rows and isinstance(rows[0], Mapping):
             rows = table_of(rows, self._types(table))
-        answer = self._connection.call(
+        return self._connection.call(
             "POST",
-            table_path(table, "rows"),
+            table_path(table, route),
             content=stream_of(rows),
             headers={"Content-Type": ARROW_STREAM},
             call=call or new_call(),
         )
-        return decode(Buffered, answer)
 
     def flush(self, table: str) -> FlushedRows:
         """Flush the buffered rows of a table, and wait until they are in files."""

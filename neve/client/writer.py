@@ -77,8 +77,8 @@ class RowWriter:
             )
         self._client, self._table, self._types = client, table, dict(types)
         self._rows_max, self._bytes_max, self._wait_s = rows_max, bytes_max, wait_s
-        self._rows: list[Mapping[str, Any]] = []
-        self._size_bytes, self._first_s = 0, 0.0
+        self._rows: list[pa.Table] = []
+        self._count, self._size_bytes, self._first_s = 0, 0, 0.0
         self._batches: deque[_Batch] = deque()
         self._failure: NeveError | None = None
         self._closed = False
@@ -102,9 +102,10 @@ class RowWriter:
             self._raise_failure()
             if not self._rows:
                 self._first_s = time.monotonic()
-            self._rows += rows
+            self._rows.append(checked)
+            self._count += checked.num_rows
             self._size_bytes += checked.nbytes
-            if len(self._rows) >= self._rows_max or self._size_bytes >= self._bytes_max:
+            if self._count >= self._rows_max or self._size_bytes >= self._bytes_max:
                 self._cut()
             self._changed.notify_all()
             while len(self._batches) > BATCHES_MAX and self._failure is None:
@@ -174,10 +175,14 @@ class RowWriter:
 
     def _cut(self) -> None:
         """Make a batch of the rows that wait."""
-        from neve.client.arrow import table_of
+        import pyarrow as pa
 
-        rows, self._rows, self._size_bytes = self._rows, [], 0
-        for part in _parts(table_of(rows, self._types), self._bytes_max) if rows else ():
+        if not self._rows:
+            return
+        # A column that some rows lack is null in them.
+        rows = pa.concat_tables(self._rows, promote_options="default").combine_chunks()
+        self._rows, self._count, self._size_bytes = [], 0, 0
+        for part in _parts(rows, self._bytes_max):
             self._batches.append(_Batch(part, new_call(), time.monotonic()))
 
     def _run(self) -> None:
