@@ -11,7 +11,7 @@ OVERHEAD_BYTES_MIN, OVERHEAD_SHARE = 256 * 1024**2, 0.1
 """Memory of an executor's JVM in addition to its heap: code, stacks, buffers."""
 
 TASK_BYTES_USUAL = 768 * 1024**2
-"""Memory of a task while nobody has chosen it from the memory of a machine or a node."""
+"""Memory of a task where `auto` does not know how much memory there is."""
 TASK_BYTES_LEAST, TASK_BYTES_MOST = 512 * 1024**2, 4 * 1024**3
 """Bounds of a chosen memory. Above, jobs are not merged faster, and the page cache is useful."""
 LIMIT_FACTOR, LIMIT_BYTES_LEAST = 1.25, 1536 * 1024**2

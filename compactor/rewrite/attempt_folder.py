@@ -341,7 +341,7 @@ class StoredValues:
                 table = pa.ipc.open_stream(pa.py_buffer(content)).read_all()
                 for name, column in zip(table.column_names, table.columns, strict=True):
                     parts.setdefault(name, []).append((first, column))
-        return {name: _joined(found, numbers, places) for name, found in parts.items()}
+        return {name: _joined(stored, numbers, places) for name, stored in parts.items()}
 
 
 def _joined(

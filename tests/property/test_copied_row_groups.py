@@ -35,7 +35,7 @@ from tests.support.tables_on_disk import (
 
 
 class TestRowGroupsThatMeetNoOthers:
-    """They are copied, if their files are as they are said to be."""
+    """Such row groups are copied, unless their file is not what its entry says."""
 
     def run(self, plan: RewritePlan, monkeypatch: pytest.MonkeyPatch) -> tuple[TaskResult, int]:
         """Merge; return the result and how many calls looked at copies."""

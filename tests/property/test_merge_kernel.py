@@ -80,10 +80,9 @@ class Life:
         return pa.concat_tables(self.parts, promote_options="default")
 
 
-def draw_life(chance: random.Random, folder: Path) -> Life:
-    rules = draw_rules(chance)
-    schema = arrow_schema(rules.schema)
-    table = Table(
+def keyed_by(rules: RowRules, folder: Path, **more: Any) -> Table:
+    """Return a table in a folder with these rules and further settings."""
+    return Table(
         id="table-1",
         name="events",
         location=folder.as_uri(),
@@ -92,12 +91,15 @@ def draw_life(chance: random.Random, folder: Path) -> Life:
         version_column=rules.version_column,
         tombstone_column=rules.tombstone_column,
         time_column=rules.time_column,
-        settings=settings(
-            ttl_s=rules.ttl_s,
-            row_group_bytes=chance.choice([200, 1 << 20]),
-            keep_deleted_rows=chance.random() < 0.5,
-        ),
+        settings=settings(ttl_s=rules.ttl_s, **more),
     )
+
+
+def draw_life(chance: random.Random, folder: Path) -> Life:
+    rules = draw_rules(chance)
+    own = {"row_group_bytes": chance.choice([200, 1 << 20])}
+    table = keyed_by(rules, folder, keep_deleted_rows=chance.random() < 0.5, **own)
+    schema = arrow_schema(rules.schema)
     paths, known = [], []
     for at in range(chance.randint(1, 5)):
         drawn = [dict(draw_row(chance, rules)) for _ in range(chance.choice([0, 1, 7, 40]))]
@@ -389,18 +391,8 @@ def few_rows(
 def draw_small_files(chance: random.Random, folder: Path) -> Life:
     """Return a table of files that are small, plain, and read together."""
     rules = draw_rules(chance)
+    table = keyed_by(rules, folder, keep_deleted_rows=chance.random() < 0.5)
     schema = arrow_schema(rules.schema)
-    table = Table(
-        id="table-1",
-        name="events",
-        location=folder.as_uri(),
-        schema=rules.schema,
-        key=rules.key,
-        version_column=rules.version_column,
-        tombstone_column=rules.tombstone_column,
-        time_column=rules.time_column,
-        settings=settings(ttl_s=rules.ttl_s, keep_deleted_rows=chance.random() < 0.5),
-    )
     paths, parts = [], []
     for at in range(chance.randint(2, 12)):
         drawn = [dict(draw_row(chance, rules)) for _ in range(chance.choice([1, 7, 40]))]

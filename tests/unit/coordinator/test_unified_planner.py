@@ -326,8 +326,8 @@ def test_a_wide_file_that_overlaps_too_many_is_cut_where_they_end() -> None:
     assert life.rewritten_bytes <= whole + 106_000
     assert overlap_of(life.files.values()) == 1
     made = UnifiedTrackers().tracker(given.settings, options)
-    for each in given.files.values():
-        made.add(each)
+    for data_file in given.files.values():
+        made.add(data_file)
     assert made.backlog_bytes(WorkUnderWay()) == pytest.approx(life.rewritten_bytes, rel=0.1)
 
 
@@ -401,8 +401,8 @@ def test_wrong_options_are_refused(options: dict[str, object], message: str) -> 
 
 def owed(files: Sequence[DataFile], work: WorkUnderWay, **options: object) -> float:
     made = load_tracker("unified").tracker(TableSettings(max_files=200), options)
-    for each in files:
-        made.add(each)
+    for data_file in files:
+        made.add(data_file)
     return made.backlog_bytes(work)
 
 
@@ -425,8 +425,8 @@ def test_a_file_of_one_key_is_owed_again_with_the_part_of_a_cut_that_holds_its_k
     given = asked(files, options, max_files=10)
     life = live("unified", UnifiedPlanner(), given, jobs_max=40)
     made = UnifiedTrackers().tracker(given.settings, options)
-    for each in files:
-        made.add(each)
+    for data_file in files:
+        made.add(data_file)
     assert made.backlog_bytes(WorkUnderWay()) == pytest.approx(life.rewritten_bytes, rel=0.01)
 
 
