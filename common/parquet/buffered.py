@@ -160,16 +160,17 @@ async def flush_table(
     for segment in buffer.segments:
         if only_closed is not None and segment.number not in only_closed:
             continue
-        calls = buffer.counts[segment.number].calls
+        counts, closed = buffer.counts, segment
         if segment.is_open:
-            number = segment.number
-            close = CloseSegment(table=table.id, number=number, generation=generation)
+            close = CloseSegment(table=table.id, number=segment.number, generation=generation)
             _require_applied(table, await ports.store.apply(close))
             (buffer_now,) = await ports.store.buffers([table.id])
-            if number not in buffer_now.counts:
+            now = [one for one in buffer_now.segments if one.flush == segment.flush]
+            if not now:
                 continue  # Another process has flushed it.
-            calls = buffer_now.counts[number].calls
-        flushed += await flush_segment(ports, table, segment, calls, generation)
+            counts, (closed,) = buffer_now.counts, now
+        calls = counts[closed.number].calls
+        flushed += await flush_segment(ports, table, closed, calls, generation)
     return flushed
 
 
@@ -205,6 +206,7 @@ async def flush_segment(
             generation=generation,
             segment=segment.number,
             segment_calls=calls,
+            segment_closed_s=segment.closed_s,
         )
         outcome = await ports.store.apply(change)
         if isinstance(outcome, Refused) and outcome.code == RefusalCode.GONE:
