@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from common.settings import StoreSettings
+from common.settings import IngestSettings, StoreSettings
 from neve.client import Client
 from neve.local import StackOptions
 from neve.local.servers import AppendSync
@@ -50,6 +50,8 @@ CHAOS_SETTINGS = replace(
         generation_interval_s=2.0,
     ),
     compactor=replace(SETTINGS.compactor, attempt_stall_s=60.0),
+    # Buffered rows wait long enough to meet faults, and are flushed many times in a run.
+    ingest=IngestSettings(flush_age_max_s=5.0),
 )
 
 
