@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-from common.errors import ConflictError, RefusedError, UnavailableError
+from common.errors import BrokenValueError, ConflictError, RefusedError, UnavailableError
 from common.metadata.changes import AddFiles, Applied, CloseSegment, Outcome, Refused
 from common.metadata.codec.layout import broken_value_error
 from common.metadata.codec.table import unpack_rows
@@ -153,10 +153,10 @@ async def flush_table(
     Raises:
         RefusedError: The table does not accept files now; its rows stay buffered.
         UnavailableError: Store or storage does not answer; its rows stay buffered.
-        MetadataError: Rows are damaged.
+        BrokenValueError: Rows are damaged; their segments stay, and all others are flushed.
     """
     (buffer,) = await ports.store.buffers([table.id])
-    flushed = Flushed()
+    flushed, damage = Flushed(), list[BrokenValueError]()
     for segment in buffer.segments:
         if only_closed is not None and segment.number not in only_closed:
             continue
@@ -170,7 +170,12 @@ async def flush_table(
                 continue  # Another process has flushed it.
             counts, (closed,) = buffer_now.counts, now
         calls = counts[closed.number].calls
-        flushed += await flush_segment(ports, table, closed, calls, generation)
+        try:
+            flushed += await flush_segment(ports, table, closed, calls, generation)
+        except BrokenValueError as error:
+            damage.append(error)
+    if damage:  # Rows of other segments are in files now.
+        raise damage[0]
     return flushed
 
 
