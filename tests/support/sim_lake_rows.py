@@ -129,6 +129,8 @@ class Ledger:
     offered: dict[Key, dict[int, Row]] = field(default_factory=dict)
     acknowledged: list[tuple[float, Key, int]] = field(default_factory=list)
     """When, of which key, which version."""
+    buffered: set[tuple[Key, int]] = field(default_factory=set)
+    """Keys and versions of the rows among these that were buffered; most are in files by now."""
     checks: int = 0
     excused: frozenset[Key] = frozenset()
     """Keys of rows that nobody can tell from those that were added."""
@@ -142,15 +144,34 @@ class Ledger:
         for row in rows:
             self.offered.setdefault(self.key(row), {})[row.v] = row
 
-    def promise(self, rows: Iterable[Row], now_s: float) -> None:
+    def promise(self, rows: Iterable[Row], now_s: float, *, buffered: bool = False) -> None:
         """Note rows that somebody was told are written."""
-        self.acknowledged += [(now_s, self.key(row), row.v) for row in rows]
+        promised = [(now_s, self.key(row), row.v) for row in rows]
+        self.acknowledged += promised
+        if buffered:
+            self.buffered.update((key, version) for _, key, version in promised)
 
-    def known(self, before_s: float) -> Known:
-        """Return what every reader that begins now has to see."""
+    def forget(self, buffered: Iterable[Row]) -> None:
+        """Take back the promise of rows that were in no file when their store was lost."""
+        lost = {(self.key(row), row.v) for row in buffered}
+        self.acknowledged = [each for each in self.acknowledged if each[1:] not in lost]
+
+    def forget_since(self, since_s: float) -> None:
+        """Take back the promise of rows that were buffered since: their store has gone back."""
+        self.acknowledged = [
+            each for each in self.acknowledged if each[0] < since_s or each[1:] not in self.buffered
+        ]
+
+    def known(self, before_s: float, *, in_files: bool = False) -> Known:
+        """Return what every reader that begins now has to see.
+
+        Args:
+            before_s: When it begins.
+            in_files: Whether it sees only files.
+        """
         known: dict[Key, int] = {}
         for at_s, key, version in self.acknowledged:
-            if at_s <= before_s:
+            if at_s <= before_s and not (in_files and (key, version) in self.buffered):
                 known[key] = max(version, known.get(key, version))
         return known
 

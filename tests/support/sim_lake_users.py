@@ -99,9 +99,12 @@ class LakeUser(SimClient):
 
 
 class LakeWriter(LakeUser):
-    """Appends rows, and adds files of its own."""
+    """Appends rows, buffers them, and adds files of its own."""
 
     async def work(self, table: Table) -> None:
+        if self.world.chance(0.35):
+            await self._buffer(table)
+            return
         ledger, adds = self.lake.ledger, self.world.chance(0.3)
         rows = self.lake.sowing.rows(near=adds or self.world.chance(0.5))
         ledger.offer(rows)
@@ -117,6 +120,16 @@ class LakeWriter(LakeUser):
             assert answered.rows == len(rows), f"{answered} of {len(rows)} rows"
             ledger.promise(rows, self.world.now_s())
             self.truth.seen[f"{method}s answered"] += 1
+
+    async def _buffer(self, table: Table) -> None:
+        ledger, rows = self.lake.ledger, self.lake.sowing.rows(near=self.world.chance(0.5))
+        ledger.offer(rows)
+        answered = await self.answer("buffer", table.name, rows, self.call_id(), within_s=8.0)
+        if isinstance(answered, RequestError | RefusedError):
+            self.truth.seen["buffered calls refused"] += 1
+        elif self.table is table:
+            ledger.promise(rows, self.world.now_s(), buffered=True)
+            self.truth.seen["buffered calls answered"] += 1
 
     def _write(self, table: Table, rows: Sequence[Row]) -> str:
         folder = f"mine/part={rows[0].part}" if self.lake.ledger.kind.parted else "mine"
@@ -157,7 +170,7 @@ class LakeReader(LakeUser):
             return
         if published is None or published.table != table.id:
             return
-        known = ledger.known(published.begun_s)
+        known = ledger.known(published.begun_s, in_files=True)
         await self.pause(HELD_MAX_S)
         read = partial(read_files, table, published)
         rows = await loop.run_in_executor(None, read)
