@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from common.settings import IngestSettings, StoreSettings
+from common.control_settings import IngestSettings
+from common.settings import StoreSettings
 from neve.client import Client
 from neve.local import StackOptions
 from neve.local.servers import AppendSync

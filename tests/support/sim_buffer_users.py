@@ -111,7 +111,8 @@ class Wish:
 
     def covers(self, row: dict[str, Any]) -> bool:
         """Return whether a row has one of its keys."""
-        return self.low <= row["id"] <= self.high
+        key: int = row["id"]
+        return self.low <= key <= self.high
 
     def may_delete(self, row: dict[str, Any]) -> bool:
         """Return whether a row may be deleted by it."""

@@ -458,7 +458,7 @@ class BufferWorld:
         self.turns.faults = self.dice.choice((0.0, 0.03, 0.1))
         kinds = [self.writer] * 3 + [self.flusher] * 2 + [self.reader]
         kinds += [self.compactor] + [self.splitter] * self.keyed
-        tasks = [asyncio.ensure_future(kind()) for kind in kinds]
+        tasks: list[asyncio.Future[None]] = [asyncio.ensure_future(kind()) for kind in kinds]
         mortal = tasks[:5]
         plan = self.dice.choice((self._plain, *(self._drops,) * 2, *(self._goes_back,) * 3))
         for who, share in ((ask, 0.4), (pause, 0.3)):

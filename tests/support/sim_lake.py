@@ -24,6 +24,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from common.control_settings import IngestSettings
 from common.errors import RefusedError
 from common.metadata.codec.table import unpack_segments
 from common.metadata.keys import TableKeys
@@ -35,7 +36,7 @@ from common.parquet import location as locations
 from common.parquet.buffered import rows_of_calls
 from common.parquet.location import open_location
 from common.parquet.service_files import written_generation
-from common.settings import GatewaySettings, IngestSettings, Settings
+from common.settings import GatewaySettings, Settings
 from coordinator import context
 from neve import api
 from neve.gateway.rows import add
@@ -57,7 +58,7 @@ from tests.support.sim_lake_parts import (
     rows_of,
 )
 from tests.support.sim_lake_rows import KEYS, KINDS, SCHEMA, STEP, Kind, Ledger, Row, Sowing
-from tests.support.sim_lake_users import LakeKeeper, LakeReader, LakeUser, LakeWriter
+from tests.support.sim_lake_users import LakeDeleter, LakeKeeper, LakeReader, LakeUser, LakeWriter
 from tests.support.sim_loop import SimLoop
 from tests.support.sim_options import Options, draw_options
 from tests.support.sim_rollback import Moment
@@ -182,7 +183,7 @@ class Lake(Cluster):
 
     def use(self) -> None:
         """Let users come, and things go wrong."""
-        self._come(LakeWriter, LakeWriter, LakeReader, LakeReader, LakeKeeper)
+        self._come(LakeWriter, LakeWriter, LakeReader, LakeReader, LakeKeeper, LakeDeleter)
         if self.options.bounds:
             self._client(SimDivider, f"divider{self._users}")
         self.switch_faults(on=True)
@@ -368,6 +369,8 @@ class Lake(Cluster):
             return
         moment = self.world.dice.choice(behind)
         moment.put_back(self)
+        for deletion in self.ledger.deletions:
+            deletion.done_s = None
         self.ledger.forget_since(moment.at_s)
         if self._buffered():  # Only a table that may be written can flush them, and be dropped.
             accepts = True
@@ -408,6 +411,8 @@ class Lake(Cluster):
         untold = untold_rows(self.folder / NAME)
         self.truth.seen["rebuilds with rows that nothing tells of"] += bool(untold)
         self.ledger.excused = frozenset(map(self.ledger.key, untold))
+        for deletion in self.ledger.deletions:  # What a lost store was about to do is undone.
+            deletion.done_s = None
         options = RebuildOptions(name=NAME, adopt=True)
         done = self._told("rebuild", str(self.folder / NAME), options)
         self.tables[:] = [done.table]

@@ -11,9 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from common.errors import RefusedError
 from common.metadata.changes import Refused
 from common.metadata.store import TabletStore
 from common.model.outcome import RefusalCode
+from common.model.request import RequestState
 from common.model.table import Table
 from common.parquet.file_inspection import FileFacts
 from common.wire import Assignment
@@ -26,6 +28,7 @@ from compactor.service import TableStorage
 from coordinator.wiring import storage_loops
 from neve import api
 from neve.gateway.problems import require_applied
+from neve.gateway.requests import stored_request, submit_request
 from neve.gateway.services import check_writable
 from neve.gateway.table_files import StoredFiles, TableFiles
 from neve.gateway.tables import GatewayAdmission, create_table, drop_named
@@ -198,12 +201,27 @@ class LakeGateway(SimGateway):
                 outcome = await buffer_rows(
                     services.store, self._world, table, sent, call=call, generation=generation
                 )
-                if not isinstance(outcome, Refused) or outcome.code not in MOVED:
-                    break
-            repeated = require_applied(outcome).repeated
-            return api.Buffered(
-                call=call, rows=len(rows), size_bytes=0, durability="", repeated=repeated
-            )
+                if isinstance(outcome, Refused) and outcome.code in MOVED:
+                    continue
+                repeated = require_applied(outcome).repeated
+                return api.Buffered(
+                    call=call, rows=len(rows), size_bytes=0, durability="", repeated=repeated
+                )
+            raise RefusedError(f"table {name}: its tablets keep changing")
+
+    async def compact(self, name: str, body: api.NewRequest, call: str) -> str:
+        """Store a request as the route does, and return its id."""
+        services = self._services
+        with self._answering():
+            request = await submit_request(services, await services.table(name), body, call)
+            return request.id
+
+    async def request(self, name: str, request: str) -> RequestState:
+        """Return the state of a request."""
+        services = self._services
+        with self._answering():
+            table = await services.table(name)
+            return (await stored_request(services, table, request)).state
 
     async def create(self, body: api.NewTable) -> Table:
         """Do what the route does."""

@@ -122,6 +122,21 @@ Known = Mapping[Key, int]
 
 
 @dataclass
+class Deletion:
+    """A request that deletes the rows of a partition up to a version."""
+
+    part: int
+    version_max: int
+    asked_s: float
+    done_s: float | None = None
+    """When it was seen to be done; None: not yet, or its store may have forgotten that."""
+
+    def covers(self, row: Row) -> bool:
+        """Return whether it deletes a row that it finds."""
+        return row.part == self.part and row.v <= self.version_max
+
+
+@dataclass
 class Ledger:
     """What was offered to one table, and acknowledged by it."""
 
@@ -131,6 +146,7 @@ class Ledger:
     """When, of which key, which version."""
     buffered: set[tuple[Key, int]] = field(default_factory=set)
     """Keys and versions of the rows among these that were buffered; most are in files by now."""
+    deletions: list[Deletion] = field(default_factory=list)
     checks: int = 0
     excused: frozenset[Key] = frozenset()
     """Keys of rows that nobody can tell from those that were added."""
@@ -176,7 +192,13 @@ class Ledger:
         return known
 
     def check(
-        self, who: str, found: Sequence[Row], known: Known, since_s: float, until_s: float
+        self,
+        who: str,
+        found: Sequence[Row],
+        known: Known,
+        since_s: float,
+        until_s: float,
+        state_s: float | None = None,
     ) -> None:
         """Assert that a reader has seen what it had to see, and nothing else.
 
@@ -186,8 +208,12 @@ class Ledger:
             known: What was acknowledged before it began.
             since_s: When it began.
             until_s: When it was done.
+            state_s: Of which time its files are; None: of its beginning.
         """
         seen: dict[Key, int] = {}
+        done_s = since_s if state_s is None else state_s
+        done = [one for one in self.deletions if one.done_s is not None and one.done_s < done_s]
+        promised_s = {(key, version): at_s for at_s, key, version in self.acknowledged if done}
         for row in found:
             key = self.key(row)
             offered = self.offered.get(key, {}).get(row.v)
@@ -198,6 +224,9 @@ class Ledger:
             seen[key] = row.v
             dead = row.dead or self._expired(row, since_s - CLOCK_MARGIN_S)
             assert not dead, f"{who}: {row} is dead"
+            at_s = promised_s.get((key, row.v), until_s)
+            left = [one for one in done if one.covers(row) and at_s < one.asked_s]
+            assert not left, f"{who}: {row} was deleted by {left}"
             least = known.get(key, row.v)
             assert row.v >= least or key in self.excused, (
                 f"{who}: {row} is older than {self.offered[key][least]}"
@@ -224,7 +253,13 @@ class Ledger:
     def _may_miss(self, row: Row, until_s: float) -> bool:
         """Return whether a key may be missing of which this row was acknowledged."""
         later = [each for each in self.offered[self.key(row)].values() if each.v >= row.v]
-        return any(each.dead or self._expired(each, until_s + CLOCK_MARGIN_S) for each in later)
+        return any(
+            each.dead or self._expired(each, until_s + CLOCK_MARGIN_S) or self._may_go(each)
+            for each in later
+        )
+
+    def _may_go(self, row: Row) -> bool:
+        return any(deletion.covers(row) for deletion in self.deletions)
 
     def _expired(self, row: Row, now_s: float) -> bool:
         return self.kind.ttl_s is not None and row.at + self.kind.ttl_s <= now_s
