@@ -49,7 +49,7 @@ from common.wire import (
 from coordinator.context import Generations, ShellContext
 from coordinator.core import events as on
 from coordinator.core.backlog import HISTORY_EVERY_S, TabletHistories, largest_tablets
-from coordinator.core.views import table_activity, waiting_jobs
+from coordinator.core.views import table_activity, tablet_loads, waiting_jobs
 from coordinator.ray_compactors import RayCompactorLever
 from coordinator.scan.ray_ranges import RayRangeScans
 from coordinator.store_watch import take_lead, until_replaced
@@ -260,6 +260,10 @@ class CoordinatorActor:
         asked = [TabletId.parse(table, tablet.tablet) for tablet in owed]
         self._recorded.ask(self._state.backlog_sizes(asked), self._now_s())
         return self._recorded.of_table(table)
+
+    async def tablet_loads(self, table: str, tablets: Sequence[str]) -> api.TabletLoads:
+        """Return what is remembered of tablets, and of those with the largest backlogs."""
+        return self._state.look(tablet_loads, table, tablets, self._now_s())
 
     async def shadow_plan(self, table: str) -> api.ShadowPlan:
         """Return the comparison of a table's planner with its shadow planner."""

@@ -235,6 +235,10 @@ class TabletStore:
         ends = await self._read(members_after(TableKeys(table).index, after, count))
         return [TabletId(table, end) for end in ends]
 
+    async def tablet_count(self, table: str) -> int:
+        """Return the number of tablets of a table."""
+        return await self._read(zcard(TableKeys(table).index))
+
     async def every(self, table: str, count: int) -> Sequence[bytes]:
         """Return the end of every `count`-th tablet, to divide a scan of a table.
 

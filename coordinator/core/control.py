@@ -684,6 +684,10 @@ class Pressures:
         """Garbage as a fraction of all stored bytes, 0 to 1."""
         return self._garbage_bytes / self._stored_bytes if self._stored_bytes else 0.0
 
+    def of(self, tablet: TabletId) -> TabletPressure:
+        """Return the pressure of a tablet; it is empty if no plan of the tablet is known."""
+        return self._tablets.get(tablet, NONE)
+
     def put(self, tablet: TabletId, pressure: TabletPressure | None) -> None:
         """Store the pressure of a tablet; None or an empty pressure removes the tablet."""
         self.discard(tablet)

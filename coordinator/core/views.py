@@ -4,7 +4,7 @@ The functions only read `ClusterState` and return wire values.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from typing import assert_never
@@ -231,6 +231,39 @@ def table_activity(cluster: ClusterState, now_s: float) -> list[api.TableActivit
     ]
     return sorted(
         tables, key=lambda table: (-table.queued_bytes - table.running_bytes, table.table)
+    )
+
+
+LOADED_TABLETS_MAX = 1000
+"""Tablets with a backlog that `tablet_loads` adds to those it was asked for."""
+COMPARED_TABLETS_MAX = 20_000
+
+
+def tablet_loads(
+    cluster: ClusterState, table: str, tablets: Sequence[str], now_s: float
+) -> api.TabletLoads:
+    """Return what is remembered of tablets, and of the tablets with the largest backlogs.
+
+    The cost is bounded by the number of given tablets, whatever the size of the table.
+
+    Args:
+        cluster: The coordinator's memory; only read.
+        table: Id of the table.
+        tablets: Ends of tablets. The answer begins with them, in this order.
+        now_s: The current time.
+    """
+    ids = [TabletId.parse(table, tablet) for tablet in tablets]
+    ids += cluster.backlogs.largest(table, COMPARED_TABLETS_MAX, LOADED_TABLETS_MAX)
+    sizes = cluster.backlogs.sizes(ids, work_done(cluster.attempts))
+    pressures = [cluster.pressures.of(tablet) for tablet in ids]
+    return api.TabletLoads(
+        tablets=tuple(tablet.text for tablet in ids),
+        backlog_bytes=tuple(sizes[tablet] for tablet in ids),
+        overlapping_files=tuple(pressure.overlapping_files for pressure in pressures),
+        garbage_shares=tuple(
+            pressure.garbage_bytes / (pressure.stored_bytes or 1) for pressure in pressures
+        ),
+        scans_s=tuple(cluster.heat.of(tablet, now_s).scans_s for tablet in ids),
     )
 
 

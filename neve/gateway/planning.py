@@ -1,6 +1,6 @@
 """Planning: queue, plan, backlog, triggers and maintenance."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated
@@ -27,6 +27,7 @@ from neve.gateway.services import (
     bounded_count,
     checked_label,
 )
+from neve.gateway.table_settings import check_table_planner, settings_with_fixed
 
 
 def plan_view(
@@ -108,6 +109,37 @@ def _planned_view(job: Job) -> api.PlannedJob:
 
 
 PLANNED_TABLETS_MAX = 100_000
+NAMED_TABLETS_MAX = 100
+
+
+def _with_settings(services: Services, table: Table, texts: Sequence[str]) -> Table:
+    """Return a table with other settings, given as `name=value`.
+
+    Raises:
+        RequestError: A setting is unknown, or its value is not allowed.
+    """
+    pairs = [text.partition("=") for text in texts]
+    if strange := next((name for name, equals, _ in pairs if not equals), None):
+        raise RequestError(f"setting {strange[:100]!r} has no value, expected name=value")
+    if not pairs:
+        return table
+    changes = {name: value for name, _, value in pairs}
+    settings = settings_with_fixed(table.settings, changes, services=services.settings.services)
+    changed = replace(table, settings=settings)
+    check_table_planner(changed)
+    return changed
+
+
+async def _pages(
+    services: Services, table: Table, named: Sequence[str] | None
+) -> AsyncIterator[list[Tablet]]:
+    """Yield the named tablets, or all tablets of a table, page by page."""
+    if named is None:
+        async for page in services.pages(table):
+            yield page
+        return
+    ids = [await services.tablet(table, text) for text in named]
+    yield [tablet for tablet in await services.store.tablets(ids) if tablet is not None]
 
 
 def _size_of(sample: BacklogSample, table: str | None) -> int:
@@ -221,17 +253,31 @@ class PlanningRoutes:
         }
 
     @route("GET /v1/tables/{table}/plan", READ)
-    async def plan(self, table: str) -> api.Plan:
-        """Return the jobs that would be planned for a table now. Nothing is started."""
+    async def plan(
+        self,
+        table: str,
+        tablet: Annotated[
+            list[str] | None,
+            Query(description="End of a tablet; may be repeated. Every tablet by default."),
+        ] = None,
+        setting: Annotated[
+            list[str] | None,
+            Query(
+                description="Plan with another setting of the table, `name=value`; may be repeated."
+            ),
+        ] = None,
+    ) -> api.Plan:
+        """Return the jobs that would be planned for a table now. Nothing is started or changed."""
         services = self._services
-        stored_table = await services.table(table)
+        stored_table = _with_settings(services, await services.table(table), setting or ())
+        bounded_count(len(tablet or ()) or 1, NAMED_TABLETS_MAX, "number of named tablets")
         now_s = await services.store.now_s()
         plans: list[TabletPlan] = []
         tablets: list[TabletId] = []
         running = 0
         correction = await services.store.correction(stored_table.id)
         planned = partial(self._planned, correction=correction)
-        async for page in services.pages(stored_table):
+        async for page in _pages(services, stored_table, tablet):
             running += sum(len(tablet.running) for tablet in page)
             plans += await services.rows.run(
                 stored_table.location, planned, stored_table, page, now_s

@@ -74,6 +74,8 @@ class FakeCoordinator:
     warnings: tuple[str, ...] = ()
     store_warnings: tuple[str, ...] = ()
     quarantines: tuple[api.Quarantine, ...] = ()
+    busy_tablets: tuple[str, ...] = ()
+    """Tablets with a backlog that `tablet_loads` adds to those it is asked for."""
     uses: list[tuple[VolumeUse, ...]] = field(default_factory=list)
     """Reports of the bytes that reads and appends have moved."""
     rate: float | None = None
@@ -118,6 +120,17 @@ class FakeCoordinator:
         self._answers()
         owed = api.OwedTablet(tablet="last", strategy="ratio", size_bytes=90, group="default")
         return [owed][:count]
+
+    async def tablet_loads(self, table: str, tablets: Sequence[str]) -> api.TabletLoads:
+        self._answers()
+        busy = [tablet == "last" for tablet in tablets]
+        return api.TabletLoads(
+            tablets=(*tablets, *self.busy_tablets),
+            backlog_bytes=(*(90 * is_busy for is_busy in busy), *(70 for _ in self.busy_tablets)),
+            overlapping_files=(*(4 * is_busy for is_busy in busy), *(9 for _ in self.busy_tablets)),
+            garbage_shares=(*(0.0 for _ in busy), *(0.25 for _ in self.busy_tablets)),
+            scans_s=(*(0.5 for _ in busy), *(0.0 for _ in self.busy_tablets)),
+        )
 
     async def tablet_backlogs(self, table: str, count: int) -> Sequence[api.TabletBacklogHistory]:
         self._answers()
