@@ -79,6 +79,77 @@ class Control:
     """Known garbage as a fraction of all stored bytes, 0 to 1."""
 
 
+# ------------------------------------------------------------------------------------------- Series
+
+
+SERIES_MEASURES = (
+    "backlog_bytes",
+    "queued_jobs",
+    "running_jobs",
+    "rewritten_bytes_s",
+    "compactors",
+    "failures",
+)
+"""Measures of every line of a series. `failures` counts the attempts that failed during a step, so
+its values can be added; all other values are averages over a step. `compactors` of a table are those
+that have a job of the table, and sums over tables count a compactor once per table."""
+SERIES_OF_GROUPS = ("compactors_desired", "compactors_starting", "compactors_draining")
+"""Further measures of groups, and of the whole service."""
+SERIES_OF_CONTROL = (
+    *("busy_slots", "system_slots", "limit_bytes_s", "reader_wait_s"),
+    *("shares_system", "shares_user", "shares_urgent", "shares_statistics"),
+    *("used_system", "used_user", "used_urgent", "used_statistics"),
+)
+"""Further measures of the whole service: the decisions of the controller and their effect. Null
+also stands for `no limit` in `system_slots` and `limit_bytes_s`, and for `no reports of readers` in
+`reader_wait_s`."""
+SERIES_STEP_S = 5.0
+SERIES_SPAN_S = 3600.0
+"""Longest span that has steps of `SERIES_STEP_S`."""
+SERIES_MINUTE_S = 60.0
+SERIES_SPAN_MAX_S = 24 * 3600.0
+"""Longest span; it has steps of `SERIES_MINUTE_S`."""
+SERIES_TABLES_MAX = 100
+"""Most tables in one answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesLine:
+    """The values of a table or a group, or a sum."""
+
+    name: str = ""
+    """Name of the table or group; empty for a sum."""
+    values: dict[str, tuple[float | None, ...]]
+    """Measure → one value per step, oldest first. Null: nothing was recorded, for example because
+    no coordinator ran; draw it as a gap."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Recorded values over the last hour or day.
+
+    Value `i` of each line belongs to the step that begins at `start_s + i * step_s`. The last step
+    is the last one that has ended.
+    """
+
+    now_s: float
+    start_s: float
+    step_s: float
+    count: int
+    """Number of steps."""
+    total: SeriesLine
+    """The whole service; for a caller that may not see every table, the sum of the visible ones."""
+    groups: tuple[SeriesLine, ...] = ()
+    """All groups by name; empty for a caller that may not see every table."""
+    tables: tuple[SeriesLine, ...] = ()
+    """The requested tables, or those with the largest backlog, largest first."""
+    others: SeriesLine | None = None
+    """Sum of the visible tables that are not in `tables`; null if tables were requested by name."""
+
+
+# ----------------------------------------------------------------------------- Reports of readers
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReads:
     """Report of the readers of one table since their last report."""
