@@ -1,7 +1,7 @@
-"""Control: inputs and decisions of the controller, and reports of readers."""
+"""Control: the controller's inputs and decisions, recorded values, and reports of readers."""
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from neve.api.messages import STRICT, MaxLength, ShortText, readable_across_releases
 
@@ -26,25 +26,18 @@ class ClassControl:
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControlPoint:
-    """A point of the history, for plots."""
-
-    at_s: float
-    backlog_bytes: float
-    shares: dict[str, float]
-    used: dict[str, float]
-    """Class → fraction of the bytes granted in the preceding minute."""
-    bytes_s: float | None = None
-    slots: int | None = None
-    busy_slots: int = 0
-    latency_s: float | None = None
-
-
-@readable_across_releases
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
     """Inputs of the controller, its decisions with their reasons, and the effect."""
 
+    PICKLED: ClassVar[tuple[str, ...]] = (
+        *("controller", "now_s", "decided_at_s", "period_s", "classes", "bytes_s", "slots"),
+        *("reasons", "table_weights", "backlog_bytes", "memory_bytes", "arrival_bytes_s"),
+        *("rewrite_bytes_s", "slot_bytes_s", "living_slots", "busy_slots", "slots_max"),
+        *("latencies_s", "latency_limit_s", "failure", "failures", "history", "deepest_files"),
+        "garbage_fraction",
+    )
+    history: ClassVar[tuple[()]] = ()
+    """Earlier releases sent recent decisions here; `Series` has them now."""
     controller: str
     now_s: float
     decided_at_s: float | None
@@ -71,8 +64,6 @@ class Control:
     failure: str = ""
     """Why the last decision of the controller was rejected. Empty: it was accepted."""
     failures: int = 0
-    history: tuple[ControlPoint, ...] = ()
-    """Points of up to the last hour, oldest first."""
     deepest_files: int = 0
     """Largest number of overlapping files in a tablet with waiting work. 0: no work waits."""
     garbage_fraction: float = 0.0
@@ -91,8 +82,8 @@ SERIES_MEASURES = (
     "failures",
 )
 """Measures of every line of a series. `failures` counts the attempts that failed during a step, so
-its values can be added; all other values are averages over a step. `compactors` of a table are those
-that have a job of the table, and sums over tables count a compactor once per table."""
+its values can be added; all other values are averages over a step. `compactors` of a table are
+those with a job of the table, so a sum over tables counts a compactor once per table."""
 SERIES_OF_GROUPS = ("compactors_desired", "compactors_starting", "compactors_draining")
 """Further measures of groups, and of the whole service."""
 SERIES_OF_CONTROL = (
@@ -119,7 +110,7 @@ class SeriesLine:
 
     name: str = ""
     """Name of the table or group; empty for a sum."""
-    values: dict[str, tuple[float | None, ...]]
+    values: dict[str, list[float | None]]
     """Measure → one value per step, oldest first. Null: nothing was recorded, for example because
     no coordinator ran; draw it as a gap."""
 
@@ -128,8 +119,8 @@ class SeriesLine:
 class Series:
     """Recorded values over the last hour or day.
 
-    Value `i` of each line belongs to the step that begins at `start_s + i * step_s`. The last step
-    is the last one that has ended.
+    Value `i` of each line belongs to the step that begins at `start_s + i * step_s`. A step of five
+    seconds is sampled when it begins; longer steps combine steps of five seconds that have ended.
     """
 
     now_s: float
