@@ -383,7 +383,7 @@ class SeriesStore:
         if is_whole and query.groups:
             groups = sorted(self.groups.rows)
             lines += [reader.line("groups", self.groups, group, group) for group in groups]
-        if not query.tables:
+        if query.count and not query.tables:
             shown = {ids[name] for name in listed}
             rest = self.tables.rows if is_whole else ids.values()
             unlisted = sorted(table for table in rest if table not in shown)
@@ -525,8 +525,14 @@ class _Reader:
         others = self._row(lines, 0)
         # A value is unknown where nothing was recorded; elsewhere an unknown part is in the others.
         values = others.astype(np.float64) if with_others else np.where(np.isnan(others), np.nan, 0)
+        rows_of_blocks = defaultdict[int, list[int]](list)
         for key in keys:
-            values += np.nan_to_num(self._row(lines, lines.rows[key]))
+            number, row = divmod(lines.rows[key], ROWS_OF_BLOCK)
+            rows_of_blocks[number].append(row)
+        chosen = self._chosen(lines)
+        for number, rows in rows_of_blocks.items():
+            ring = self._ring(lines.blocks[number])
+            values[chosen] += np.nansum(ring[np.ix_(rows, chosen, self._slots)], axis=0)
         return self._packed(kind, "", lines, values)
 
     def whole(self, kind: str, lines: NamedLines) -> RecordedLine:
@@ -537,19 +543,22 @@ class _Reader:
         if not lines.blocks:
             return np.full((len(lines.measures), len(self._slots)), np.nan, np.float32)
         block, number = block_of(lines.blocks, row)
-        ring = block.fine if self._is_fine else block.minute
-        values: Floats = ring[number][:, self._slots]
+        values: Floats = self._ring(block)[number][:, self._slots]
         return values
+
+    def _ring(self, block: _Block) -> Floats:
+        return block.fine if self._is_fine else block.minute
+
+    def _chosen(self, lines: NamedLines) -> list[int]:
+        """Return the indexes of the measures that the query asks for."""
+        wanted = self._query.measures
+        named = enumerate(lines.measures)
+        return [number for number, measure in named if not wanted or measure in wanted]
 
     def _packed(
         self, kind: str, name: str, lines: NamedLines, values: npt.NDArray[np.floating]
     ) -> RecordedLine:
-        wanted = self._query.measures
-        chosen = [
-            number
-            for number, measure in enumerate(lines.measures)
-            if not wanted or measure in wanted
-        ]
+        chosen = self._chosen(lines)
         if self._factor > 1:
             values = _combined(values.reshape(1, len(values), self.count, self._factor))[0]
         return RecordedLine(

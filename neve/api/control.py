@@ -135,7 +135,8 @@ class Series:
     tables: tuple[SeriesLine, ...] = ()
     """The requested tables, or those with the largest backlog, largest first."""
     others: SeriesLine | None = None
-    """Sum of the visible tables that are not in `tables`; null if tables were requested by name."""
+    """Sum of the visible tables that are not in `tables`; null if tables were requested by name, or
+    none at all."""
 
 
 # ----------------------------------------------------------------------------- Reports of readers

@@ -150,15 +150,13 @@ def test_rows_and_others_always_add_up_to_all_tables(seed: int) -> None:
         store.note(sample(sizes), step * STEP_S)
         sums.append(sum(sizes.values()))
 
-    for query, wanted in (
-        (SeriesQuery(span_s=750.0, points=720, count=7), sums),
-        (SeriesQuery(span_s=750.0, points=720, count=0), sums),
-    ):
-        found = read(store, query, names)
+    for count in (1, 7, 100):
+        found = read(store, SeriesQuery(span_s=750.0, points=720, count=count), names)
         listed = [values(line) for line in (*found.tables, found.others)]
         added = [sum(value or 0.0 for value in column) for column in zip(*listed, strict=True)]
-        assert values(found.total) == wanted
-        assert added == wanted
+        assert values(found.total) == sums
+        assert added == sums
+    assert read(store, SeriesQuery(span_s=750.0, points=720), names).others is None
     assert len(store.tables.rows) == len(set(store.tables.rows.values())) == TABLES_MAX
 
 
