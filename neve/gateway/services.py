@@ -11,6 +11,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -387,6 +388,12 @@ class Services:
         )
         return Quotas(shares, self.clock)
 
+    def with_coordinator(self, coordinator: "CoordinatorActor") -> "Services":
+        """Return the same services with another door to the coordinator; all else is shared."""
+        shared = copy(self)
+        object.__setattr__(shared, "coordinator", coordinator)
+        return shared
+
     @property
     def looks(self) -> StorageThreads:
         """Threads for the checks of owner marks before each call."""
@@ -483,12 +490,22 @@ class Services:
             raise UnknownTabletError(f"table {table.name!r} has no tablet {text!r} (any more)")
         return TabletId.parse(table.id, whole_text)
 
-    async def page_of_ids(self, table: Table, after: str | None, count: int) -> Sequence[TabletId]:
+    async def page_of_ids(
+        self, table: Table, after: str | None, count: int, only: str | None = None
+    ) -> Sequence[TabletId]:
         """Return the ids of up to `count` tablets after one, given as text, ascending.
 
+        Args:
+            table: The table.
+            after: End of a tablet; None: begin with the first tablet.
+            count: Maximum number of tablets.
+            only: End of the only tablet to return, or a unique prefix of it.
+
         Raises:
-            UnknownTabletError: The text is not the end of a tablet.
+            UnknownTabletError: A text is not the end of a tablet.
         """
+        if only is not None:
+            return [await self.tablet(table, only)]
         begin = None if after is None else parsed_tablet(table, after).end
         return await self.store.tablet_ids(table.id, begin, count)
 
