@@ -30,7 +30,9 @@ NEW_FIELDS = {
         "scopes.foreground_bytes",
     },
     "TakeRequest": {"actions"},
-    "Heartbeat": {"ready", "start_problem", "task_memory", "edition", "attempts.written_bytes"},
+    "Heartbeat": {
+        *("ready", "start_problem", "task_memory", "edition", "attempts.written_bytes", "metrics")
+    },
     "AttemptProgress": {"written_bytes"},
     "CompactorStatus": {"ready", "start_problem", "task_memory", "edition"},
     "Assignment": {

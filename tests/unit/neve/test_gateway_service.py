@@ -32,7 +32,7 @@ from common.model.tablet import (
     TabletId,
 )
 from common.settings import Settings
-from common.telemetry import METRICS, Exporter
+from common.telemetry import METRICS
 from coordinator.registry import planner_for
 from neve import api
 from neve.api import ARROW_STREAM, PROBLEM
@@ -237,10 +237,19 @@ def test_metrics_are_those_of_the_table(gateway: Gateway) -> None:
     text = httpx.get(f"{gateway.url}/metrics", headers=TRUSTED).text
 
     told = {line.split()[2]: line.split()[3] for line in text.splitlines() if "# TYPE" in line}
-    assert told == {
-        metric.name: metric.kind for metric in METRICS if metric.exporter is Exporter.GATEWAY
-    }
+    assert told == {metric.name: metric.kind for metric in METRICS}
     assert 'neve_queue_jobs{group="default"} 1.0' in text
+    compactor = 'compactor="local-1"'
+    for line in (
+        'neve_table_small_files{table="events"} 7.0',
+        f'neve_compactor_attempts_total{{{compactor},end="committed",group="default"}} 3.0',
+        f'neve_compactor_slots{{{compactor},group="default"}} 2.0',
+        f'neve_compactor_rewrite_seconds_bucket{{{compactor},group="default",le="0.5"}} 1.0',
+        f'neve_compactor_rewrite_seconds_count{{{compactor},group="default"}} 4.0',
+        f'neve_compactor_rewrite_seconds_sum{{{compactor},group="default"}} 9.5',
+    ):
+        assert line in text.splitlines(), line
+    assert "of_another_release" not in text
     assert 'code="404",method="GET",route="/v1/tables/{table}"' in text
 
 
