@@ -422,6 +422,12 @@ class GatewaySettings:
         " tables may be below. `neve up` adds your home, the working folder and the folder for"
         " temporary files.",
     )
+    compactor_hour_price: float = setting(
+        0.0,
+        "Price of an hour of one compactor, for `neve report`. 0: reports show no prices.",
+        kind=FieldKind.NUMBER,
+    )
+    currency: str = setting("", "Currency of `gateway.compactor_hour_price`, such as `EUR`.")
 
     def __post_init__(self) -> None:
         """Refuse values that break their rules."""
