@@ -114,3 +114,5 @@ class TableDays:
     hour_price: float = 0.0
     """Price of an hour of a compactor, from the settings; 0: none is set."""
     currency: str = ""
+    slots: int = 1
+    """Jobs that a compactor runs at once, from the settings; an hour of a job costs this part."""

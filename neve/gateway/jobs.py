@@ -180,6 +180,7 @@ class JobRoutes:
             days=tuple(day for day in sums.days if day.day >= first),
             hour_price=settings.compactor_hour_price,
             currency=settings.currency,
+            slots=services.settings.compactor.slots,
         )
 
     @route("GET /v1/tables/{table}/history", READ)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import threading
 import time
@@ -19,6 +20,7 @@ from common.metadata.changes import (
     ReserveFiles,
     Unknown,
 )
+from common.metadata.changes.days import DailySums, StoreDays, day_of
 from common.model.file import ChunkGrid
 from common.model.job import Kind, PlannedInterval, TabletPlan
 from common.model.outcome import RefusalCode
@@ -52,6 +54,7 @@ from neve.gateway.planning import plan_view
 from neve.local.supervisor import ask_actors
 from tests.support.gateway import QUEUED, TOKEN, Gateway, serving
 from tests.support.patience import PATIENCE_S
+from tests.support.shell import Shell
 
 SCHEMA = pa.schema([("x", pa.int64())])
 TIMED = pa.schema([("at", pa.int64())])
@@ -288,6 +291,33 @@ def test_the_tablets_that_owe_most_are_told_by_table(
         client.owed_tablets("oiwng")
     with pytest.raises(CallerError, match="count 0 is out of range, expected 1 to 10000"):
         client.owed_tablets("owing", count=0)
+
+
+def test_daily_sums_and_their_report_are_of_the_days_asked_for(
+    gateway: Gateway, client: Client, tmp_path: Path
+) -> None:
+    table = client.create_table("summed", str(tmp_path / "summed"), schema=SCHEMA)
+    now_s = gateway.services.clock.now_s()
+    days = tuple(
+        api.TableDay(day=day_of(now_s - back * 86_400), jobs=back + 1) for back in (9, 1, 0)
+    )
+    sums = DailySums(position="5-0", since_s=now_s - 9 * 86_400, days=days)
+    change = StoreDays(table=table.id, before="0-0", sums=sums)
+    asyncio.run_coroutine_threadsafe(gateway.store.apply(change), gateway.loop).result(PATIENCE_S)
+
+    assert [day.jobs for day in client.days("summed").days] == [2, 1]
+    assert [day.jobs for day in client.days("summed", 10).days] == [10, 2, 1]
+    with pytest.raises(CallerError, match="count 401 is out of range, expected 1 to 400"):
+        client.days("summed", 401)
+    with pytest.raises(NotFoundError, match="smumed"):
+        client.days("smumed")
+    neve = Shell(tmp_path / "home", NEVE_URL=gateway.url, NEVE_TOKEN=TOKEN)
+    target = tmp_path / "summed.html"
+    written = neve.run("report", "summed", "--days", "2", "--output", str(target)).stdout
+    assert "2 days. Days are those of UTC" in " ".join(written.split())
+    assert "<h1>Compaction of summed</h1>" in target.read_text("utf-8")
+    assert [day["jobs"] for day in neve.json("report", "summed")["days"]] == [2, 1]
+    neve.run("report", "summed", "--output", str(tmp_path), code=2, says="cannot be written")
 
 
 def test_the_history_of_tablets_is_bounded_and_of_one_table(
