@@ -1,4 +1,4 @@
-"""What a service records of its work: values of the last hour, daily sums, metrics of compactors."""
+"""What a service records of its work: values of the last hour, daily sums, metrics."""
 
 from __future__ import annotations
 
