@@ -104,8 +104,8 @@ def cost(facts: ReportFacts) -> list[tuple[str, str]]:
     """Return what compaction cost."""
     used_s, wasted_s = facts.sum("compactor_s"), facts.sum("wasted_s")
     rows = [
-        ("time of slots, committed jobs", _hours(used_s)),
-        ("time of slots, other attempts", _hours(wasted_s)),
+        ("time of committed jobs", _hours(used_s)),
+        ("time of other attempts", _hours(wasted_s)),
     ]
     price = money(facts, used_s + wasted_s)
     if price is not None:
@@ -136,6 +136,8 @@ def gained(facts: ReportFacts) -> list[tuple[str, str]]:
 
 
 def _hours(seconds: float) -> str:
+    if not seconds:
+        return "0"
     return f"{seconds / 3600:,.1f} h" if seconds >= 3600 else format_duration(seconds)
 
 
@@ -229,7 +231,7 @@ CHARTS = (
     ),
     DayChart(
         "Time",
-        "Hours of slots: of committed jobs, and of attempts that did not commit.",
+        "Hours of jobs that committed, and of attempts that did not.",
         {
             "committed": lambda day: day.compactor_s / 3600,
             "not committed": lambda day: day.wasted_s / 3600,
