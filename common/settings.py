@@ -428,6 +428,12 @@ class GatewaySettings:
         " front of it. Links to the console begin with it. Empty: the address of a request.",
         schemes=("https", "http"),
     )
+    compactor_hour_price: float = setting(
+        0.0,
+        "Price of an hour of one compactor, for `neve report`. 0: reports show no prices.",
+        kind=FieldKind.NUMBER,
+    )
+    currency: str = setting("", "Currency of `gateway.compactor_hour_price`, such as `EUR`.")
 
     def __post_init__(self) -> None:
         """Refuse values that break their rules."""

@@ -133,6 +133,16 @@ class VolumeUse:
 
 
 @readable_across_releases
+@dataclass(frozen=True, slots=True)
+class MetricValue:
+    """One value of a metric of `common.telemetry`."""
+
+    metric: str
+    value: float
+    labels: tuple[str, ...] = ()
+
+
+@readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """A sign of life of a compactor, with the attempts that it holds."""
@@ -153,6 +163,9 @@ class Heartbeat:
     """Identifies the settings and the release that it was started with."""
     task_memory: str = ""
     """Memory of a task, and why it is that much; earlier releases send none."""
+    metrics: tuple[MetricValue, ...] = ()
+    """Its metrics, without the labels `group` and `compactor`. A histogram has a value for each
+    bucket with the label `le`, the observations up to this bound, and their sum with `sum`."""
 
 
 @readable_across_releases
@@ -268,16 +281,6 @@ class RecordedSeries:
     step_s: float
     count: int
     lines: tuple[RecordedLine, ...]
-
-
-@readable_across_releases
-@dataclass(frozen=True, slots=True)
-class MetricValue:
-    """One value of a metric of `common.telemetry`."""
-
-    metric: str
-    value: float
-    labels: tuple[str, ...] = ()
 
 
 @readable_across_releases

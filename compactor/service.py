@@ -51,6 +51,7 @@ from common.wire import (
     CompactorCalls,
     Heartbeat,
     HeartbeatReply,
+    MetricValue,
     TakeRequest,
 )
 from compactor import core
@@ -103,6 +104,14 @@ class CompactorMetrics(Protocol):
 
     def rows_dropped(self, counts: RowCounts) -> None:
         """Count the rows that a committed attempt dropped, by reason."""
+
+    def values(self, slots: int, busy: int) -> tuple[MetricValue, ...]:
+        """Return the current value of each metric.
+
+        Args:
+            slots: Number of concurrent attempts at most.
+            busy: Attempts that the compactor holds.
+        """
 
 
 class AttemptRunner:
@@ -396,7 +405,7 @@ class CompactorService:
         self._settings = settings
         self._group = group
         self._edition, self._task_memory = edition, task_memory
-        self._node = node
+        self._node, self._metrics = node, metrics
         self._coordinator = coordinator
         self._engine = engine
         self._ids = ids
@@ -521,6 +530,7 @@ class CompactorService:
             start_problem=self._failed_starts[1],
             edition=self._edition,
             task_memory=self._task_memory,
+            metrics=self._metrics.values(self._settings.slots, len(self._attempts)),
         )
 
     async def _beat_forever(self) -> None:

@@ -38,6 +38,7 @@ from common.wire import (
     CoordinatorStatus,
     Heartbeat,
     HeartbeatReply,
+    MetricValue,
     QueuedJob,
     RecordedSeries,
     RunningAttempt,
@@ -51,9 +52,11 @@ from coordinator.context import Generations, ShellContext
 from coordinator.core import events as on
 from coordinator.core.backlog import HISTORY_EVERY_S, TabletHistories, largest_tablets
 from coordinator.core.views import (
+    compactor_figures,
     recorded_series,
     recorded_tables,
     table_activity,
+    table_figures,
     tablet_loads,
     waiting_jobs,
 )
@@ -276,6 +279,11 @@ class CoordinatorActor:
     async def shadow_plan(self, table: str) -> api.ShadowPlan:
         """Return the comparison of a table's planner with its shadow planner."""
         return self._parts.shadow_plan(table)
+
+    async def figures(self) -> list[MetricValue]:
+        """Return the metrics that only a scrape needs: those of compactors and of tables."""
+        look = self._state.look
+        return [*look(compactor_figures), *look(table_figures, self._now_s())]
 
     async def series(self, query: SeriesQuery) -> RecordedSeries:
         """Return recorded values of the last hour or day."""

@@ -9,7 +9,13 @@ from contextlib import suppress
 from functools import partial
 
 from common.errors import ConfigError, MetadataError, UnavailableError
-from common.metadata.changes import Applied, ClaimCoordination, SaveSeries, SetLimit
+from common.metadata.changes import (
+    Applied,
+    ClaimCoordination,
+    SaveSeries,
+    SetLimit,
+    StoreDays,
+)
 from common.metadata.store import TabletStore
 from common.metadata.store_values import StoreHealth
 from common.model.group import LimitScope, checked_limit
@@ -215,6 +221,60 @@ class TableCorrections:
         with suppress(*STORE_AWAY_ERRORS):
             work = partial(self.read, table)
             await self._context.faults.run("results", table, work, STORE_AWAY_ERRORS)
+
+
+# ---------------------------------------------------------------------------- Daily sums of tables
+
+
+DAYS_INTERVAL_S = 300.0
+"""Interval between two rounds. A history keeps 10,000 attempts meanwhile."""
+DUE_TABLES_MAX = 100_000
+
+
+class DailySumsKeeper:
+    """Adds finished attempts to the daily sums of their tables, some minutes after commits.
+
+    Attempts that end while no coordinator runs are added after the next commit of their table.
+    """
+
+    def __init__(self, context: ShellContext) -> None:
+        """Create an instance for which no table is due."""
+        self._context = context
+        self._due: BoundedMap[str, None] = BoundedMap(DUE_TABLES_MAX)
+
+    def count_soon(self, table: str) -> None:
+        """Add the new attempts of a table with the next round."""
+        self._due.put(table, None)
+
+    async def count(self, table: str) -> None:
+        """Add the new attempts of a table.
+
+        Raises:
+            MetadataError: The store did not answer as it should.
+            UnavailableError: The store does not answer.
+        """
+        store = self._context.store
+        before = await store.days(table)
+        sums = await store.newest_days(table, before)
+        if sums != before:
+            # If it is refused, another coordinator has added them, or the table is gone.
+            await store.apply(StoreDays(table=table, before=before.position, sums=sums))
+
+    async def run_forever(self) -> None:
+        """Add the new attempts of all due tables, round by round."""
+        while True:
+            await asyncio.sleep(DAYS_INTERVAL_S)
+            await self.count_all()
+
+    async def count_all(self) -> None:
+        """Add the new attempts of all due tables; a table that fails is due again."""
+        due, self._due = self._due, BoundedMap(DUE_TABLES_MAX)
+        for table, _ in due:
+            try:
+                work = partial(self.count, table)
+                await self._context.faults.run("daily sums", table, work, STORE_AWAY_ERRORS)
+            except STORE_AWAY_ERRORS:
+                self.count_soon(table)
 
 
 # -------------------------------------------------------------------------- The health of the store

@@ -54,6 +54,7 @@ from coordinator.storage.garbage_collector import (
 from coordinator.storage.manifests import ManifestPublisher
 from coordinator.storage.storage_access import ArrowStorage, FreeSpace
 from coordinator.store_watch import (
+    DailySumsKeeper,
     RateLimits,
     SeriesKeeper,
     StoreHealthWatch,
@@ -235,6 +236,7 @@ class CoordinatorParts:
     limiting: RateLimits
     store_care: StoreHealthWatch
     series_keeper: SeriesKeeper
+    days_keeper: DailySumsKeeper
     corrections: TableCorrections
     shadows: ShadowPlans
     autoscaler: Autoscaler
@@ -282,6 +284,7 @@ class CoordinatorParts:
             self.limiting.run_forever(),
             self.store_care.run_forever(),
             self.series_keeper.run_forever(),
+            self.days_keeper.run_forever(),
             self.corrections.run_forever(),
             self.autoscaler.run_forever(),
             self._tick_forever(own.tick_s),
@@ -520,7 +523,8 @@ def assemble(
     flusher = _flusher(settings, context)
     scanner.on_table_changed.append(flusher.table_changed)
     scanner.before_planning.append(corrections.read_first)
-    scanner.on_committed.append(corrections.read_soon)
+    days_keeper = DailySumsKeeper(context)
+    scanner.on_committed += [corrections.read_soon, days_keeper.count_soon]
     _listen(scanner, requests, operations, [automatic.tablet_read, space.tablet_read])
     return CoordinatorParts(
         store=context.store,
@@ -537,6 +541,7 @@ def assemble(
         limiting=RateLimits(context, service.submit),
         store_care=store_care,
         series_keeper=SeriesKeeper(context, state.series),
+        days_keeper=days_keeper,
         corrections=corrections,
         shadows=_shadows(settings, context, plan, scanner),
         autoscaler=autoscaler,

@@ -21,6 +21,7 @@ order:
     recovery          check, sweep, rebuild, backup, restore
     offline           planners and backlog trackers without a server
     simulate          simulates days of compaction in seconds, without a server
+    table_report      the page of `neve report`
     serve             `neve serve`: the service on an existing cluster
     local             the stack on one machine
     demo              `neve demo`

@@ -9,6 +9,7 @@ neve:{t}:tablet:<end>:bounds  :files  :running  …  of a tablet; <end> is `Tabl
 neve:{t}:requests  :open-requests  :request:<id>   requests in their order, and each
 neve:{t}:outcome:<attempt>  neve:{t}:call:<id>     marks, which expire
 neve:{t}:rows  :rows:counts  :rows:<n>             buffered rows: segments, counts, rows of each
+neve:{t}:days                                      daily sums of finished attempts
 neve:{t}:dropped                                   mark of a dropped table, which expires
 neve:{retired}:<digest>                            mark of a deleted file, which expires
 """
@@ -234,6 +235,11 @@ class TableKeys:
         return self._key("history")
 
     @property
+    def days(self) -> str:
+        """String: daily sums of finished attempts."""
+        return self._key("days")
+
+    @property
     def policy(self) -> str:
         """Hash: state of policies."""
         return self._key("policy")
@@ -291,6 +297,7 @@ class TableKeys:
             self.uncommitted,
             self.pins,
             self.history,
+            self.days,
             self.policy,
             self.requests,
             self.open_requests,

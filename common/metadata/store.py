@@ -31,6 +31,7 @@ from common.metadata.changes import (
     Change,
     Confirm,
     CreateTable,
+    DailySums,
     Outcome,
     SaveSeries,
     SelectFiles,
@@ -50,6 +51,7 @@ from common.metadata.executor import (
 )
 from common.metadata.keys import (
     COORDINATOR,
+    HISTORY_MAX,
     LIMITS,
     REQUESTS_OPEN_MAX,
     SCALES,
@@ -120,6 +122,8 @@ AUDIT_LINE = "line"
 """The field of an audit entry."""
 NO_CHANGES = "0-0"
 """The position before the first entry of a stream."""
+HISTORY_READS = (100, 2_000, HISTORY_MAX + 1_000)
+"""Entries of a history that are read at once, until one is found that is counted."""
 GROWING = (
     AddFiles,
     AppendRows,
@@ -614,6 +618,27 @@ class TabletStore:
     async def correction(self, table: str) -> Correction:
         """Return the correction of a table's estimates by its newest finished attempts."""
         return correction_of(await self.history(table, CORRECTING_ENTRIES_MAX))
+
+    async def days(self, table: str) -> DailySums:
+        """Return the stored daily sums of a table."""
+        key = TableKeys(table).days
+        return DailySums.unpacked(key, await self._read(get(key)))
+
+    async def newest_days(self, table: str, before: DailySums) -> DailySums:
+        """Return daily sums with the finished attempts since then, as far as the history has them.
+
+        Args:
+            table: Id of the table.
+            before: Sums from `days`.
+        """
+        sums = before
+        for count in HISTORY_READS:
+            entries = await self.history(table, count)
+            sums = before.with_entries(entries)
+            # An entry that is counted already, or a history that ends, shows that none is missing.
+            if len(entries) < count or before.counts(entries[-1]):
+                break
+        return sums
 
     async def note_audit(self, lines: Sequence[bytes], entries_max: int, kind: str = "") -> None:
         """Append lines to the audit, which keeps about `entries_max` of them.

@@ -468,6 +468,9 @@ class TabletPressure:
     stored_bytes: int = 0
     garbage_bytes: int = 0
     """Part of `stored_bytes` that a rewrite would drop, as far as it is measured."""
+    files: int = 0
+    small_files: int = 0
+    """Files below half of the table's target size; one alone is as large as its tablet allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,8 @@ MEMORY_ERRORS = frozenset({"MemoryShortError", "EngineDiedError"})
 """Error classes after which the next attempt holds half as much in memory."""
 STALL_ERROR = "AttemptStalledError"
 """Error class of an attempt that its compactor gave up for lack of progress."""
+METRICS_MAX = 100
+"""Values of metrics that are kept of a heartbeat."""
 REQUEST_ERROR = "TransformError"
 """Error class of an attempt whose request has a failing expression or plug-in."""
 
@@ -421,6 +423,7 @@ def _compactor_heard(cluster: ClusterState, beat: Heartbeat, now_s: float) -> li
         edition=beat.edition,
         task_memory=beat.task_memory,
         listed=beat.attempts,
+        metrics=beat.metrics[:METRICS_MAX],
     )
     sign, actions = note_sign_of_life(cluster, news, now_s)
     if sign is SignOfLife.STRAGGLER:

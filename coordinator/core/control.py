@@ -583,20 +583,21 @@ NONE: Final = TabletPressure()
 # --------------------------------------------------------------------------------------- One tablet
 
 
-def with_pressure(plan: TabletPlan, tablet: Tablet) -> TabletPlan:
+def with_pressure(plan: TabletPlan, tablet: Tablet, target_bytes: int) -> TabletPlan:
     """Return a plan with the pressure of its tablet.
 
     Args:
         plan: Plan of the tablet; work waits if it has system jobs or attempts are running.
         tablet: The version that was planned.
+        target_bytes: Target size of the table's files.
     """
     reserved = tablet.reserved_files if tablet.running else ()
     files = [file for file in tablet.files.values() if not file.open]
-    return replace(plan, pressure=tablet_pressure(files, plan.jobs, reserved))
+    return replace(plan, pressure=tablet_pressure(files, plan.jobs, reserved, target_bytes // 2))
 
 
 def tablet_pressure(
-    files: Collection[DataFile], jobs: Iterable[Job], reserved: Iterable[str]
+    files: Collection[DataFile], jobs: Iterable[Job], reserved: Iterable[str], small_bytes: int = 0
 ) -> TabletPressure:
     """Return the pressure of a tablet.
 
@@ -604,18 +605,22 @@ def tablet_pressure(
         files: Files of the tablet.
         jobs: Planned jobs; work waits if there are system jobs or reserved files.
         reserved: Paths that running jobs have reserved.
+        small_bytes: Size below which a file is small.
     """
     inputs = {path for job in jobs if job.kind is Kind.SYSTEM for path in job.inputs}
     inputs.update(reserved)
-    stored = garbage = 0
+    stored = garbage = small = 0
     for file in files:  # One loop: it runs for each tablet of each full scan.
         stored += file.size_bytes
+        small += file.size_bytes < small_bytes
         if file.tombstones or file.live_bytes is not None:
             garbage += garbage_bytes(file)
     return TabletPressure(
         overlapping_files=overlapping_files(files, inputs) if inputs else 0,
         stored_bytes=stored,
         garbage_bytes=garbage,
+        files=len(files),
+        small_files=small if small > 1 else 0,
     )
 
 
@@ -644,6 +649,8 @@ class Pressures:
         self._stored_bytes = self._garbage_bytes = 0
         self._depths: Counter[int] = Counter()
         """Number of overlapping files → number of tablets; zero counts are removed."""
+        self._files, self._small_files = Counter[str](), Counter[str]()
+        """Table → files of its tablets; tables without tablets are removed."""
 
     @property
     def deepest_files(self) -> int:
@@ -659,6 +666,11 @@ class Pressures:
         """Return the pressure of a tablet; it is empty if no plan of the tablet is known."""
         return self._tablets.get(tablet, NONE)
 
+    def small_files(self, count: int) -> list[tuple[str, int, int]]:
+        """Return the tables with the most small files: id, small files, all files."""
+        most = self._small_files.most_common(count)
+        return [(table, small, self._files[table]) for table, small in most if small]
+
     def put(self, tablet: TabletId, pressure: TabletPressure | None) -> None:
         """Store the pressure of a tablet; None or an empty pressure removes the tablet."""
         self.discard(tablet)
@@ -668,6 +680,8 @@ class Pressures:
         self._of_table.setdefault(tablet.table, {})[tablet] = None
         self._stored_bytes += pressure.stored_bytes
         self._garbage_bytes += pressure.garbage_bytes
+        self._files[tablet.table] += pressure.files
+        self._small_files[tablet.table] += pressure.small_files
         if pressure.overlapping_files:
             self._depths[pressure.overlapping_files] += 1
         if len(self._tablets) > self._count_max:
@@ -680,8 +694,11 @@ class Pressures:
             return
         own = self._of_table[tablet.table]
         del own[tablet]
+        self._files[tablet.table] -= before.files
+        self._small_files[tablet.table] -= before.small_files
         if not own:
             del self._of_table[tablet.table]
+            del self._files[tablet.table], self._small_files[tablet.table]
         self._stored_bytes -= before.stored_bytes
         self._garbage_bytes -= before.garbage_bytes
         if before.overlapping_files:
@@ -703,6 +720,12 @@ class Pressures:
             pressure.overlapping_files for pressure in pressures if pressure.overlapping_files
         )
         assert self._depths == depths
+        files, small = Counter[str](), Counter[str]()
+        for tablet, pressure in self._tablets.items():
+            files[tablet.table] += pressure.files
+            small[tablet.table] += pressure.small_files
+        assert (self._files, self._small_files) == (files, small)
+        assert self._files.keys() == self._small_files.keys() == self._of_table.keys()
         assert 0 not in self._depths.values()
         assert self.deepest_files == max(depths, default=0)
         assert sum(map(len, self._of_table.values())) == len(self._tablets) <= self._count_max

@@ -442,10 +442,12 @@ class SeriesStore:
             kind, _, number = name.partition(":")
             lines = self._kinds[kind]
             block = lines.restore(int(number), part.names)
-            known = [lines.measures.index(name) for name in part.measures if name in lines.measures]
-            sent = [index for index, name in enumerate(part.measures) if name in lines.measures]
-            block.fine[:, known] = part.fine[:, sent]
-            block.minute[:, known] = part.minute[:, sent]
+            # A part of another release may have other measures.
+            common = [name for name in part.measures if name in lines.measures]
+            targets = [lines.measures.index(name) for name in common]
+            sources = [part.measures.index(name) for name in common]
+            block.fine[:, targets] = part.fine[:, sources]
+            block.minute[:, targets] = part.minute[:, sources]
             block.skip(part.step, self._step + 1)
 
     def _has(self, part: str, rows: int) -> bool:

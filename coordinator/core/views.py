@@ -6,6 +6,7 @@ The functions only read `ClusterState` and return wire values.
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from heapq import nlargest
 from itertools import chain, islice
 from math import nan
 from typing import assert_never
@@ -17,6 +18,7 @@ from common.spi.controller import ShareClass
 from common.units import format_bytes, format_count
 from common.wire import (
     CoordinatorStatus,
+    MetricValue,
     QueuedJob,
     RecordedSeries,
     RunningAttempt,
@@ -249,6 +251,43 @@ def recorded_tables(cluster: ClusterState) -> list[str]:
     """Return the names of the tables that have recorded values of their own."""
     tables = cluster.tables
     return [tables[table].name for table in cluster.series.tables.rows if table in tables]
+
+
+def compactor_figures(cluster: ClusterState) -> list[MetricValue]:
+    """Return the metrics of the living compactors, from their last heartbeats."""
+    return [
+        replace(value, labels=(compactor.group, compactor.name, *value.labels))
+        for compactor in cluster.compactors.every()
+        for value in compactor.metrics
+    ]
+
+
+WORST_TABLES_MAX = 99
+"""Tables that each metric of tables names."""
+
+
+def table_figures(cluster: ClusterState, now_s: float) -> list[MetricValue]:
+    """Return metrics of the tables that need most attention. O(queued jobs)."""
+    oldest: dict[str, float] = {}
+    for _, queue in cluster.queues:
+        for entry in queue.entries():
+            table, age_s = entry.job.tablet.table, now_s - entry.offered_s
+            oldest[table] = max(oldest.get(table, 0.0), age_s)
+    quarantined = Counter(tablet.table for tablet in cluster.retry.quarantined())
+    figures = [
+        ("neve_table_queue_oldest_seconds", table, oldest[table])
+        for table in nlargest(WORST_TABLES_MAX, oldest, key=lambda table: oldest[table])
+    ]
+    figures += [
+        ("neve_table_quarantined_tablets", table, count)
+        for table, count in quarantined.most_common(WORST_TABLES_MAX)
+    ]
+    for table, small, files in cluster.pressures.small_files(WORST_TABLES_MAX):
+        figures.append(("neve_table_small_files", table, small))
+        figures.append(("neve_table_files", table, files))
+    return [
+        MetricValue(metric, value, (cluster.table_name(table),)) for metric, table, value in figures
+    ]
 
 
 def queued_jobs(

@@ -23,7 +23,7 @@ FIRST_WORDS = {
     "tablets": "explain analyze lift-quarantine lower-watermark table",
     "rows": "add append flush call scan",
     "requests": "compact request",
-    "jobs": "jobs job activity history",
+    "jobs": "jobs job activity history report",
     "planning": "queue plan backlog trigger ops",
     "control": "control",
     "simulate": "simulate record",

@@ -151,29 +151,32 @@ def headline(reading: Reading) -> str:
     )
 
 
-BARS = " ▁▂▃▄▅▆▇█"
-BARS_ASCII = " .:-=+*#@"
+BARS, GAP = " ▁▂▃▄▅▆▇█", "┄"
+BARS_ASCII, GAP_ASCII = " .:-=+*#@", "~"
 
 
 def plot(values: Sequence[float | None], width: int, *, plain: bool) -> str:
     """Return values as a line of bars, oldest first; each bar is the largest of its span.
 
     Args:
-        values: Values from 0, oldest first; a span without values is a gap, an empty cell.
+        values: Values from 0, oldest first; a span without values is a dash.
         width: Maximum number of bars.
         plain: Whether to use ASCII characters only.
     """
-    bars = BARS_ASCII if plain else BARS
-    sizes = [value or 0.0 for value in values]
-    most = max(sizes, default=0.0)
+    bars, gap = (BARS_ASCII, GAP_ASCII) if plain else (BARS, GAP)
+    most = max((value for value in values if value is not None), default=0.0)
     if width <= 0 or not values:
         return ""
     count = min(width, len(values))
     edges = [len(values) * number // count for number in range(count + 1)]
-    tops = [max(sizes[start:end]) for start, end in pairwise(edges)]
+    spans = [values[start:end] for start, end in pairwise(edges)]
+    tops = [max((value for value in span if value is not None), default=None) for span in spans]
     steps = len(bars) - 1
     # A small value is not nothing, so it gets the lowest bar.
-    return "".join(bars[0 if top <= 0 else max(1, round(top / most * steps))] for top in tops)
+    return "".join(
+        gap if top is None else bars[0 if top <= 0 else max(1, round(top / most * steps))]
+        for top in tops
+    )
 
 
 def progress_bar(fraction: float, width: int, *, plain: bool) -> str:

@@ -23,6 +23,7 @@ from common.telemetry import Log
 from common.wire import (
     AttemptProgress,
     CoordinatorStatus,
+    MetricValue,
     QueuedJob,
     RecordedSeries,
     RunningAttempt,
@@ -65,6 +66,16 @@ STORY = (
 )
 
 
+FIGURES = (
+    MetricValue("neve_table_small_files", 7.0, ("events",)),
+    MetricValue("neve_compactor_attempts_total", 3.0, ("default", "local-1", "committed")),
+    MetricValue("neve_compactor_slots", 2.0, ("default", "local-1")),
+    MetricValue("neve_compactor_rewrite_seconds", 1.0, ("default", "local-1", "0.5")),
+    MetricValue("neve_compactor_rewrite_seconds", 4.0, ("default", "local-1", "+Inf")),
+    MetricValue("neve_compactor_rewrite_seconds", 9.5, ("default", "local-1", "sum")),
+    MetricValue("neve_compactor_slots", 9.0, ("label of another release",)),
+    MetricValue("neve_compactor_of_another_release", 1.0, ("default", "local-1")),
+)
 RECORDED_TABLES = {"id-events": "events", "id-secret": "secret"}
 
 
@@ -169,6 +180,10 @@ class FakeCoordinator:
             for at_s, size in ((0, 90), (10, 45))
         )
         return [api.TabletBacklogHistory(tablet="last", history=points)][:count]
+
+    async def figures(self) -> Sequence[MetricValue]:
+        self._answers()
+        return FIGURES
 
     async def series(self, query: SeriesQuery) -> RecordedSeries:
         self._answers()

@@ -149,6 +149,7 @@ NOUN_OF_METRIC = {
     "full": "planning",
     "trigger": "planning",
     "compactor": "compactors",
+    "series": "control",
     "throttle": "compactors",
     "selector": "requests",
 }
@@ -200,7 +201,7 @@ def _noun_of_metric(metric: Metric) -> str:
 
 def _metric_text(metric: Metric) -> str:
     labels = ", ".join(f"`{label}`" for label in metric.labels)
-    return f"| `{metric.series}` | {metric.kind} | {labels} | {metric.help} |"
+    return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |"
 
 
 def http_page() -> str:

@@ -7,6 +7,7 @@ Pure: no Redis, no event loop, no clock, no randomness.
   files           add files; the mark of a call; replaced windows; versions that adds have reached
   buffers         append rows to a table's buffer, close a segment of it
   attempts        reserve, commit, retag, release
+  days            daily sums of finished attempts
   requests        submit, cancel a range, move on, close
   selections      a request in one tablet: wait, select, complete, drop the hold, cancel, finish
   split_merge     begin, step, abandon, end
@@ -25,6 +26,7 @@ How a change becomes effects:
 
 from common.metadata.changes.attempts import CommitAttempt, ReleaseAttempt, ReserveFiles, RetagFiles
 from common.metadata.changes.buffers import AppendRows, CloseSegment, RowSpan
+from common.metadata.changes.days import DailySums, StoreDays
 from common.metadata.changes.files import AddFiles, Window
 from common.metadata.changes.protocol import (
     Applied,
@@ -117,6 +119,7 @@ __all__ = [
     "Confirm",
     "CorrectFile",
     "CreateTable",
+    "DailySums",
     "DiscardFiles",
     "DropDuplicate",
     "DropHold",
@@ -154,6 +157,7 @@ __all__ = [
     "SetScale",
     "StampGarbage",
     "StepOperation",
+    "StoreDays",
     "SubmitRequest",
     "TriggerTable",
     "TrimTablet",

@@ -30,7 +30,9 @@ NEW_FIELDS = {
         "scopes.foreground_bytes",
     },
     "TakeRequest": {"actions"},
-    "Heartbeat": {"ready", "start_problem", "task_memory", "edition", "attempts.written_bytes"},
+    "Heartbeat": {
+        *("ready", "start_problem", "task_memory", "edition", "attempts.written_bytes", "metrics")
+    },
     "AttemptProgress": {"written_bytes"},
     "CompactorStatus": {"ready", "start_problem", "task_memory", "edition"},
     "Assignment": {
@@ -62,7 +64,7 @@ NEW_SETTINGS = {
     *("store.url_file", "coordinator.generation_interval_s", "gateway.token_file"),
     *("gateway.shared_folders", "access.caller_request_bytes_max", "access.audit_reads"),
     *("access.oidc_life_max_s", "coordinator.maintenance_slots"),
-    "control.foreground_shares",
+    *("control.foreground_shares", "gateway.compactor_hour_price", "gateway.currency"),
 }
 """Settings that the recorded release does not know."""
 NEW_SECTIONS = {"ingest"}

@@ -198,9 +198,14 @@ WATCHES: list[tuple[changes.Change, str]] = [
     (changes.RestoreFiles(tablet=T, files=(), run="r"), "table bounds operation files purge files"),
     (changes.AcceptGeneration(table="t1", generation=1), "table generation loss manifest rows"),
     (changes.LowerWatermark(tablet=T, to=None), "table bounds purge"),
+    (
+        changes.StoreDays(table="t1", before="0-0", sums=changes.DailySums(position="1-0")),
+        "table days",
+    ),
 ]
 OF_THE_TABLE = {
     "call:c1",
+    "days",
     "dropped",
     "garbage",
     "generation",

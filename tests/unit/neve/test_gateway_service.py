@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import threading
 import time
@@ -19,6 +20,7 @@ from common.metadata.changes import (
     ReserveFiles,
     Unknown,
 )
+from common.metadata.changes.days import DailySums, StoreDays, day_of
 from common.model.file import ChunkGrid
 from common.model.job import Kind, PlannedInterval, TabletPlan
 from common.model.outcome import RefusalCode
@@ -32,7 +34,7 @@ from common.model.tablet import (
     TabletId,
 )
 from common.settings import Settings
-from common.telemetry import METRICS, Exporter
+from common.telemetry import METRICS
 from coordinator.registry import planner_for
 from neve import api
 from neve.api import ARROW_STREAM, PROBLEM
@@ -52,6 +54,7 @@ from neve.gateway.planning import plan_view
 from neve.local.supervisor import ask_actors
 from tests.support.gateway import QUEUED, TOKEN, Gateway, serving
 from tests.support.patience import PATIENCE_S
+from tests.support.shell import Shell
 
 SCHEMA = pa.schema([("x", pa.int64())])
 TIMED = pa.schema([("at", pa.int64())])
@@ -237,10 +240,19 @@ def test_metrics_are_those_of_the_table(gateway: Gateway) -> None:
     text = httpx.get(f"{gateway.url}/metrics", headers=TRUSTED).text
 
     told = {line.split()[2]: line.split()[3] for line in text.splitlines() if "# TYPE" in line}
-    assert told == {
-        metric.name: metric.kind for metric in METRICS if metric.exporter is Exporter.GATEWAY
-    }
+    assert told == {metric.name: metric.kind for metric in METRICS}
     assert 'neve_queue_jobs{group="default"} 1.0' in text
+    compactor = 'compactor="local-1"'
+    for line in (
+        'neve_table_small_files{table="events"} 7.0',
+        f'neve_compactor_attempts_total{{{compactor},end="committed",group="default"}} 3.0',
+        f'neve_compactor_slots{{{compactor},group="default"}} 2.0',
+        f'neve_compactor_rewrite_seconds_bucket{{{compactor},group="default",le="0.5"}} 1.0',
+        f'neve_compactor_rewrite_seconds_count{{{compactor},group="default"}} 4.0',
+        f'neve_compactor_rewrite_seconds_sum{{{compactor},group="default"}} 9.5',
+    ):
+        assert line in text.splitlines(), line
+    assert "of_another_release" not in text
     assert 'code="404",method="GET",route="/v1/tables/{table}"' in text
 
 
@@ -338,6 +350,33 @@ def test_a_cell_of_several_tablets_has_the_largest_backlog_of_them(
     assert drawn.backlog_bytes == [70, 0, 90]
     assert drawn.overlapping_files == [9, 0, 4]
     assert drawn.garbage_shares == [0.25, 0.0, 0.0]
+
+
+def test_daily_sums_and_their_report_are_of_the_days_asked_for(
+    gateway: Gateway, client: Client, tmp_path: Path
+) -> None:
+    table = client.create_table("summed", str(tmp_path / "summed"), schema=SCHEMA)
+    now_s = gateway.services.clock.now_s()
+    days = tuple(
+        api.TableDay(day=day_of(now_s - back * 86_400), jobs=back + 1) for back in (9, 1, 0)
+    )
+    sums = DailySums(position="5-0", since_s=now_s - 9 * 86_400, days=days)
+    change = StoreDays(table=table.id, before="0-0", sums=sums)
+    asyncio.run_coroutine_threadsafe(gateway.store.apply(change), gateway.loop).result(PATIENCE_S)
+
+    assert [day.jobs for day in client.days("summed").days] == [2, 1]
+    assert [day.jobs for day in client.days("summed", 10).days] == [10, 2, 1]
+    with pytest.raises(CallerError, match="count 401 is out of range, expected 1 to 400"):
+        client.days("summed", 401)
+    with pytest.raises(NotFoundError, match="smumed"):
+        client.days("smumed")
+    neve = Shell(tmp_path / "home", NEVE_URL=gateway.url, NEVE_TOKEN=TOKEN)
+    target = tmp_path / "summed.html"
+    written = neve.run("report", "summed", "--days", "2", "--output", str(target)).stdout
+    assert "2 days. Days are those of UTC" in " ".join(written.split())
+    assert "<h1>Compaction of summed</h1>" in target.read_text("utf-8")
+    assert [day["jobs"] for day in neve.json("report", "summed")["days"]] == [2, 1]
+    neve.run("report", "summed", "--output", str(tmp_path), code=2, says="cannot be written")
 
 
 def test_the_history_of_tablets_is_bounded_and_of_one_table(

@@ -262,7 +262,9 @@ def test_text_from_users_cannot_control_the_terminal() -> None:
         ([0, 0], 8, "  "),
         ([0, 1, 8_000], 8, " ▁█"),
         ([1, 8, 1, 1], 2, "█▁"),
-        ([8, None, 8], 8, "█ █"),
+        ([8, None, 0, 8], 8, "█┄ █"),
+        ([None, None], 8, "┄┄"),
+        ([None, 8, None, None], 2, "█┄"),
     ],
 )
 def test_a_plot_shows_the_largest_value_of_each_span(
@@ -299,7 +301,7 @@ def test_once_prints_one_frame_of_the_service(neve: Shell) -> None:
 
     assert "group default: " in overview
     assert "[1 overview]" in overview
-    assert overview.splitlines()[2].strip() == "█", overview.splitlines()
+    assert overview.splitlines()[2].strip("┄") == "█", "the end of the hour"
     assert "PLACE*" in neve.run("top", "--once", "--view", "queue").output
     assert max(map(len, overview.splitlines())) <= 80
 
