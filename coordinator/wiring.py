@@ -298,8 +298,10 @@ class CoordinatorParts:
             quarantined=status.quarantined + faults.unreadable_tablets,
             tables_unscanned=self.full_scan.unscanned_tables,
             figures=figures,
+            durability=self.store_care.health.durability,
             store_warnings=(
                 *self.store_care.health.warnings,
+                *self.flusher.warnings(self.store_care.health),
                 *faults.notices,
                 *faults.all_unreadable(),
             ),

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from common.errors import CompactionError
-from common.metadata.store_values import TableBuffer
+from common.metadata.store_values import StoreHealth, TableBuffer
 from common.model.table import Table, TableState
 from common.parquet.buffered import Flushed, FlushPorts, flush_table
 from common.telemetry import Log
@@ -185,6 +185,15 @@ class BufferFlusher:
             score=facts.perf,
             adjusted=facts.perf,
         )
+
+    def warnings(self, health: StoreHealth) -> list[str]:
+        """Return a sentence if rows are acknowledged though a restart of the store loses them."""
+        if health.append_only or not (self._buffers or self.flushed.rows):
+            return []
+        return [
+            "rows are buffered in a store (Redis) without an append-only file (appendonly no): a"
+            " restart loses acknowledged rows; `CONFIG SET appendonly yes` keeps them"
+        ]
 
     def figures(self) -> list[MetricValue]:
         """Return the metrics of buffers and flushes."""

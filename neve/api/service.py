@@ -99,3 +99,5 @@ class Status:
     queued_tables: Annotated[
         int, Measured("neve_queue_tables", "Tables with at least one job in a queue.")
     ] = 0
+    durability: str = ""
+    """What the store guarantees for acknowledged changes, buffered rows among them."""

@@ -63,6 +63,7 @@ def render_status(status: api.Status) -> RenderableType:
                 *(("memory", text) for text in task_memory_texts(status.compactors)),
                 *(("error", error) for error in status.errors),
                 *(("note", warning) for warning in status.warnings),
+                *([("durability", status.durability)] if status.durability else []),
                 *(("store", store_warning) for store_warning in status.store_warnings),
                 *(
                     ("trigger", _trigger_text(trigger))

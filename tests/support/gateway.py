@@ -11,6 +11,7 @@ from typing import cast
 
 from common.errors import UnavailableError
 from common.metadata.store import TabletStore
+from common.metadata.store_values import StoreHealth
 from common.metadata.store_watch import StoreWatch
 from common.model.job import Job, Kind, TabletPlan, job_id
 from common.model.table import Table
@@ -100,6 +101,7 @@ class FakeCoordinator:
             turns=100,
             scopes=(SCOPE,),
             triggers=(TRIGGERED,),
+            durability=StoreHealth(append_sync="always").durability,
         )
 
     async def queue(self, group: str | None, count: int) -> Sequence[QueuedJob]:

@@ -303,8 +303,8 @@ class BufferUse:
         self.opened_s: float | None = None
         """When the oldest segment was opened; None: no rows are buffered."""
         self.store_used_pct = 0.0
-        self.append_only = True
-        """Whether the store keeps its data over a restart."""
+        self.durability = ""
+        """What the store guarantees for acknowledged rows, in words."""
         self.delayed_s, self.refused = 0.0, 0
         """Sum of all delays; number of refused calls."""
 

@@ -91,7 +91,7 @@ class BufferSizes:
                 default=None,
             )
             health = await store.health()
-            use.store_used_pct, use.append_only = health.used_pct, health.append_only
+            use.store_used_pct, use.durability = health.used_pct, health.durability
             self._read_s = now_s
 
 
@@ -255,17 +255,6 @@ def _sorted_keys(rows: pa.Table, table: Table) -> list[bytes]:
     return sorted(set(keys.to_pylist()))
 
 
-def durability(services: Services) -> str:
-    """Return what the store guarantees for acknowledged rows, in words."""
-    replicas = services.settings.store.wait_replicas
-    copies = (
-        f"on {replicas} replicas of the metadata store" if replicas else "in the metadata store"
-    )
-    kept = "whose append-only file keeps them as its appendfsync says"
-    lost = "which has no append-only file: a restart loses them"
-    return f"{copies}, {kept if services.buffers.append_only else lost}"
-
-
 # ------------------------------------------------------------------------------------------- Routes
 
 
@@ -324,7 +313,7 @@ class BufferRoutes:
             call=call,
             rows=rows,
             size_bytes=size_bytes,
-            durability=durability(services),
+            durability=services.buffers.durability,
             delay_s=round(delay_s, 3),
             repeated=repeated,
         )

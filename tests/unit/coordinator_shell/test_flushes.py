@@ -22,7 +22,7 @@ from common.metadata.changes import (
     Outcome,
 )
 from common.metadata.keys import TableKeys
-from common.metadata.store_values import BufferCounts, BufferSegment, TableBuffer
+from common.metadata.store_values import BufferCounts, BufferSegment, StoreHealth, TableBuffer
 from common.model.keys import encode_key
 from common.model.table import Column, Table, TableState
 from common.model.tablet import OperationKind, TabletId
@@ -214,6 +214,17 @@ async def test_a_flusher_finds_a_buffer_and_flushes_it_into_one_file_per_tablet(
     figures = {figure.metric: figure.value for figure in site.flusher.figures()}
     assert (figures["neve_buffered_rows"], figures["neve_flushed_rows_total"]) == (0, 4)
     assert (await site.flusher.row(site.table)).state == "idle"
+
+
+async def test_rows_in_a_store_that_a_restart_empties_are_warned_of(site: Site) -> None:
+    volatile = StoreHealth(append_only=False)
+    assert site.flusher.warnings(volatile) == []
+    await site.write(1)
+    site.flusher.table_changed(site.table.id)
+    await site.flusher.look()
+    (warning,) = site.flusher.warnings(volatile)
+    assert "appendonly no" in warning
+    assert site.flusher.warnings(StoreHealth()) == []
 
 
 async def test_the_watch_asks_for_a_flush_of_each_buffer(site: Site) -> None:

@@ -583,6 +583,7 @@ def test_a_location_of_another_format_is_shown(gateway: Gateway, neve: Shell) ->
 
 def test_warnings_of_the_store_are_shown(gateway: Gateway, neve: Shell) -> None:
     neve.run("doctor", says="store ok")
+    neve.run("status", says="durability in the metadata store, synced")
     coordinator = gateway.coordinator
     try:
         coordinator.store_warnings = ("the store (Redis) is nearly full",)
