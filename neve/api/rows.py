@@ -117,6 +117,8 @@ class FlushedRows:
     files: int
     size_bytes: int
     """Size of the files."""
+    tablet_rows: int | None = None
+    """If a tablet was named: how many of its rows were in the segments; None: none was named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.json
-from fastapi import Header, Request
+from fastapi import Header, Query, Request
 
 from common.errors import RefusedError, RequestError, UnknownTableError
 from common.metadata.changes import AppendRows, Refused, RowSpan
@@ -38,7 +38,7 @@ from neve.gateway.problems import BodyError, CallIdError, require_applied
 from neve.gateway.rows.add import refuse_future_versions, refuse_unknown_columns
 from neve.gateway.rows.calls import Call, checked_call
 from neve.gateway.rows.ingestion import fit_to_schema, highest_version, read_stream
-from neve.gateway.services import Services, check_writable, flush_rows
+from neve.gateway.services import Services, buffered_in, check_writable, flush_rows
 
 DECODED_MAX = 4 * api.ROWS_BYTES_MAX
 """Decoded size that a compressed body may have."""
@@ -319,13 +319,26 @@ class BufferRoutes:
         )
 
     @route("POST /v1/tables/{table}/flush", WRITE)
-    async def flush(self, table: str) -> api.FlushedRows:
-        """Flush the buffered rows of a table, and return when they are in files."""
-        stored_table = await self._services.table(table)
-        flushed = await flush_rows(self._services, stored_table)
+    async def flush(
+        self,
+        table: str,
+        tablet: Annotated[str | None, Query(description="End of a tablet; all by default.")] = None,
+    ) -> api.FlushedRows:
+        """Flush the buffered rows of a table, and return when they are in files.
+
+        The tablets of a table share a buffer. With a tablet, only the segments of the buffer that
+        have rows of it are flushed, whole: rows of other tablets in them are flushed, too.
+        """
+        services = self._services
+        stored_table = await services.table(table)
+        counts: dict[int, int] | None = None
+        if tablet is not None:
+            counts = await buffered_in(services, stored_table, tablet)
+        flushed = await flush_rows(services, stored_table, counts)
         return api.FlushedRows(
             table=stored_table.name,
             rows=flushed.rows,
             files=flushed.files,
             size_bytes=flushed.size_bytes,
+            tablet_rows=None if counts is None else sum(counts.values()),
         )

@@ -29,16 +29,18 @@ from common.model.tablet import OperationKind, TabletId
 from common.parquet.append import write_guarded
 from common.parquet.buffered import (
     FlushPorts,
+    FlushRules,
     flush_table,
     is_buffered,
     read_buffer,
+    why_due,
     with_buffered,
 )
 from common.parquet.file_inspection import FileFacts
 from common.runtime import RandomIds
 from common.storage_threads import StorageThreads
 from coordinator.core.maintenance import KindRules, OperationName, OwnOperations
-from coordinator.storage.flushes import BufferFlusher, FlushRules, flush_statistics, why_due
+from coordinator.storage.flushes import BufferFlusher, flush_statistics
 from tests.support.buffers import buffer_rows, stored_paths
 from tests.support.memory_store import MemoryStore
 from tests.support.predictable import ManualClock
@@ -204,8 +206,14 @@ async def test_a_flusher_finds_a_buffer_and_flushes_it_into_one_file_per_tablet(
     await site.flusher.look()
     figures = {figure.metric: figure.value for figure in site.flusher.figures()}
     assert figures["neve_buffered_rows"] == 4
-    row = await site.flusher.row(site.table)
-    assert (row.state, row.gain) == ("runnable", 4.0)
+    site.clock.advance(3)
+    row = await site.flusher.row(site.table, scans_s=2.0)
+    assert (row.state, row.gain, row.age_s) == ("runnable", 4.0, 3.0)
+    # Cost now and later, and what it frees: of the store, and of each scan.
+    assert row.freed_bytes == row.cost_bytes > 0
+    assert (row.later_bytes, row.scan_bytes_s) == (2 * row.cost_bytes, 2.0 * row.cost_bytes)
+    assert "(segment 1), the oldest for 3.0 s; a flush is due at 1m, at 1.0 MiB" in row.why
+    assert row.why.endswith("/s of them")
     await site.flusher.run(site.table)
     assert await site.buffer() == TableBuffer()
     assert sorted((await stored_paths(site.store, site.table)).values()) == [2, 2]

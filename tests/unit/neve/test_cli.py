@@ -700,3 +700,17 @@ def test_every_verb_has_json_and_help() -> None:
     for command in found:
         assert command.callback.__doc__, command.name
         assert "as_json" in command.callback.__signature__.parameters, command.name
+
+
+def test_buffered_rows_are_explained_and_flushed_for_a_tablet(neve: Shell, tmp_path: Path) -> None:
+    words = ["--location", str(tmp_path / "events"), "--schema", "id:int64,v:int64,name:string"]
+    words += ["--key", "id", "--version", "v", "--split", "100"]
+    neve.run("table", "create", "events", *words)
+    rows = tmp_path / "rows.csv"
+    rows.write_text("id,v,name\n1,1,a\n2,1,b\n150,1,c\n")
+    neve.run("append", "events", str(rows), "--buffered", says="buffered 3 rows, in the metadata")
+    neve.run("explain", "events", "last", says="rows of this tablet among them: 1")
+    flushed = "flushed 3 rows of events into 2 files; 1 of the rows were buffered in the tablet"
+    neve.run("flush", "events", "last", says=flushed)
+    neve.run("flush", "events", "last", says="no rows of this tablet of events are buffered")
+    neve.run("flush", "events", says="no rows of events are buffered")

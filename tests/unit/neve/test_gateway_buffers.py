@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.errors import UnavailableError as UnavailableStorageError
-from common.metadata.changes import Applied, BeginOperation
+from common.metadata.changes import Applied, BeginOperation, CloseSegment
 from common.metadata.keys import TableKeys
+from common.metadata.store_values import TableBuffer
 from common.model.key_values import KeyType
 from common.model.keys import encode_key
 from common.model.table import Table
@@ -26,7 +27,7 @@ from common.parquet.location import open_location
 from common.parquet.service_files import write_generation
 from neve.api import ARROW_STREAM, LINES
 from neve.client import Client
-from neve.client.errors import CallerError, NeveError, RefusedError, UnavailableError
+from neve.client.errors import CallerError, NeveError, NotFoundError, RefusedError, UnavailableError
 from neve.client.http import new_call
 from neve.gateway.table_files import StoredFiles
 from tests.support.gateway import TOKEN, Gateway, Storage, serving
@@ -98,6 +99,24 @@ def send(gateway: Gateway, table: str, body: bytes, kind: str = LINES) -> httpx.
     )
 
 
+def table_of(gateway: Gateway, name: str) -> Table:
+    table = gateway.ask(gateway.store.table_named(name))
+    assert isinstance(table, Table)
+    return table
+
+
+def buffer_of(gateway: Gateway, name: str) -> TableBuffer:
+    (buffer,) = gateway.ask(gateway.store.buffers([table_of(gateway, name).id]))  # type: ignore[misc]  # a list
+    assert isinstance(buffer, TableBuffer)
+    return buffer
+
+
+def close_segment(gateway: Gateway, name: str) -> None:
+    (segment,) = buffer_of(gateway, name).segments
+    close = CloseSegment(table=table_of(gateway, name).id, number=segment.number)
+    assert isinstance(gateway.ask(gateway.store.apply(close)), Applied)
+
+
 def test_rows_are_read_at_once_and_flushed_into_one_file_per_tablet(
     client: Client, keyed: str
 ) -> None:
@@ -159,6 +178,61 @@ def test_a_repeated_call_counts_once(client: Client, bag: str) -> None:
     with pytest.raises(RefusedError, match="used before"):
         client.buffer_rows(bag, [{"id": 2}], call=call)
     assert client.call(bag, call).state == "accepted"
+
+
+def test_a_flush_of_a_tablet_takes_the_segments_with_its_rows_whole(
+    client: Client, gateway: Gateway, keyed: str
+) -> None:
+    first, last = [tablet.tablet for tablet in client.tablets(keyed)]
+    client.buffer_rows(keyed, rows(1, 2))
+    close_segment(gateway, keyed)
+    client.buffer_rows(keyed, rows(3, 150, 151))
+
+    flushed = client.flush(keyed, last)
+
+    assert (flushed.rows, flushed.files, flushed.tablet_rows) == (3, 2, 2)
+    assert buffer_of(gateway, keyed).rows == 2
+    again = client.flush(keyed, last)
+    assert (again.rows, again.tablet_rows) == (0, 0)
+    rest = client.flush(keyed, first)
+    assert (rest.rows, rest.tablet_rows) == (2, 2)
+    assert sorted(names(client)) == [1, 2, 3, 150, 151]
+    with pytest.raises(NotFoundError, match="no tablet"):
+        client.flush(keyed, "ffff")
+
+
+def test_a_flush_of_a_partition_takes_its_segments(client: Client, tmp_path: Path) -> None:
+    schema = pa.schema([("day", pa.int64()), ("id", pa.int64())])
+    client.create_table("days", str(tmp_path / "days"), schema=schema, partition_by=["day"])
+    client.append("days", [{"day": day, "id": 1} for day in (1, 2)])
+    client.buffer_rows("days", [{"day": 1, "id": 2}])
+    (first, second) = [tablet.tablet for tablet in client.tablets("days")]
+
+    assert client.flush("days", second).rows == 0
+    assert client.flush("days", first).tablet_rows == 1
+
+
+def test_explain_shows_the_buffer_and_why_it_is_not_flushed(client: Client, keyed: str) -> None:
+    def sentences(tablet: str | None = None) -> list[str]:
+        explained = client.explain(keyed, tablet)
+        return [text for text in explained[0].sentences if "buffer" in text]
+
+    assert sentences() == []
+    client.buffer_rows(keyed, rows(1, 2, 150))
+    (sentence,) = sentences()
+    assert re.search(
+        r"3 rows in \d+ B are buffered \(segment \d+\), the oldest for [0-9.]+ m?s;", sentence
+    )
+    assert "a flush is due at 1m, at 16.0 MiB" in sentence
+    (sentence,) = sentences("last")
+    assert sentence.endswith("rows of this tablet among them: 1")
+
+
+def test_explain_names_the_reason_of_a_flush(client: Client, gateway: Gateway, bag: str) -> None:
+    client.buffer_rows(bag, [{"id": 1}])
+    close_segment(gateway, bag)
+    (explained,) = client.explain(bag)
+    assert any("a flush is due: 1 segment" in text for text in explained.sentences)
 
 
 def test_rows_go_into_the_partitions_that_they_belong_to(client: Client, tmp_path: Path) -> None:
