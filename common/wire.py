@@ -257,7 +257,7 @@ class CoordinatorStatus(api.Status):
         *("coordinator", "started_s", "now_s", "groups", "compactors", "tables", "tablets_known"),
         *("committed", "failed", "released", "conflicts", "quarantined", "turns", "stalled"),
         *("errors", "warnings", "store_warnings", "scopes", "figures", "backlogs", "triggers"),
-        *("tables_unscanned", "quarantines"),
+        *("tables_unscanned", "quarantines", "queued_tables", "durability", "overlapping"),
     )
 
     scopes: tuple[api.Limit, ...] = ()
@@ -265,6 +265,8 @@ class CoordinatorStatus(api.Status):
     """Counts of the parts around the core: requests, selectors, scans."""
     backlogs: tuple[api.Backlog, ...] = ()
     """Largest first."""
+    overlapping: tuple[tuple[str, int], ...] = ()
+    """Table id, and most overlapping files of a tablet whose merges wait; the tables with most."""
 
 
 # ---------------------------------------------------------------------------- The story of a tablet

@@ -101,11 +101,17 @@ class FlushRules:
     age_max_s: float
     segment_bytes: int
     """Decoded size at which a segment is closed."""
+    bytes_max: int = 0
+    """Bound of all buffers."""
 
     @classmethod
     def of(cls, settings: IngestSettings) -> "FlushRules":
         """Return the rules that settings give."""
-        return cls(age_max_s=settings.flush_age_max_s, segment_bytes=settings.flush_bytes)
+        return cls(
+            age_max_s=settings.flush_age_max_s,
+            segment_bytes=settings.flush_bytes,
+            bytes_max=settings.bytes_max,
+        )
 
 
 def why_due(buffer: TableBuffer, now_s: float, rules: FlushRules) -> str | None:

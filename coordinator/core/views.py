@@ -66,6 +66,7 @@ def coordinator_status(
         turns=turns or counters.turns,
         scopes=cluster.grants.statuses(),
         backlogs=table_backlogs(cluster),
+        overlapping=tuple(cluster.pressures.deepest_tables(BACKLOGS_MAX).items()),
         triggers=cluster.triggers.of_tables(TRIGGERS_SHOWN_MAX),
         warnings=tuple(_warnings(cluster, now_s)),
         quarantines=tuple(

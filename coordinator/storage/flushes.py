@@ -187,6 +187,7 @@ class BufferFlusher:
         buffers = self._buffers.values()
         return [
             MetricValue("neve_buffered_bytes", sum(buffer.size_bytes for buffer in buffers)),
+            MetricValue("neve_buffered_bytes_max", self._rules.bytes_max),
             MetricValue("neve_buffered_rows", sum(buffer.rows for buffer in buffers)),
             MetricValue("neve_buffered_oldest_seconds", oldest_s),
             MetricValue("neve_flushed_rows_total", self.flushed.rows),

@@ -362,9 +362,7 @@ class Services:
         object.__setattr__(self, "rows", self.footers.with_threads(ROW_THREADS))
         object.__setattr__(self, "audit", self._audit())
         object.__setattr__(self, "quotas", self._quotas())
-        ingest = self.settings.ingest
-        buffers = BufferUse(ingest.table_bytes_max, ingest.bytes_max, ingest.store_used_max_pct)
-        object.__setattr__(self, "buffers", buffers)
+        object.__setattr__(self, "buffers", BufferUse(self.settings.ingest))
 
     def _audit(self) -> Audit:
         access = self.settings.access

@@ -79,6 +79,8 @@ class FakeCoordinator:
     """Reports of the bytes that reads and appends have moved."""
     rate: float | None = None
     """What they may move per second on each volume."""
+    overlapping: dict[str, int] = field(default_factory=dict)
+    backlogs: tuple[api.Backlog, ...] = ()
 
     async def status(self) -> CoordinatorStatus:
         self._answers()
@@ -102,6 +104,8 @@ class FakeCoordinator:
             scopes=(SCOPE,),
             triggers=(TRIGGERED,),
             durability=StoreHealth(append_sync="always").durability,
+            overlapping=tuple(self.overlapping.items()),
+            backlogs=self.backlogs,
         )
 
     async def queue(self, group: str | None, count: int) -> Sequence[QueuedJob]:

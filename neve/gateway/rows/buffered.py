@@ -7,13 +7,14 @@ than one that is refused; the store checks the bound of the table once more.
 
 import asyncio
 import io
+from contextlib import suppress
 from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.json
 from fastapi import Header, Query, Request
 
-from common.errors import RefusedError, RequestError, UnknownTableError
+from common.errors import RefusedError, RequestError, UnavailableError, UnknownTableError
 from common.metadata.changes import AppendRows, Refused, RowSpan
 from common.metadata.codec.table import pack_rows
 from common.model.outcome import RefusalCode
@@ -50,6 +51,8 @@ REFRESH_S = 1.0
 """Interval between readings of the sizes of buffers, while rows arrive."""
 LIST_S = 30.0
 """Interval between readings of all tables, which other gateways may fill."""
+ASK_S = 5.0
+"""Interval between readings of the work that waits for compactors, while rows arrive."""
 CALLS_AT_ONCE = 16
 """Calls whose rows are checked concurrently, because they are in memory."""
 
@@ -59,7 +62,7 @@ class BufferSizes:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._read_s = self._listed_s = float("-inf")
+        self._read_s = self._listed_s = self._asked_s = float("-inf")
         self._reading = asyncio.Lock()
 
     async def refresh(self) -> None:
@@ -90,9 +93,20 @@ class BufferSizes:
                 (segment.opened_s for buffer in buffers for segment in buffer.segments),
                 default=None,
             )
+            if now_s - self._asked_s >= ASK_S:
+                self._asked_s = now_s
+                self._services.later(self._ask_coordinator())  # It may not answer for long.
             health = await store.health()
             use.store_used_pct, use.durability = health.used_pct, health.durability
             self._read_s = now_s
+
+    async def _ask_coordinator(self) -> None:
+        """Read which compactions wait; a coordinator that is down leaves the last answer."""
+        with suppress(UnavailableError):
+            status = await self._services.coordinator.status()
+            use = self._services.buffers
+            use.overlapping = dict(status.overlapping)
+            use.backlogs = {entry.table: entry.size_bytes for entry in status.backlogs}
 
 
 # ------------------------------------------------------------------------------------------- Bodies
@@ -158,7 +172,7 @@ async def buffer_rows(
         change = await _change_of(services, table, body, kind, call, generation)
         outcome = await services.store.apply(change)
         if isinstance(outcome, Refused) and outcome.code == RefusalCode.BUFFERED:
-            services.buffers.sizes[table.id] = services.buffers.table_bytes_max
+            services.buffers.sizes[table.id] = services.settings.ingest.table_bytes_max
             services.buffers.admit(table.id, table.name)
         if isinstance(outcome, Refused) and outcome.code in _OF_CALL:
             raise CallIdError(outcome.reason, outcome.code)
@@ -300,8 +314,9 @@ class BufferRoutes:
                 f"{api.LINES}"
             )
         call = checked_call(services, call)
+        await check_writable(services, stored_table)  # A table that takes no rows delays nobody.
         await self._sizes.refresh()
-        delay_s = services.buffers.admit(stored_table.id, stored_table.name)
+        delay_s, delay_reason = services.buffers.admit(stored_table.id, stored_table.name)
         if delay_s:
             await asyncio.sleep(delay_s)
         async with received_body(request) as body, self._calls:
@@ -316,6 +331,7 @@ class BufferRoutes:
             durability=services.buffers.durability,
             delay_s=round(delay_s, 3),
             repeated=repeated,
+            delay_reason=delay_reason,
         )
 
     @route("POST /v1/tables/{table}/flush", WRITE)

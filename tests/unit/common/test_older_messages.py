@@ -27,7 +27,7 @@ NEW_OF_JOBS = ("action", "cuts_at_s", "output_rows_max", "expected_bytes", "expe
 NEW_FIELDS = {
     "CoordinatorStatus": {
         *("backlogs", "triggers", "tables_unscanned", "quarantines", "queued_tables"),
-        "durability",
+        *("durability", "overlapping"),
         "scopes.foreground_bytes",
     },
     "TakeRequest": {"actions"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,12 @@ from common.model.tablet import OperationKind, TabletId
 from common.parquet.file_inspection import FileFacts
 from common.parquet.location import open_location
 from common.parquet.service_files import write_generation
-from neve.api import ARROW_STREAM, LINES
+from neve import api
+from neve.api import ARROW_STREAM, LINES, Buffered
 from neve.client import Client
 from neve.client.errors import CallerError, NeveError, NotFoundError, RefusedError, UnavailableError
 from neve.client.http import new_call
+from neve.gateway.rows import buffered
 from neve.gateway.table_files import StoredFiles
 from tests.support.gateway import TOKEN, Gateway, Storage, serving
 
@@ -333,6 +336,70 @@ def test_a_full_buffer_refuses_rows_and_a_flush_makes_room(tmp_path: Path) -> No
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
         client.flush("bag")
         assert client.count("bag") == taken
+
+
+def delayed(client: Client) -> Buffered:
+    """Return the answer to the first call that was delayed; the causes are read in between."""
+    answers = (client.buffer_rows("bag", [{"id": 1}]) for _ in range(100_000))
+    return next(answer for answer in answers if answer.delay_s)
+
+
+def test_writers_are_slowed_down_by_compactions_that_wait_and_never_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buffered, "REFRESH_S", 0.0)
+    monkeypatch.setattr(buffered, "ASK_S", 0.0)
+    bounds = {"files_max": 40, "backlog_bytes_max": 1000}
+    with serving(ingest=bounds) as served, served.client() as client:
+        client.create_table("bag", str(tmp_path / "bag"), schema=BAG)
+        assert not client.buffer_rows("bag", [{"id": 1}]).delay_reason
+        served.coordinator.overlapping = {table_of(served, "bag").id: 22, "other": 4000}
+        answer = delayed(client)
+        assert (answer.delay_s, answer.delay_reason) == (
+            0.1,
+            "the overlapping files of table 'bag' near their bound: 55%",
+        )
+        served.coordinator.overlapping = {}
+        backlog = api.Backlog(table="bag", strategy="ratio", size_bytes=560, tablets=1)
+        served.coordinator.backlogs = (backlog,)
+        while "backlog" not in (answer := delayed(client)).delay_reason:
+            pass
+        assert answer.delay_s == 0.12
+        served.coordinator.backlogs = (replace(backlog, size_bytes=10**9),)
+        while answer.delay_s < 1:
+            answer = delayed(client)
+        assert answer.delay_s == 1.0
+        served.coordinator.up = False
+        assert delayed(client).delay_s == 1.0
+
+
+def test_writers_are_slowed_down_before_the_memory_of_the_store_refuses_them(
+    client: Client, gateway: Gateway, bag: str
+) -> None:
+    use = gateway.services.buffers
+    client.buffer_rows(bag, [{"id": 1}])
+    delays = {}
+    for used_pct in (50.0, 60.0, 62.0, 70.0):
+        use.store_used_pct = used_pct
+        delays[used_pct] = use.admit("other", "other")[0]
+    use.store_used_pct = 0.0
+    assert delays == {50.0: 0.0, 60.0: 0.0, 62.0: pytest.approx(0.2), 70.0: 1.0}
+
+
+def test_a_table_that_takes_no_rows_refuses_them_before_it_delays_or_fills(
+    client: Client, gateway: Gateway, bag: str, tmp_path: Path
+) -> None:
+    use = gateway.services.buffers
+    client.buffer_rows(bag, [{"id": 1}])
+    write_generation(open_location((tmp_path / "bag").as_uri()), 7)
+    gateway.services.generations._seen.clear()
+    use.store_used_pct = 71.0
+    try:
+        with pytest.raises(RefusedError, match="read-only"):
+            client.buffer_rows(bag, [{"id": 2}])
+    finally:
+        use.store_used_pct = 0.0
+        client.fsck(bag, accept=True)
 
 
 def test_a_store_that_runs_out_of_memory_takes_no_rows(
