@@ -46,8 +46,8 @@ class TakeRequest:
     node: str = ""
     wait_max_s: float = 30.0
     actions: tuple[str, ...] = ()
-    """Supported values of `JobAction` in addition to rewrites and drops, and `KEEPS_DELETED`;
-    earlier releases send none."""
+    """Supported values of `JobAction` in addition to rewrites and drops, `KEEPS_DELETED` and
+    `KNOWS_BUFFERS`; earlier releases send none."""
 
 
 @readable_across_releases
@@ -153,6 +153,8 @@ class Heartbeat:
     """Identifies the settings and the release that it was started with."""
     task_memory: str = ""
     """Memory of a task, and why it is that much; earlier releases send none."""
+    actions: tuple[str, ...] = ()
+    """As in `TakeRequest`; earlier releases send none."""
 
 
 @readable_across_releases
@@ -258,6 +260,7 @@ class CoordinatorStatus(api.Status):
         *("committed", "failed", "released", "conflicts", "quarantined", "turns", "stalled"),
         *("errors", "warnings", "store_warnings", "scopes", "figures", "backlogs", "triggers"),
         *("tables_unscanned", "quarantines", "queued_tables", "durability", "overlapping"),
+        "buffers_refused",
     )
 
     scopes: tuple[api.Limit, ...] = ()
@@ -267,6 +270,11 @@ class CoordinatorStatus(api.Status):
     """Largest first."""
     overlapping: tuple[tuple[str, int], ...] = ()
     """Table id, and most overlapping files of a tablet whose merges wait; the tables with most."""
+    buffers_refused: tuple[tuple[str, str], ...] = (
+        ("", "the coordinator is of an older release, which knows no buffered rows"),
+    )
+    """Id of a table whose rows may not be buffered for now, or empty for all tables, and why.
+    Earlier releases send none."""
 
 
 # ---------------------------------------------------------------------------- The story of a tablet

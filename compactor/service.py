@@ -30,7 +30,7 @@ from common.metadata.changes import (
 )
 from common.metadata.store import TabletStore
 from common.model.file import DataFile
-from common.model.job import KEEPS_DELETED, JobAction
+from common.model.job import KEEPS_DELETED, KNOWS_BUFFERS, JobAction
 from common.model.outcome import AttemptEnd, Refusal, RefusalCode, RowCounts
 from common.model.table import Table
 from common.parquet.location import Location, existing_files
@@ -75,6 +75,8 @@ _ENDS: dict[type[CompactionError], AttemptEnd] = {
     EngineRestartedError: AttemptEnd.LOST,
 }
 """Outcome of an attempt by the class of its error; any other error is a failure."""
+ACTIONS = (JobAction.ANALYZE.value, KEEPS_DELETED, KNOWS_BUFFERS)
+"""What a compactor of this release supports in addition to rewrites and drops."""
 _SPAN_NAMES = {
     AttemptPhase.PREPARING: "prepare",
     AttemptPhase.REWRITING: "rewrite",
@@ -521,6 +523,7 @@ class CompactorService:
             start_problem=self._failed_starts[1],
             edition=self._edition,
             task_memory=self._task_memory,
+            actions=ACTIONS,
         )
 
     async def _beat_forever(self) -> None:
@@ -605,7 +608,7 @@ class CompactorService:
             group=self._group,
             node=self._node,
             wait_max_s=self._settings.take_wait_max_s,
-            actions=(JobAction.ANALYZE.value, KEEPS_DELETED),
+            actions=ACTIONS,
         )
 
     async def _start_engine(self) -> None:

@@ -299,6 +299,7 @@ class CoordinatorParts:
             tables_unscanned=self.full_scan.unscanned_tables,
             figures=figures,
             durability=self.store_care.health.durability,
+            buffers_refused=(*status.buffers_refused, *self.full_scan.why_no_buffers()),
             store_warnings=(
                 *self.store_care.health.warnings,
                 *self.flusher.warnings(self.store_care.health),

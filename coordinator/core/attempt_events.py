@@ -409,6 +409,7 @@ def _compactor_heard(cluster: ClusterState, beat: Heartbeat, now_s: float) -> li
         start_problem=beat.start_problem,
         edition=beat.edition,
         task_memory=beat.task_memory,
+        actions=beat.actions,
         listed=beat.attempts,
     )
     sign, actions = note_sign_of_life(cluster, news, now_s)

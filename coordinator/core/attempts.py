@@ -307,6 +307,8 @@ class Compactor:
     """Attempts in its last heartbeat."""
     task_memory: str = ""
     """Memory of a task, and why it is that much."""
+    actions: tuple[str, ...] = ()
+    """What it supports, as in `TakeRequest`."""
 
     def lists(self, attempt: str) -> AttemptProgress | None:
         """Return the progress of an attempt from the last heartbeat, or None if not listed."""

@@ -81,6 +81,7 @@ class FakeCoordinator:
     """What they may move per second on each volume."""
     overlapping: dict[str, int] = field(default_factory=dict)
     backlogs: tuple[api.Backlog, ...] = ()
+    buffers_refused: tuple[tuple[str, str], ...] = ()
 
     async def status(self) -> CoordinatorStatus:
         self._answers()
@@ -106,6 +107,7 @@ class FakeCoordinator:
             durability=StoreHealth(append_sync="always").durability,
             overlapping=tuple(self.overlapping.items()),
             backlogs=self.backlogs,
+            buffers_refused=self.buffers_refused,
         )
 
     async def queue(self, group: str | None, count: int) -> Sequence[QueuedJob]:

@@ -308,6 +308,8 @@ class BufferUse:
         """Table id → most overlapping files of a tablet whose merges wait."""
         self.backlogs: Mapping[str, int] = {}
         """Name of a table → bytes that wait to be compacted."""
+        self.unsafe = {"": "the coordinator has not answered since the start of the gateway"}
+        """Id of a table whose rows may not be buffered, or empty for all, and why."""
         self.durability = ""
         """What the store guarantees for acknowledged rows, in words."""
         self.delayed_s, self.refused = 0.0, 0
@@ -331,7 +333,7 @@ class BufferUse:
         bounds = self.bounds
         above = self.store_used_pct - bounds.store_used_max_pct
         if above > 0:
-            raise self._refused(
+            raise self.refuse(
                 f"the metadata store uses {self.store_used_pct:.0f} % of its memory, and takes no "
                 f"rows above {bounds.store_used_max_pct:g} %; append them as files, or try again"
             )
@@ -342,7 +344,7 @@ class BufferUse:
         }
         cause, part = max(full.items(), key=lambda item: item[1])
         if part >= 1:
-            raise self._refused(f"{cause} have reached their bound; try again after a flush")
+            raise self.refuse(f"{cause} have reached their bound; try again after a flush")
         slow = full | {
             "the memory of the metadata store": 1 + (1 - DELAY_FROM) * above / STORE_SLOW_PCT,
             f"the overlapping files of table {name!r}": _part(
@@ -357,7 +359,22 @@ class BufferUse:
         self.delayed_s += delay_s
         return delay_s, f"{cause} near their bound: {part:.0%}" if delay_s else ""
 
-    def _refused(self, reason: str) -> UnavailableError:
+    def why_unsafe(self, table: str) -> str | None:
+        """Return why rows of a table may not be buffered, or None if they may."""
+        return self.unsafe.get("") or self.unsafe.get(table)
+
+    def note_unsafe(self, reasons: Mapping[str, str]) -> None:
+        """Keep the reasons of tables that could not be buffered before.
+
+        What was allowed once stays allowed: since then, the coordinator gives no job that drops
+        rows to a compactor that does not know buffers.
+        """
+        before = self.unsafe
+        self.unsafe = {
+            table: why for table, why in reasons.items() if "" in before or table in before
+        }
+
+    def refuse(self, reason: str) -> UnavailableError:
         """Count a refused call, and return its error."""
         self.refused += 1
         return UnavailableError(reason)

@@ -29,7 +29,7 @@ from common.parquet.append import (
 from common.parquet.buffered import message_of, schema_bytes
 from common.rows.key_encoding import encode_keys
 from common.rows.row_facts import RowTally
-from common.rows.rules import RowRules
+from common.rows.rules import RowRules, may_drop_rows
 from common.rows.schema import arrow_schema
 from common.runtime import call_id
 from neve import api
@@ -62,7 +62,7 @@ class BufferSizes:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._read_s = self._listed_s = self._asked_s = float("-inf")
+        self._read_s = self._listed_s = self._asked_s = self._safety_s = float("-inf")
         self._reading = asyncio.Lock()
 
     async def refresh(self) -> None:
@@ -100,11 +100,28 @@ class BufferSizes:
             use.store_used_pct, use.durability = health.used_pct, health.durability
             self._read_s = now_s
 
+    async def require_safe(self, table: Table) -> None:
+        """Refuse rows that an attempt of an older compactor may need, as it drops others.
+
+        Raises:
+            UnavailableError: There may be such an attempt, or the coordinator has never answered.
+        """
+        use, clock = self._services.buffers, self._services.clock
+        if not may_drop_rows(table) or use.why_unsafe(table.id) is None:
+            return
+        async with self._reading:
+            if use.why_unsafe(table.id) and clock.now_s() - self._safety_s >= REFRESH_S:
+                self._safety_s = clock.now_s()
+                await self._ask_coordinator()
+        if (why := use.why_unsafe(table.id)) is not None:
+            raise use.refuse(f"no rows of table {table.name!r} are buffered for now: {why}")
+
     async def _ask_coordinator(self) -> None:
         """Read which compactions wait; a coordinator that is down leaves the last answer."""
         with suppress(UnavailableError):
             status = await self._services.coordinator.status()
             use = self._services.buffers
+            use.note_unsafe(dict(status.buffers_refused))
             use.overlapping = dict(status.overlapping)
             use.backlogs = {entry.table: entry.size_bytes for entry in status.backlogs}
 
@@ -315,6 +332,7 @@ class BufferRoutes:
             )
         call = checked_call(services, call)
         await check_writable(services, stored_table)  # A table that takes no rows delays nobody.
+        await self._sizes.require_safe(stored_table)
         await self._sizes.refresh()
         delay_s, delay_reason = services.buffers.admit(stored_table.id, stored_table.name)
         if delay_s:

@@ -27,11 +27,18 @@ NEW_OF_JOBS = ("action", "cuts_at_s", "output_rows_max", "expected_bytes", "expe
 NEW_FIELDS = {
     "CoordinatorStatus": {
         *("backlogs", "triggers", "tables_unscanned", "quarantines", "queued_tables"),
-        *("durability", "overlapping"),
+        *("durability", "overlapping", "buffers_refused"),
         "scopes.foreground_bytes",
     },
     "TakeRequest": {"actions"},
-    "Heartbeat": {"ready", "start_problem", "task_memory", "edition", "attempts.written_bytes"},
+    "Heartbeat": {
+        "ready",
+        "start_problem",
+        "task_memory",
+        "edition",
+        "actions",
+        "attempts.written_bytes",
+    },
     "AttemptProgress": {"written_bytes"},
     "CompactorStatus": {"ready", "start_problem", "task_memory", "edition"},
     "Assignment": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from common.model.job import KNOWS_BUFFERS
 from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings
 from common.wire import Heartbeat
@@ -33,6 +34,7 @@ def heard(group: str) -> on.CompactorHeard:
             slots=1,
             attempts=(),
             draining=False,
+            actions=(KNOWS_BUFFERS,),
         )
     )
 

@@ -26,6 +26,7 @@ from common.model.tablet import OperationKind, TabletId
 from common.parquet.file_inspection import FileFacts
 from common.parquet.location import open_location
 from common.parquet.service_files import write_generation
+from common.wire import CoordinatorStatus
 from neve import api
 from neve.api import ARROW_STREAM, LINES, Buffered
 from neve.client import Client
@@ -336,6 +337,44 @@ def test_a_full_buffer_refuses_rows_and_a_flush_makes_room(tmp_path: Path) -> No
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
         client.flush("bag")
         assert client.count("bag") == taken
+
+
+def test_no_rows_are_buffered_while_an_older_part_could_drop_what_they_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buffered, "REFRESH_S", 0.0)
+    with serving() as served, served.client() as client:
+        for name, tombstones in (("events", "gone"), ("other", "gone"), ("kept", None)):
+            client.create_table(
+                name,
+                str(tmp_path / name),
+                schema=SCHEMA,
+                key=["id"],
+                version_column="v",
+                tombstone_column=tombstones,
+            )
+        coordinator = served.coordinator
+        coordinator.up = False
+        refused = "no rows of table 'events' are buffered for now: "
+        with pytest.raises(UnavailableError, match=f"{refused}the coordinator has not answered"):
+            client.buffer_rows("events", rows(1))
+        client.buffer_rows("kept", rows(1))  # Nothing of it is ever dropped.
+        coordinator.up = True
+        ((_, older),) = CoordinatorStatus.__dataclass_fields__["buffers_refused"].default
+        busy = "attempt a1 of compactor c1 was begun by an earlier coordinator"
+        for table, reason in (("", older), (table_of(served, "events").id, busy)):
+            coordinator.buffers_refused = ((table, reason),)
+            with pytest.raises(UnavailableError, match=refused + reason):
+                client.buffer_rows("events", rows(1))
+        client.buffer_rows("other", rows(1))
+        assert client.count("events") == 0
+        coordinator.buffers_refused = ()
+        client.buffer_rows("events", rows(1))
+        coordinator.buffers_refused = ((table_of(served, "events").id, "its first scan"),)
+        client.buffer_rows("events", rows(2))  # What was allowed stays allowed.
+        coordinator.up = False
+        client.buffer_rows("events", rows(3))
+        assert (client.count("events"), client.count("other")) == (3, 1)
 
 
 def delayed(client: Client) -> Buffered:
