@@ -260,7 +260,7 @@ class CoordinatorStatus(api.Status):
         *("committed", "failed", "released", "conflicts", "quarantined", "turns", "stalled"),
         *("errors", "warnings", "store_warnings", "scopes", "figures", "backlogs", "triggers"),
         *("tables_unscanned", "quarantines", "queued_tables", "durability", "overlapping"),
-        "buffers_refused",
+        *("buffers_refused", "buffered"),
     )
 
     scopes: tuple[api.Limit, ...] = ()

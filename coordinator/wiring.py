@@ -299,6 +299,7 @@ class CoordinatorParts:
             tables_unscanned=self.full_scan.unscanned_tables,
             figures=figures,
             durability=self.store_care.health.durability,
+            buffered=self.flusher.buffered(self.scanner.tables),
             buffers_refused=(*status.buffers_refused, *self.full_scan.why_no_buffers()),
             store_warnings=(
                 *self.store_care.health.warnings,

@@ -7,7 +7,8 @@ the buffers that another one has left.
 """
 
 import asyncio
-from collections.abc import Callable
+import heapq
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -30,6 +31,8 @@ from neve import api
 
 LOOK_S = 1.0
 """Interval between readings of the buffers that are known to have rows."""
+BUFFERED_MAX = 100
+"""Tables with buffered rows in a status."""
 MIB = 1024**2
 
 
@@ -167,6 +170,29 @@ class BufferFlusher:
             age_s=max(0.0, now_s - buffer.segments[0].opened_s),
             later_bytes=2 * buffer.size_bytes,
             scan_bytes_s=scans_s * buffer.size_bytes,
+        )
+
+    def buffered(self, tables: Mapping[str, Table]) -> tuple[api.BufferedTable, ...]:
+        """Return the tables with buffered rows, largest first.
+
+        Args:
+            tables: All tables by id.
+        """
+        known = [
+            (tables[table].name, buffer)
+            for table, buffer in self._buffers.items()
+            if buffer.segments and table in tables
+        ]
+        largest = heapq.nlargest(BUFFERED_MAX, known, key=lambda item: item[1].size_bytes)
+        return tuple(
+            api.BufferedTable(
+                table=name,
+                rows=buffer.rows,
+                size_bytes=buffer.size_bytes,
+                age_s=max(0.0, self._now_s - buffer.segments[0].opened_s),
+                why=buffer_text(buffer, self._now_s, self._rules),
+            )
+            for name, buffer in largest
         )
 
     def warnings(self, health: StoreHealth) -> list[str]:

@@ -82,6 +82,7 @@ class FakeCoordinator:
     overlapping: dict[str, int] = field(default_factory=dict)
     backlogs: tuple[api.Backlog, ...] = ()
     buffers_refused: tuple[tuple[str, str], ...] = ()
+    buffered: tuple[api.BufferedTable, ...] = ()
 
     async def status(self) -> CoordinatorStatus:
         self._answers()
@@ -108,6 +109,7 @@ class FakeCoordinator:
             overlapping=tuple(self.overlapping.items()),
             backlogs=self.backlogs,
             buffers_refused=self.buffers_refused,
+            buffered=self.buffered,
         )
 
     async def queue(self, group: str | None, count: int) -> Sequence[QueuedJob]:

@@ -27,7 +27,7 @@ NEW_OF_JOBS = ("action", "cuts_at_s", "output_rows_max", "expected_bytes", "expe
 NEW_FIELDS = {
     "CoordinatorStatus": {
         *("backlogs", "triggers", "tables_unscanned", "quarantines", "queued_tables"),
-        *("durability", "overlapping", "buffers_refused"),
+        *("durability", "overlapping", "buffers_refused", "buffered"),
         "scopes.foreground_bytes",
     },
     "TakeRequest": {"actions"},
@@ -80,7 +80,7 @@ RENAMED = {"Explanation": {"table_name": "table"}}
 NEW_MESSAGES = {
     *("ScalingDecision", "GroupScaling", "TableTrigger", "TabletTrigger", "TriggerReport"),
     *("MaintenanceOperation", "TableMaintenance", "TabletRates", "TableBacklog"),
-    *("BacklogSample", "OwedTablet", "Quarantine"),
+    *("BacklogSample", "OwedTablet", "Quarantine", "BufferedTable"),
     *("ControlStatus", "ControlPoint", "ClassControl", "VolumeUse"),
 }
 

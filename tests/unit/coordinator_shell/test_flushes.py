@@ -206,6 +206,10 @@ async def test_a_flusher_finds_a_buffer_and_flushes_it_into_one_file_per_tablet(
     await site.flusher.look()
     figures = {figure.metric: figure.value for figure in site.flusher.figures()}
     assert figures["neve_buffered_rows"] == 4
+    (buffered,) = site.flusher.buffered({site.table.id: site.table})
+    assert (buffered.table, buffered.rows, buffered.age_s) == ("events", 4, 0.0)
+    assert "4 rows in " in buffered.why
+    assert site.flusher.buffered({}) == ()
     site.clock.advance(3)
     row = await site.flusher.row(site.table, scans_s=2.0)
     assert (row.state, row.gain, row.age_s) == ("runnable", 4.0, 3.0)

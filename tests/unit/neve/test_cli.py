@@ -714,3 +714,16 @@ def test_buffered_rows_are_explained_and_flushed_for_a_tablet(neve: Shell, tmp_p
     neve.run("flush", "events", "last", says=flushed)
     neve.run("flush", "events", "last", says="no rows of this tablet of events are buffered")
     neve.run("flush", "events", says="no rows of events are buffered")
+
+
+def test_status_shows_the_largest_buffers(gateway: Gateway, neve: Shell) -> None:
+    entry = api.BufferedTable(table="t", rows=3, size_bytes=9, age_s=1.0, why="3 rows in 9 B")
+    coordinator = gateway.coordinator
+    coordinator.buffered = tuple(replace(entry, table=f"t{number}") for number in range(7))
+    try:
+        shown = neve.run("status", says="buffer table t0: 3 rows in 9 B").output
+        assert (shown.count("3 rows in 9 B"), "2 more tables" in shown) == (5, True)
+        neve.run("top", "--once", says="21 rows are buffered")
+    finally:
+        coordinator.buffered = ()
+    assert "buffer " not in neve.run("status").output
