@@ -63,7 +63,7 @@ class BufferSizes:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._read_s = self._listed_s = self._asked_s = self._safety_s = float("-inf")
-        self._reading = asyncio.Lock()
+        self._reading, self._asking = asyncio.Lock(), asyncio.Lock()
 
     async def refresh(self) -> None:
         """Read the sizes of all buffers, and the memory of the store, unless that was just done.
@@ -109,10 +109,10 @@ class BufferSizes:
         use, clock = self._services.buffers, self._services.clock
         if not may_drop_rows(table) or use.why_unsafe(table.id) is None:
             return
-        async with self._reading:
+        async with self._asking:
             if use.why_unsafe(table.id) and clock.now_s() - self._safety_s >= REFRESH_S:
-                self._safety_s = clock.now_s()
                 await self._ask_coordinator()
+                self._safety_s = clock.now_s()  # Those who have waited share the answer.
         if (why := use.why_unsafe(table.id)) is not None:
             raise use.refuse(f"no rows of table {table.name!r} are buffered for now: {why}")
 
