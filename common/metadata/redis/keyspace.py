@@ -190,7 +190,8 @@ def _health(replies: Sequence[Reply], replicas_wanted: int = 0) -> StoreHealth:
     A third answer, to `APPEND_SYNC`, may follow. It is an error if the user has no such right.
     """
     info, is_full, *more = replies
-    config = next((reply for reply in more if not isinstance(reply, ReplyError)), {})
+    answers = [reply for reply in more if not isinstance(reply, ReplyError)]
+    config: Mapping[bytes, bytes] = answers[0] if answers else {}
     append_sync = config.get(b"appendfsync", b"").decode()
     return StoreHealth.of_info(
         b"" if isinstance(info, ReplyError) else info,
@@ -360,12 +361,13 @@ class RedisKeyspace:
         timeout_s: float = 10.0,
         wait_replicas: int = 0,
         reserve_bytes: int = 0,
+        append_sync: str = "",
     ) -> None:
         """Connect later; `StoreSettings` explains the limits, which are those of each node."""
         self._nodes = nodes_of(url, connections_max, timeout_s)
         self._streams = StreamReads(self._nodes, timeout_s)
         self._timeout_s, self._wait_replicas = timeout_s, wait_replicas
-        self._reads_sync = True
+        self._reads_sync, self._append_sync = True, append_sync
         self._reserve_bytes = reserve_bytes
 
     @asynccontextmanager
@@ -438,7 +440,9 @@ class RedisKeyspace:
             unused.append("cluster|slots")
         async with self._nodes.heed(node), node.lend(extra=True) as link:
             lacks = await missing_rights(link, self._timeout_s, unused)
-        return replace(health, lacks=lacks), 0.0 if isinstance(now, ReplyError) else time_s(now)
+        append_sync = health.append_sync or self._append_sync
+        health = replace(health, lacks=lacks, append_sync=append_sync)
+        return health, 0.0 if isinstance(now, ReplyError) else time_s(now)
 
     async def keep_reserve(self) -> None:
         """Set memory aside in each node, or give up what is no longer wanted."""

@@ -70,7 +70,7 @@ NEW_SETTINGS = {
     *("store.url_file", "coordinator.generation_interval_s", "gateway.token_file"),
     *("gateway.shared_folders", "access.caller_request_bytes_max", "access.audit_reads"),
     *("access.oidc_life_max_s", "coordinator.maintenance_slots"),
-    "control.foreground_shares",
+    *("control.foreground_shares", "store.append_fsync"),
 }
 """Settings that the recorded release does not know."""
 NEW_SECTIONS = {"ingest"}
