@@ -316,6 +316,11 @@ class BufferUse:
         """Sum of all delays; number of refused calls."""
 
     @property
+    def table_bytes_max(self) -> int:
+        """Bound of one table's buffered rows."""
+        return self.bounds.table_bytes_max
+
+    @property
     def size_bytes(self) -> int:
         """Decoded size of all buffered rows."""
         return sum(self.sizes.values())
@@ -338,8 +343,7 @@ class BufferUse:
                 f"rows above {bounds.store_used_max_pct:g} %; append them as files, or try again"
             )
         full = {
-            f"the buffered rows of table {name!r}": self.sizes.get(table, 0)
-            / bounds.table_bytes_max,
+            f"the buffered rows of table {name!r}": self.sizes.get(table, 0) / self.table_bytes_max,
             "the buffered rows of the service": self.size_bytes / bounds.bytes_max,
         }
         cause, part = max(full.items(), key=lambda item: item[1])

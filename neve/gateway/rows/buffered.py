@@ -189,7 +189,7 @@ async def buffer_rows(
         change = await _change_of(services, table, body, kind, call, generation)
         outcome = await services.store.apply(change)
         if isinstance(outcome, Refused) and outcome.code == RefusalCode.BUFFERED:
-            services.buffers.sizes[table.id] = services.settings.ingest.table_bytes_max
+            services.buffers.sizes[table.id] = services.buffers.table_bytes_max
             services.buffers.admit(table.id, table.name)
         if isinstance(outcome, Refused) and outcome.code in _OF_CALL:
             raise CallIdError(outcome.reason, outcome.code)
