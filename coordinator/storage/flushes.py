@@ -197,7 +197,8 @@ class BufferFlusher:
 
     def warnings(self, health: StoreHealth) -> list[str]:
         """Return a sentence if rows are acknowledged though a restart of the store loses them."""
-        if health.append_only or not (self._buffers or self.flushed.rows):
+        has_rows = self.flushed.rows or any(buffer.segments for buffer in self._buffers.values())
+        if health.append_only or not has_rows:
             return []
         return [
             "rows are buffered in a store (Redis) without an append-only file (appendonly no): a"
