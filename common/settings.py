@@ -30,6 +30,7 @@ STORE_SCHEMES = (
     *("redis", "rediss", "unix"),
     *("redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"),
 )
+SYNCS = ("", "always", "everysec", "no")
 
 
 @readable_across_releases
@@ -69,6 +70,9 @@ class StoreSettings:
         "Absolute path of a file that holds the URL, in place of `store.url`. Every process of the"
         " service on every node must be able to read it. A password in the file never reaches Ray's"
         " head. Empty: `store.url` is used.",
+    )
+    append_fsync: str = setting(
+        "", "Redis' `appendfsync`, if the user in `store.url` may not read it.", choices=SYNCS
     )
 
     def __post_init__(self) -> None:

@@ -46,8 +46,8 @@ class TakeRequest:
     node: str = ""
     wait_max_s: float = 30.0
     actions: tuple[str, ...] = ()
-    """Supported values of `JobAction` in addition to rewrites and drops, and `KEEPS_DELETED`;
-    earlier releases send none."""
+    """Supported values of `JobAction` in addition to rewrites and drops, `KEEPS_DELETED` and
+    `KNOWS_BUFFERS`; earlier releases send none."""
 
 
 @readable_across_releases
@@ -166,6 +166,8 @@ class Heartbeat:
     metrics: tuple[MetricValue, ...] = ()
     """Its metrics, without the labels `group` and `compactor`. A histogram has a value for each
     bucket with the label `le`, the observations up to this bound, and their sum with `sum`."""
+    actions: tuple[str, ...] = ()
+    """As in `TakeRequest`; earlier releases send none."""
 
 
 @readable_across_releases
@@ -292,7 +294,8 @@ class CoordinatorStatus(api.Status):
         *("coordinator", "started_s", "now_s", "groups", "compactors", "tables", "tablets_known"),
         *("committed", "failed", "released", "conflicts", "quarantined", "turns", "stalled"),
         *("errors", "warnings", "store_warnings", "scopes", "figures", "backlogs", "triggers"),
-        *("tables_unscanned", "quarantines"),
+        *("tables_unscanned", "quarantines", "queued_tables", "durability", "overlapping"),
+        *("buffers_refused", "buffered"),
     )
 
     scopes: tuple[api.Limit, ...] = ()
@@ -300,6 +303,13 @@ class CoordinatorStatus(api.Status):
     """Counts of the parts around the core: requests, selectors, scans."""
     backlogs: tuple[api.Backlog, ...] = ()
     """Largest first."""
+    overlapping: tuple[tuple[str, int], ...] = ()
+    """Table id, and most overlapping files of a tablet whose merges wait; the tables with most."""
+    buffers_refused: tuple[tuple[str, str], ...] = (
+        ("", "the coordinator is of an older release, which knows no buffered rows"),
+    )
+    """Id of a table whose rows may not be buffered for now, or empty for all tables, and why.
+    Earlier releases send none."""
 
 
 # ---------------------------------------------------------------------------- The story of a tablet

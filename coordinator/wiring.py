@@ -15,7 +15,7 @@ from common.model.request import RequestState
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.parquet.append import write_guarded
-from common.parquet.buffered import FlushPorts
+from common.parquet.buffered import FlushPorts, FlushRules
 from common.parquet.location import identities_of
 from common.settings import CoordinatorSettings, Settings
 from common.spi.planner import Surroundings
@@ -44,7 +44,7 @@ from coordinator.scan.full_scan import FullScan, LocalRangeScans, RangeScans
 from coordinator.scan.scanner import Scanner
 from coordinator.service import CoordinatorService
 from coordinator.split_merge import OperationDriver, OperationRules, OperationSteps
-from coordinator.storage.flushes import BufferFlusher, FlushRules
+from coordinator.storage.flushes import BufferFlusher
 from coordinator.storage.garbage_collector import (
     TABLES_AT_ONCE,
     GarbageCollector,
@@ -319,8 +319,12 @@ class CoordinatorParts:
             quarantined=status.quarantined + faults.unreadable_tablets,
             tables_unscanned=self.full_scan.unscanned_tables,
             figures=figures,
+            durability=self.store_care.health.durability,
+            buffered=self.flusher.buffered(self.scanner.tables),
+            buffers_refused=(*status.buffers_refused, *self.full_scan.why_no_buffers()),
             store_warnings=(
                 *self.store_care.health.warnings,
+                *self.flusher.warnings(self.store_care.health),
                 *faults.notices,
                 *faults.all_unreadable(),
             ),
@@ -455,8 +459,7 @@ def _flusher(settings: Settings, context: ShellContext) -> BufferFlusher:
         write=write_guarded,
         look_max_s=own.garbage_grace_s,
     )
-    ingest = settings.ingest
-    rules = FlushRules(age_max_s=ingest.flush_age_max_s, segment_bytes=ingest.flush_bytes)
+    rules = FlushRules.of(settings.ingest)
     known = context.generations.known if context.generations else lambda _table: 0
     return BufferFlusher(ports, rules, context.log, known_generation=known)
 

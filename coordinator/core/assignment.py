@@ -11,6 +11,7 @@ from typing import assert_never
 
 from common.model.job import (
     KEEPS_DELETED,
+    KNOWS_BUFFERS,
     PLANNED_ACTIONS,
     Job,
     JobAction,
@@ -24,7 +25,7 @@ from common.model.request import Request, TransformKind
 from common.model.table import Table
 from common.model.tablet import Reservation, Tablet, TabletId
 from common.rows.key_encoding import partition_folder
-from common.rows.rules import keeps_deleted_rows
+from common.rows.rules import keeps_deleted_rows, may_drop_rows
 from common.spi.controller import ControlDecision, ShareClass
 from common.units import format_count
 from common.wire import Assignment, OutsideFile, TakeRequest
@@ -297,10 +298,36 @@ def _hand_out_group(cluster: ClusterState, group: str, now_s: float) -> list[Act
 
 def _knows(cluster: ClusterState, take: Take, job: Job) -> bool:
     """Return whether a compactor supports a job's action and table; an older release may not."""
+    if job.action not in PLANNED_ACTIONS:
+        return job.action in take.actions
     table = cluster.tables.get(job.tablet.table)
-    if job.action in PLANNED_ACTIONS and table is not None and keeps_deleted_rows(table):
-        return KEEPS_DELETED in take.actions
-    return job.action in PLANNED_ACTIONS or job.action in take.actions
+    if table is None:
+        return True
+    keeps = not keeps_deleted_rows(table) or KEEPS_DELETED in take.actions
+    # Rows may be buffered at any time until the commit. Without the knowledge of buffers, it could
+    # drop a tombstone that a buffered row is older than.
+    return keeps and (not may_drop_rows(table) or KNOWS_BUFFERS in take.actions)
+
+
+def why_no_buffers(cluster: ClusterState) -> dict[str, str]:
+    """Return the tables whose rows may not be buffered now, by id, and why.
+
+    An attempt that an older coordinator has assigned to an older compactor may drop rows. All later
+    ones know of buffers.
+    """
+    reasons: dict[str, str] = {}
+    for attempt in cluster.attempts:
+        table = cluster.tables.get(attempt.tablet.table)
+        drops = table is None or may_drop_rows(table)
+        if attempt.assignment is not None or attempt.state is AttemptState.DOUBTFUL or not drops:
+            continue
+        compactor = cluster.compactors.get(attempt.compactor)
+        if compactor is None or KNOWS_BUFFERS not in compactor.actions:
+            reasons[attempt.tablet.table] = (
+                f"attempt {attempt.id} of compactor {attempt.compactor} was begun by an earlier"
+                " coordinator, and the compactor has not announced that it knows buffered rows"
+            )
+    return reasons
 
 
 def _next_job(cluster: ClusterState, group: str, free: Sequence[Take], now_s: float) -> Job | None:
@@ -353,9 +380,13 @@ def _compactor_of_take(cluster: ClusterState, request: TakeRequest, now_s: float
     """Return the compactor with the details in a take; a heartbeat has more."""
     heard = cluster.compactors.get(request.compactor)
     if heard is not None and heard.incarnation == request.incarnation:
-        return replace(heard, heard_s=now_s)
+        return replace(heard, heard_s=now_s, actions=request.actions)
     return Compactor(
-        name=request.compactor, incarnation=request.incarnation, group=request.group, heard_s=now_s
+        name=request.compactor,
+        incarnation=request.incarnation,
+        group=request.group,
+        heard_s=now_s,
+        actions=request.actions,
     )
 
 

@@ -422,6 +422,7 @@ def _compactor_heard(cluster: ClusterState, beat: Heartbeat, now_s: float) -> li
         start_problem=beat.start_problem,
         edition=beat.edition,
         task_memory=beat.task_memory,
+        actions=beat.actions,
         listed=beat.attempts,
         metrics=beat.metrics[:METRICS_MAX],
     )

@@ -7,6 +7,7 @@ shows the reason. All state is bounded, and none needs to survive a restart: the
 made within a period, and rates are available again after a minute.
 """
 
+import heapq
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -651,11 +652,18 @@ class Pressures:
         """Number of overlapping files → number of tablets; zero counts are removed."""
         self._files, self._small_files = Counter[str](), Counter[str]()
         """Table → files of its tablets; tables without tablets are removed."""
+        self._depths_of: dict[str, Counter[int]] = {}
+        """The same for each table with overlapping files."""
 
     @property
     def deepest_files(self) -> int:
         """Maximum number of overlapping files in a tablet; 0 if no work waits."""
         return max(self._depths, default=0)
+
+    def deepest_tables(self, count: int) -> dict[str, int]:
+        """Return the largest number of overlapping files of a tablet, for tables with the most."""
+        deepest = {table: max(depths) for table, depths in self._depths_of.items()}
+        return dict(heapq.nlargest(count, deepest.items(), key=lambda item: item[1]))
 
     @property
     def garbage_fraction(self) -> float:
@@ -684,6 +692,8 @@ class Pressures:
         self._small_files[tablet.table] += pressure.small_files
         if pressure.overlapping_files:
             self._depths[pressure.overlapping_files] += 1
+            depths = self._depths_of.setdefault(tablet.table, Counter())
+            depths[pressure.overlapping_files] += 1
         if len(self._tablets) > self._count_max:
             self.discard(next(iter(self._tablets)))
 
@@ -702,9 +712,13 @@ class Pressures:
         self._stored_bytes -= before.stored_bytes
         self._garbage_bytes -= before.garbage_bytes
         if before.overlapping_files:
-            self._depths[before.overlapping_files] -= 1
-            if not self._depths[before.overlapping_files]:
-                del self._depths[before.overlapping_files]
+            depths = self._depths_of[tablet.table]
+            for counts in (self._depths, depths):
+                counts[before.overlapping_files] -= 1
+                if not counts[before.overlapping_files]:
+                    del counts[before.overlapping_files]
+            if not depths:
+                del self._depths_of[tablet.table]
 
     def forget_table(self, table: str) -> None:
         """Remove all tablets of a table."""
@@ -726,6 +740,8 @@ class Pressures:
             small[tablet.table] += pressure.small_files
         assert (self._files, self._small_files) == (files, small)
         assert self._files.keys() == self._small_files.keys() == self._of_table.keys()
+        assert self._depths == sum(self._depths_of.values(), Counter())
+        assert all(self._depths_of.values())
         assert 0 not in self._depths.values()
         assert self.deepest_files == max(depths, default=0)
         assert sum(map(len, self._of_table.values())) == len(self._tablets) <= self._count_max

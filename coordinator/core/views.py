@@ -11,7 +11,7 @@ from itertools import chain, islice
 from math import nan
 from typing import assert_never
 
-from common.model.job import Job, analysis_id, is_urgent
+from common.model.job import KNOWS_BUFFERS, Job, analysis_id, is_urgent
 from common.model.table import TableState
 from common.model.tablet import TabletId
 from common.spi.controller import ShareClass
@@ -24,7 +24,12 @@ from common.wire import (
     RunningAttempt,
     SeriesQuery,
 )
-from coordinator.core.assignment import saturated_tables, under_way, why_barred
+from coordinator.core.assignment import (
+    saturated_tables,
+    under_way,
+    why_barred,
+    why_no_buffers,
+)
 from coordinator.core.attempts import (
     Attempt,
     AttemptState,
@@ -82,6 +87,8 @@ def coordinator_status(
         turns=turns or counters.turns,
         scopes=cluster.grants.statuses(),
         backlogs=table_backlogs(cluster),
+        buffers_refused=tuple(why_no_buffers(cluster).items()),
+        overlapping=tuple(cluster.pressures.deepest_tables(BACKLOGS_MAX).items()),
         triggers=cluster.triggers.of_tables(TRIGGERS_SHOWN_MAX),
         warnings=tuple(_warnings(cluster, now_s)),
         quarantines=tuple(
@@ -99,16 +106,25 @@ def _warnings(cluster: ClusterState, now_s: float) -> Iterator[str]:
         for sentence in (cluster.unserved(group), cluster.overload(group, now_s)):
             if sentence is not None:
                 yield sentence
-    for compactor in cluster.compactors.every():
-        if compactor.start_problem:
-            where = f"compactor {compactor.name} of group {compactor.group}"
-            yield f"{where} cannot start: {compactor.start_problem}"
+    yield from _compactor_warnings(cluster)
     waiting = cluster.retry.waiting_for_storage()
     for table, cause in waiting[:WAITING_SHOWN_MAX]:
         name = cluster.table_name(table)
         yield f"jobs of table {name} wait for its storage and are retried: {cause}"
     if len(waiting) > WAITING_SHOWN_MAX:
         yield f"jobs of {len(waiting) - WAITING_SHOWN_MAX} more tables wait for their storage"
+
+
+def _compactor_warnings(cluster: ClusterState) -> Iterator[str]:
+    for compactor in cluster.compactors.every():
+        where = f"compactor {compactor.name} of group {compactor.group}"
+        if compactor.start_problem:
+            yield f"{where} cannot start: {compactor.start_problem}"
+        if KNOWS_BUFFERS not in compactor.actions:
+            yield (
+                f"{where} is of an older release, which knows no buffered rows: it gets no jobs of"
+                " tables with deletes or expiry"
+            )
 
 
 def table_backlogs(cluster: ClusterState) -> tuple[api.Backlog, ...]:

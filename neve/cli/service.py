@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from neve.local.stack_folder import StackFolder
 
 
+BUFFERS_SHOWN = 5
+"""Number of tables whose buffer `neve status` shows; `--json` has more."""
 TRIGGERS_SHOWN = 5
 """Number of tables whose last trigger `neve status` shows; `--json` has more."""
 
@@ -64,6 +66,8 @@ def render_status(status: api.Status) -> RenderableType:
                 *(("memory", text) for text in task_memory_texts(status.compactors)),
                 *(("error", error) for error in status.errors),
                 *(("note", warning) for warning in status.warnings),
+                *([("durability", status.durability)] if status.durability else []),
+                *(("buffer", text) for text in buffer_texts(status.buffered)),
                 *(("store", store_warning) for store_warning in status.store_warnings),
                 *(
                     ("trigger", _trigger_text(trigger))
@@ -77,6 +81,14 @@ def render_status(status: api.Status) -> RenderableType:
         "",
         render_compactors(status.compactors),
     )
+
+
+def buffer_texts(buffered: Sequence[api.BufferedTable]) -> list[str]:
+    """Return the buffers of the first tables with buffered rows, and how many more there are."""
+    texts = [f"table {entry.table}: {entry.why}" for entry in buffered[:BUFFERS_SHOWN]]
+    if len(buffered) > BUFFERS_SHOWN:
+        texts.append(f"{format_count(len(buffered) - BUFFERS_SHOWN, 'more table')}")
+    return texts
 
 
 def _tablets_text(status: api.Status) -> str:

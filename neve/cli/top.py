@@ -129,6 +129,12 @@ def headline(reading: Reading) -> str:
     status = reading.status
     if status is None:
         return "this token may not see the status of the service"
+    rows = sum(entry.rows for entry in status.buffered)
+    buffered = f"; {format_count(rows, 'row is', 'rows are')} buffered" if rows else ""
+    return f"{_work(reading, status)}{buffered}"
+
+
+def _work(reading: Reading, status: api.Status) -> str:
     wanting = len(needs(status))
     if wanting:
         return f"{format_count(wanting, 'thing needs', 'things need')} you"

@@ -5,6 +5,7 @@ import difflib
 from collections.abc import (
     AsyncIterator,
     Callable,
+    Collection,
     Coroutine,
     Iterable,
     Mapping,
@@ -34,7 +35,7 @@ from common.metadata.store_watch import StoreWatch
 from common.model.job import TabletPlan
 from common.model.table import DNS_LABEL, Table, TableSettings, TableState, filling_text
 from common.model.tablet import Tablet, TabletId
-from common.parquet.buffered import Flushed, FlushPorts, flush_table
+from common.parquet.buffered import Flushed, FlushPorts, flush_table, rows_of_tablet
 from common.parquet.service_files import generation_fault
 from common.primitives import Budget
 from common.runtime import Clock, IdSource
@@ -362,9 +363,7 @@ class Services:
         object.__setattr__(self, "rows", self.footers.with_threads(ROW_THREADS))
         object.__setattr__(self, "audit", self._audit())
         object.__setattr__(self, "quotas", self._quotas())
-        ingest = self.settings.ingest
-        buffers = BufferUse(ingest.table_bytes_max, ingest.bytes_max, ingest.store_used_max_pct)
-        object.__setattr__(self, "buffers", buffers)
+        object.__setattr__(self, "buffers", BufferUse(self.settings.ingest))
 
     def _audit(self) -> Audit:
         access = self.settings.access
@@ -646,8 +645,15 @@ def _look_at_location(services: Services, table: Table, store: str, now_s: float
     return services.files.generation(table)
 
 
-async def flush_rows(services: Services, table: Table) -> Flushed:
-    """Put all rows of a table that are buffered now into files.
+async def flush_rows(
+    services: Services, table: Table, numbers: Collection[int] | None = None
+) -> Flushed:
+    """Put the rows of a table that are buffered now into files.
+
+    Args:
+        services: Ports and settings.
+        table: The table.
+        numbers: The segments of its buffer to flush; None: all.
 
     Raises:
         RefusedError: The table does not accept files now; its rows stay buffered.
@@ -665,7 +671,20 @@ async def flush_rows(services: Services, table: Table) -> Flushed:
         write=services.files.write,
         look_max_s=services.settings.coordinator.garbage_grace_s,
     )
-    return await flush_table(ports, table, await check_writable(services, table))
+    return await flush_table(ports, table, await check_writable(services, table), numbers)
+
+
+async def buffered_in(services: Services, table: Table, tablet: str) -> dict[int, int]:
+    """Return how many buffered rows belong to a tablet, given as text: segment → rows.
+
+    Raises:
+        UnknownTabletError: The table has no such tablet.
+        UnavailableError: The store does not answer.
+    """
+    (stored,) = await services.store.tablets([await services.tablet(table, tablet)])
+    if stored is None:
+        raise UnknownTabletError(f"table {table.name!r} has no tablet {tablet!r} (any more)")
+    return await rows_of_tablet(services.store, table, stored, services.rows)
 
 
 async def known_group(services: Services, name: str) -> str:

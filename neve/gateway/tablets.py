@@ -24,6 +24,7 @@ from common.model.keys import PLUS_INFINITY, format_key, parse_key, require_shor
 from common.model.outcome import AttemptEnd, TabletStatistics
 from common.model.table import Table
 from common.model.tablet import OperationKind, Record, Tablet, TabletId
+from common.parquet.buffered import FlushRules, buffer_text
 from common.rows.rules import RowRules
 from coordinator.core.split_merge import WaitForTablets, has_ranges, next_change
 from coordinator.split_merge import choose_split_keys
@@ -40,6 +41,7 @@ from neve.gateway.services import (
     LIST_MAX,
     Services,
     bounded_count,
+    buffered_in,
     check_writable,
     parsed_tablet,
     whole_id,
@@ -81,6 +83,28 @@ def _sentences(table: Table, tablet: Tablet, now_s: float) -> list[str]:
             f" {_text(table, highest)}"
         )
     return sentences
+
+
+async def _buffer_sentences(services: Services, table: Table, tablet: str | None) -> list[str]:
+    """Return what the buffer of a table holds, and when it is flushed; nothing without rows.
+
+    Args:
+        services: Ports and settings.
+        table: The table.
+        tablet: A tablet whose rows are counted, as text.
+    """
+    (buffer,) = await services.store.buffers([table.id])
+    if not buffer.segments:
+        return []
+    rules = FlushRules.of(services.settings.ingest)
+    text = buffer_text(buffer, await services.store.now_s(), rules)
+    if tablet is None:
+        return [f"the buffer of the table: {text}"]
+    try:
+        rows = sum((await buffered_in(services, table, tablet)).values())
+    except BrokenValueError as error:
+        return [f"the buffer of the table: {text}; {error}"]
+    return [f"the buffer of the table: {text}; rows of this tablet among them: {rows:,}"]
 
 
 async def lower_tablet_watermark(
@@ -301,12 +325,13 @@ class TabletRoutes:
             ids = [await services.tablet(stored_table, tablet)]
         explained = [await services.coordinator.explain(stored_table.id, id_.text) for id_ in ids]
         marks = await watermark_sentences(services, stored_table, ids)
+        buffered = await _buffer_sentences(services, stored_table, tablet)
         explanations = [
             # The coordinator may know only the id of the table.
             replace(
                 explanation,
                 table=table,
-                sentences=(*explanation.sentences, *marks[explanation.tablet]),
+                sentences=(*explanation.sentences, *buffered, *marks[explanation.tablet]),
             )
             for explanation in explained
         ]

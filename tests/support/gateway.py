@@ -12,6 +12,7 @@ from typing import cast
 
 from common.errors import UnavailableError
 from common.metadata.store import TabletStore
+from common.metadata.store_values import StoreHealth
 from common.metadata.store_watch import StoreWatch
 from common.model.job import Job, Kind, TabletPlan, job_id
 from common.model.table import Table
@@ -121,6 +122,10 @@ class FakeCoordinator:
     """Reports of the bytes that reads and appends have moved."""
     rate: float | None = None
     """What they may move per second on each volume."""
+    overlapping: dict[str, int] = field(default_factory=dict)
+    backlogs: tuple[api.Backlog, ...] = ()
+    buffers_refused: tuple[tuple[str, str], ...] = ()
+    buffered: tuple[api.BufferedTable, ...] = ()
 
     async def status(self) -> CoordinatorStatus:
         self._answers()
@@ -143,6 +148,11 @@ class FakeCoordinator:
             turns=100,
             scopes=(SCOPE,),
             triggers=(TRIGGERED,),
+            durability=StoreHealth(append_sync="always").durability,
+            overlapping=tuple(self.overlapping.items()),
+            backlogs=self.backlogs,
+            buffers_refused=self.buffers_refused,
+            buffered=self.buffered,
         )
 
     async def queue(self, group: str | None, count: int) -> Sequence[QueuedJob]:

@@ -27,11 +27,13 @@ NEW_OF_JOBS = ("action", "cuts_at_s", "output_rows_max", "expected_bytes", "expe
 NEW_FIELDS = {
     "CoordinatorStatus": {
         *("backlogs", "triggers", "tables_unscanned", "quarantines", "queued_tables"),
+        *("durability", "overlapping", "buffers_refused", "buffered"),
         "scopes.foreground_bytes",
     },
     "TakeRequest": {"actions"},
     "Heartbeat": {
-        *("ready", "start_problem", "task_memory", "edition", "attempts.written_bytes", "metrics")
+        *("ready", "start_problem", "task_memory", "edition", "attempts.written_bytes", "metrics"),
+        "actions",
     },
     "AttemptProgress": {"written_bytes"},
     "CompactorStatus": {"ready", "start_problem", "task_memory", "edition"},
@@ -65,6 +67,7 @@ NEW_SETTINGS = {
     *("gateway.shared_folders", "access.caller_request_bytes_max", "access.audit_reads"),
     *("access.oidc_life_max_s", "coordinator.maintenance_slots"),
     *("control.foreground_shares", "gateway.compactor_hour_price", "gateway.currency"),
+    "store.append_fsync",
 }
 """Settings that the recorded release does not know."""
 NEW_SECTIONS = {"ingest"}
@@ -75,7 +78,7 @@ NEW_MESSAGES = {
     *("ScalingDecision", "GroupScaling", "TableTrigger", "TabletTrigger", "TriggerReport"),
     *("MaintenanceOperation", "TableMaintenance", "TabletRates", "TableBacklog"),
     *("SeriesQuery", "RecordedLine", "RecordedSeries", "OwedTablet", "Quarantine"),
-    *("ControlStatus", "ClassControl", "VolumeUse"),
+    *("ControlStatus", "ClassControl", "VolumeUse", "BufferedTable"),
 }
 
 

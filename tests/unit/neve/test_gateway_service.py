@@ -13,6 +13,7 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from common.control_settings import IngestSettings
 from common.errors import CompactionError, ConflictError, MetadataError, UnknownOutcomeError
 from common.metadata.changes import (
     Applied,
@@ -260,7 +261,7 @@ def test_a_route_label_is_never_a_path() -> None:
     metrics = RequestMetrics()
     metrics.answered("none", "BREW", 404, 0.1)
 
-    text = metrics.text(None, ScanSlots(1, 1), AuditCounts(), BufferUse(1, 1, 1.0))
+    text = metrics.text(None, ScanSlots(1, 1), AuditCounts(), BufferUse(IngestSettings()))
     assert b'code="404",method="other",route="none"' in text
 
 
