@@ -26,6 +26,7 @@ from common.metadata import bulk_reads
 from common.metadata.bulk_reads import RangeReader, read_raw_tablets, tile_after
 from common.metadata.changes import (
     AddFiles,
+    AppendGroup,
     AppendRows,
     BeginOperation,
     Change,
@@ -118,7 +119,15 @@ AUDIT_LINE = "line"
 """The field of an audit entry."""
 NO_CHANGES = "0-0"
 """The position before the first entry of a stream."""
-GROWING = (AddFiles, AppendRows, CreateTable, SelectFiles, SubmitRequest, BeginOperation)
+GROWING = (
+    AddFiles,
+    AppendRows,
+    AppendGroup,
+    CreateTable,
+    SelectFiles,
+    SubmitRequest,
+    BeginOperation,
+)
 """Changes that let a store grow and wait while it is full; all others may use its reserve.
 
 Reservations and commits use the reserve, because compactions eventually remove files.
