@@ -1,7 +1,7 @@
 """Reading and writing of rows: add, append, files, scan, count."""
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, Union, overload
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, Union, overload
 from urllib.parse import quote
 
 from neve.api import (
@@ -113,7 +113,14 @@ class RowCalls:
                 an iterable of batches, or a list of dictionaries.
             call: Id of this call (`neve.new_call_id()`); reuse it after an unknown outcome.
         """
-        return decode(Added, self._send(table, "append", rows, call))
+        answer = self._connection.call(
+            "POST",
+            table_path(table, "append"),
+            content=self._stream_of(table, rows),
+            headers={"Content-Type": ARROW_STREAM},
+            call=call or new_call(),
+        )
+        return decode(Added, answer)
 
     def buffer_rows(self, table: str, rows: Rows, *, call: str | None = None) -> Buffered:
         """Buffer rows, all or none: scans see them at once; the service flushes them into files.
@@ -124,21 +131,19 @@ class RowCalls:
             call: Id of this call (`neve.new_call_id()`); reuse it within five minutes after an
                 unknown outcome.
         """
-        return decode(Buffered, self._send(table, "rows", rows, call))
+        content = self._stream_of(table, rows)
+        path = table_path(table, "rows")
+        return decode(
+            Buffered, self._connection.post(path, content, ARROW_STREAM, call or new_call())
+        )
 
-    def _send(self, table: str, route: str, rows: Rows, call: str | None) -> Any:
-        """Send rows to a route of a table, and return the answer."""
+    def _stream_of(self, table: str, rows: Rows) -> bytes:
+        """Return rows as an Arrow stream; dictionaries get the types of their table."""
         from neve.client.arrow import stream_of, table_of
 
         if isinstance(rows, Sequence) and rows and isinstance(rows[0], Mapping):
             rows = table_of(rows, self._types(table))
-        return self._connection.call(
-            "POST",
-            table_path(table, route),
-            content=stream_of(rows),
-            headers={"Content-Type": ARROW_STREAM},
-            call=call or new_call(),
-        )
+        return stream_of(rows)
 
     def flush(self, table: str) -> FlushedRows:
         """Flush the buffered rows of a table, and wait until they are in files."""
