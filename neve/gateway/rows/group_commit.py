@@ -24,7 +24,13 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from common.errors import BrokenValueError, RefusedError, RequestError, UnknownOutcomeError
+from common.errors import (
+    BrokenValueError,
+    CompactionError,
+    RefusedError,
+    RequestError,
+    UnknownOutcomeError,
+)
 from common.metadata.changes import AppendGroup, AppendRows, Applied, Refused, RowSpan
 from common.metadata.codec.table import pack_rows
 from common.model.outcome import RefusalCode
@@ -74,15 +80,22 @@ class RecentTables:
     async def table(self, name: str) -> Table:
         """Return a table, and check the rights of the current call on it; see `Services.table`."""
         read_s, table = self._read.get(name) or (0.0, None)
-        is_recent = 0 <= self._services.clock.now_s() - read_s < TABLE_S
-        if table is None or not is_recent or not sees_table(table.name):
+        now_s = self._services.clock.now_s()
+        if table is None or not sees_table(table.name):
+            return await self.present(name)
+        if not 0 <= now_s - read_s < TABLE_S:
+            self._read.put(name, (now_s, table))  # One call reads it; the others do not wait.
             return await self.present(name)
         await open_table(table.name)
         return table
 
     async def present(self, name: str) -> Table:
         """Return a table as it is now."""
-        table = await self._services.table(name)
+        try:
+            table = await self._services.table(name)
+        except CompactionError:
+            self._read.pop(name)
+            raise
         self._read.put(name, (self._services.clock.now_s(), table))
         return table
 
