@@ -26,6 +26,7 @@ from common.metadata import bulk_reads
 from common.metadata.bulk_reads import RangeReader, read_raw_tablets, tile_after
 from common.metadata.changes import (
     AddFiles,
+    AppendGroup,
     AppendRows,
     BeginOperation,
     Change,
@@ -127,6 +128,7 @@ HISTORY_READS = (100, 2_000, HISTORY_MAX + 1_000)
 GROWING = (
     AddFiles,
     AppendRows,
+    AppendGroup,
     CreateTable,
     SelectFiles,
     SubmitRequest,

@@ -32,6 +32,7 @@ from neve.gateway.access.callers import (
     AuthorizedCall,
     Caller,
     Reach,
+    Role,
     begin_call,
     current_call,
     is_open,
@@ -355,6 +356,21 @@ class AuditedCalls:
         if is_console(scope):  # Its calls of the API pass here again; it audits sign-ins itself.
             await self._app(scope, receive, send)
             return
+        entry = self._open_entry(scope) if _buffers_rows(scope) else None
+        if entry is None:
+            await self._begin_and_serve(scope, receive, send, is_read=is_read)
+            return
+        answer = _SeenAnswer(send)
+        try:
+            await self._app(scope, receive, answer)
+        finally:
+            self._audit.row_writes.end(
+                ended_entry(entry, current_call(), answer.status, answer.error())
+            )
+
+    async def _begin_and_serve(
+        self, scope: Scope, receive: Receive, send: Send, *, is_read: bool
+    ) -> None:
         call = current_call()
         begun = entry_of(scope, call.caller.name, self._audit.now_s())
         writes = self._audit.row_writes if _buffers_rows(scope) else None
@@ -376,6 +392,12 @@ class AuditedCalls:
                 self._audit.end_read(entry)
             else:
                 (writes or self._audit).end(entry)
+
+    def _open_entry(self, scope: Scope) -> AuditEntry | None:
+        """Return the entry of a call that buffers rows and needs no first line of its own."""
+        caller, table = current_call().caller, scope["path"].split("/")[3]
+        is_allowed = caller.may(Role.WRITE, table)
+        return self._audit.row_writes.open_entry(caller.name, table) if is_allowed else None
 
 
 async def _no_line() -> None:

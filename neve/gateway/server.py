@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import uvicorn
 from fastapi import APIRouter, FastAPI, Response
+from starlette.routing import Route, request_response
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from common.config import secret_of
@@ -128,10 +129,10 @@ def known_callers(services: Services) -> KnownCallers:
 
 
 SLICES = (
+    BufferRoutes,  # Routes are tried in this order, and this one has the most calls.
     TableRoutes,
     TableSummaryRoutes,
     IngestRoutes,
-    BufferRoutes,
     ScanRoutes,
     ImportRoutes,
     RequestRoutes,
@@ -165,6 +166,10 @@ def router_of(slice_: object) -> APIRouter:
             dependencies=[] if declared.right.role is None else [BEARER],
             **options,
         )
+        if declared.serve:
+            app_route = router.routes[-1]
+            assert isinstance(app_route, Route), app_route
+            app_route.app = request_response(getattr(slice_, declared.serve))
     return router
 
 

@@ -312,22 +312,28 @@ class DeclaredRoute:
     right: RouteRight
     options: Mapping[str, Any]
     """Arguments of `APIRouter.add_api_route`."""
+    serve: str = ""
+    """Method that takes the request and returns the whole response; empty: the handler, whose
+    parameters and answer the framework converts."""
 
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
-def route(name: str, right: RouteRight, **options: Any) -> Callable[[Handler], Handler]:
+def route(
+    name: str, right: RouteRight, *, serve: str = "", **options: Any
+) -> Callable[[Handler], Handler]:
     """Declare a method as the handler of a route.
 
     Args:
         name: Method and pattern of the route.
         right: Right that the route requires.
+        serve: For a route with many calls per second; see `DeclaredRoute`.
         options: Further arguments of `APIRouter.add_api_route`.
     """
 
     def declare(handler: Handler) -> Handler:
-        handler.declared = DeclaredRoute(name, right, options)  # type: ignore[attr-defined]  # `right_of` reads it
+        handler.declared = DeclaredRoute(name, right, options, serve)  # type: ignore[attr-defined]  # `right_of` reads it
         return handler
 
     return declare

@@ -399,7 +399,7 @@ class IngestRoutes:
         stored_table = await self._services.table(table)
         # Receive the body before entering the semaphore: a slow sender must not block others.
         async with received_body(request) as body, self._appends:
-            return await append_rows(self._services, stored_table, await body(), call)
+            return await append_rows(self._services, stored_table, await body.read(), call)
 
     @route("GET /v1/tables/{table}/calls/{call}", READ)
     async def call(self, table: str, call: str) -> api.Call:
