@@ -67,7 +67,8 @@ NEW_SETTINGS = {
     *("gateway.shared_folders", "access.caller_request_bytes_max", "access.audit_reads"),
     *("access.oidc_life_max_s", "coordinator.maintenance_slots"),
     *("control.foreground_shares", "gateway.compactor_hour_price", "gateway.currency"),
-    *("store.append_fsync", "gateway.public_url", "access.oidc_client_secret_file"),
+    *("store.append_fsync", "gateway.public_url", "access.session_max_s"),
+    *("access.oidc_client_id", "access.oidc_client_secret_file", "access.oidc_scopes"),
 }
 """Settings that the recorded release does not know."""
 NEW_SECTIONS = {"ingest"}
