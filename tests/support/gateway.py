@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+from common.control_settings import NotifySettings
 from common.errors import UnavailableError
 from common.metadata.store import TabletStore
 from common.metadata.store_watch import StoreWatch
@@ -22,8 +23,11 @@ from common.telemetry import Log
 from common.wire import (
     AttemptProgress,
     BacklogSample,
+    Condition,
     CoordinatorStatus,
+    Notices,
     QueuedJob,
+    RequestEnds,
     RunningAttempt,
     StoryEntry,
     StoryKind,
@@ -78,6 +82,12 @@ class FakeCoordinator:
     """Reports of the bytes that reads and appends have moved."""
     rate: float | None = None
     """What they may move per second on each volume."""
+    id: str = "coord-1"
+    conditions: tuple[Condition, ...] = ()
+    request_ends: tuple[RequestEnds, ...] = ()
+    windows_listed: tuple[api.Window, ...] = ()
+    closed: tuple[str, ...] = ()
+    """Sentences about windows that are closed."""
 
     async def status(self) -> CoordinatorStatus:
         self._answers()
@@ -101,6 +111,24 @@ class FakeCoordinator:
             scopes=(SCOPE,),
             triggers=(TRIGGERED,),
         )
+
+    async def notices(self) -> Notices:
+        self._answers()
+        return Notices(
+            coordinator=self.id, conditions=self.conditions, request_ends=self.request_ends
+        )
+
+    async def edition(self) -> str:
+        self._answers()
+        return ""
+
+    async def windows(self) -> tuple[api.Window, ...]:
+        self._answers()
+        return self.windows_listed
+
+    async def closed_windows(self, table: str, groups: Sequence[str]) -> Sequence[str]:
+        self._answers()
+        return self.closed if groups else ()
 
     async def queue(self, group: str | None, count: int) -> Sequence[QueuedJob]:
         self._answers()
@@ -464,6 +492,7 @@ def _settings(
     access: Mapping[str, object],
     control: Mapping[str, object],
     ingest: Mapping[str, object],
+    notify: Mapping[str, object],
 ) -> Settings:
     """Return settings with tables anywhere, unless they say otherwise."""
     given = {"token": TOKEN, "port": 0, "locations": ("/", "s3://"), **gateway}
@@ -480,6 +509,7 @@ def _settings(
         control=shares,
         sources=sources,
         ingest=bounds,
+        notify=NotifySettings(**notify),  # type: ignore[arg-type]  # by name
     )
 
 
@@ -494,6 +524,7 @@ def serving(
     control: Mapping[str, object] = {},
     clock: Clock | None = None,
     ingest: Mapping[str, object] = {},
+    notify: Mapping[str, object] = {},
     **gateway: object,
 ) -> Iterator[Gateway]:
     """Serve the application until the block ends.
@@ -508,6 +539,7 @@ def serving(
         control: Settings of the section of that name.
         clock: Clock of the calls; that of this machine if left out.
         ingest: Settings of the section of that name.
+        notify: Settings of the section of that name.
         gateway: Settings of the section of that name.
     """
     store = store or MemoryStore(SystemClock())
@@ -516,7 +548,7 @@ def serving(
     services = _services(
         store,
         coordinator,
-        _settings(coordinator_s, gateway, access, control, ingest),
+        _settings(coordinator_s, gateway, access, control, ingest, notify),
         lambda event, **fields: log.append((event, fields)),
         watch_s,
         storage or Storage(),

@@ -26,7 +26,7 @@ from tests.support.wire_examples import example, hints_of, messages, plain, read
 NEW_OF_JOBS = ("action", "cuts_at_s", "output_rows_max", "expected_bytes", "expected_s")
 NEW_FIELDS = {
     "CoordinatorStatus": {
-        *("backlogs", "triggers", "tables_unscanned", "quarantines", "queued_tables"),
+        *("backlogs", "triggers", "tables_unscanned", "quarantines", "windows", "queued_tables"),
         "scopes.foreground_bytes",
     },
     "TakeRequest": {"actions"},
@@ -44,6 +44,8 @@ NEW_FIELDS = {
         *("table.settings.readers", "table.settings.log_segment_bytes"),
         *("table.settings.keep_deleted_rows", "table.settings.show_expired_rows"),
         *("table.settings.shadow_planner", "table.settings.shadow_planner_options"),
+        *("table.settings.window", "table.settings.window_input_bytes"),
+        *("table.settings.window_cost_s", "table.settings.window_exempt"),
         *("table.calls_since_s", "table.filling", "table.incomplete"),
         *(f"job.{name}" for name in NEW_OF_JOBS),
         *("analyzed", "tablet_version", "inputs.measured_at_s", "inputs.measured_version"),
@@ -65,8 +67,12 @@ NEW_SETTINGS = {
     "control.foreground_shares",
 }
 """Settings that the recorded release does not know."""
-NEW_SECTIONS = {"ingest"}
-NEW_OF_GROUPS = {"groups.default.fair_band", "groups.default.strict_shares"}
+NEW_SECTIONS = {"ingest", "notify"}
+NEW_OF_GROUPS = {
+    *("groups.default.fair_band", "groups.default.strict_shares", "groups.default.window"),
+    *("groups.default.window_input_bytes", "groups.default.window_cost_s"),
+    "groups.default.window_exempt",
+}
 RENAMED = {"Explanation": {"table_name": "table"}}
 """Fields that have another name now; pickles have places and no names."""
 NEW_MESSAGES = {
@@ -74,6 +80,7 @@ NEW_MESSAGES = {
     *("MaintenanceOperation", "TableMaintenance", "TabletRates", "TableBacklog"),
     *("BacklogSample", "OwedTablet", "Quarantine"),
     *("ControlStatus", "ControlPoint", "ClassControl", "VolumeUse"),
+    *("Condition", "RequestEnds", "Notices"),
 }
 
 
