@@ -9,7 +9,7 @@ start; jobs that run may end. Jobs of a closed window are not queued: their tabl
 the current window anew.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from typing import NamedTuple
@@ -129,7 +129,7 @@ class JobWindows:
         )
 
     def opens_s(self, table: str, group: str, now_s: float) -> float | None:
-        """Return when jobs of a table may start next in a group; None: not within 400 days.
+        """Return when jobs of a table may start next in a group; None: the windows do not overlap.
 
         Args:
             table: Id of the table.
@@ -170,8 +170,8 @@ class JobWindows:
         opens_s = self.opens_s(table, group, now_s)
         windows = self._rules[closed[0]].windows
         opening = (
-            f"and is not open within {OPENINGS_DAYS_MAX} days, because the windows of table {name}"
-            f" and of group {group} do not overlap"
+            f"and does not open, because the windows of table {name} and of group {group} do not"
+            " overlap"
             if opens_s is None
             else f"which opens at {windows.time_text(opens_s)}"
         )
@@ -193,20 +193,6 @@ class JobWindows:
             key=lambda scope: (self._is_open(scope, now_s), *scope),
         )
         return tuple(self._line(scope, name_of, now_s) for scope in shown)
-
-    def of_table(
-        self, table: str, groups: Collection[str], name_of: Callable[[str], str], now_s: float
-    ) -> tuple[api.Window, ...]:
-        """Return the windows of a table and of groups.
-
-        Args:
-            table: Id of the table.
-            groups: Names of groups.
-            name_of: Returns the name of a table.
-            now_s: The current time.
-        """
-        scopes = [Scope(TABLE, table), *(Scope(GROUP, group) for group in groups)]
-        return tuple(self._line(scope, name_of, now_s) for scope in scopes if scope in self._rules)
 
     # ------------------------------------------------------------------------------------ Budgets
 

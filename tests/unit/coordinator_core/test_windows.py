@@ -11,7 +11,9 @@ from common.model.table import TableSettings
 from common.settings import CoordinatorSettings, GroupSettings
 from coordinator.core import events as on
 from coordinator.core.limits import Limits
-from coordinator.core.views import windows
+from coordinator.core.plan_events import await_window
+from coordinator.core.views import closed_windows, windows
+from coordinator.core.windows import JobWindows
 from tests.support.task_manager import TABLE, TaskManager
 
 pytestmark = pytest.mark.unit
@@ -197,15 +199,23 @@ def test_explain_plan_and_status_name_the_next_opening() -> None:
     (window,) = manager.state.look(windows, manager.now_s)
     assert (window.is_open, window.closes_s) == (True, 29 * HOUR_S)
     assert "window" not in explanation(manager, "a")
+    assert manager.state.look(closed_windows, "t", ["g"], manager.now_s) == []
 
 
-def test_windows_that_never_overlap_are_explained() -> None:
-    groups = windows_of(g=GroupSettings(window="0 2 * * * for 1h"))
-    manager = with_table(TaskManager(**groups), window="0 0 * * * for 1h")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("of_table", "of_group"),
+    [
+        ("0 0 * * * for 1h", "0 2 * * * for 1h"),
+        ("0 * * * * for 10m", "30 * * * * for 10m"),
+        ("0 0 29 2 * for 1h", "0 0 1 3 * for 1h"),
+    ],
+)
+def test_windows_that_never_overlap_are_explained(of_table: str, of_group: str) -> None:
+    groups = windows_of(g=GroupSettings(window=of_group))
+    manager = with_table(TaskManager(**groups), window=of_table)  # type: ignore[arg-type]
     manager.offer("a", 1)
     assert (
-        "is not open within 400 days, because the windows of table trips and of group g do not"
-        " overlap"
+        "and does not open, because the windows of table trips and of group g do not overlap"
     ) in explanation(manager, "a")
 
 
@@ -232,15 +242,55 @@ def test_a_budget_of_bytes_closes_the_window_until_the_next_start() -> None:
     assert window.used_bytes == 60
 
 
+def own_windows(manager: TaskManager) -> JobWindows:
+    return manager.state._cluster.windows
+
+
 def test_a_refused_reservation_uses_no_budget() -> None:
     manager = in_window(window_input_bytes=100)
     manager.tick(HOUR_S)
     manager.offer("a", 1, cost_bytes=100)
-    own = manager.state._cluster.windows
-    own.enter("take", manager.jobs["a"], manager.now_s)
+    own = own_windows(manager)
+    for _ in range(2):
+        own.enter("take", manager.jobs["a"], manager.now_s)
+        assert own.lines(str, manager.now_s)[0].used_bytes == 100, "a repeated key counts once"
     assert not own.is_open("t", "g", manager.now_s)
     own.refund("take")
+    own.refund("take")
     assert manager.ask(1) == ["a"]
+
+
+def test_a_job_that_is_confirmed_after_the_window_uses_no_budget() -> None:
+    manager = in_window(window_input_bytes=100)
+    manager.tick(HOUR_S)
+    manager.offer("a", 1, cost_bytes=60)
+    own = own_windows(manager)
+    own.enter("take", manager.jobs["a"], manager.now_s)
+    own.refund("take")
+    own.enter("attempt", manager.jobs["a"], manager.now_s + HOUR_S)
+    own.leave("attempt", manager.now_s + HOUR_S + 9)
+    own.check()
+    assert own.lines(str, manager.now_s + HOUR_S)[0].used_bytes == 0
+
+
+def test_a_tablet_whose_jobs_wait_for_different_windows_is_planned_at_the_first() -> None:
+    groups = windows_of(
+        g=GroupSettings(window="0 3 * * * for 1h"), other=GroupSettings(window=FROM_ONE)
+    )
+    manager = TaskManager(**groups)  # type: ignore[arg-type]  # a limit
+    manager.offer("a", 1)
+    manager.offer("b", 1, group="other")
+    jobs = [manager.jobs["a"], replace(manager.jobs["b"], tablet=manager.tablets["a"])]
+    for job in jobs:
+        wait_queue = own_windows(manager).wait_queue_of(job, manager.now_s)
+        assert wait_queue is not None
+        await_window(manager.state._cluster, job, wait_queue, manager.now_s)
+    planned = manager.planned
+    manager.tick(HOUR_S)
+    assert manager.planned == planned + 2, "a by its timer, b by its wait queue"
+    with_table(manager, window="0 5 * * * for 1h")
+    await_window(manager.state._cluster, jobs[0], "window::elsewhere", manager.now_s)
+    assert manager.state._cluster.replan_timers.due(DAY_S * 500, 9) == [], "they never overlap"
 
 
 def test_a_budget_of_slots_counts_what_jobs_take() -> None:
@@ -281,7 +331,7 @@ def test_many_tables_cost_nothing_between_the_changes_of_their_windows() -> None
         table = replace(TABLE, id=f"t{number}", name=f"t{number}", settings=settings)
         manager._tell(on.TableSeen(table=table))
     manager.tick()
-    own = manager.state._cluster.windows
+    own = own_windows(manager)
     own._rules = None  # type: ignore[assignment]  # A look at any of them would fail.
     own.look(manager.now_s + 10)
     with pytest.raises(TypeError):
