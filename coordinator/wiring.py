@@ -19,7 +19,13 @@ from common.parquet.buffered import FlushPorts, FlushRules
 from common.parquet.location import identities_of
 from common.settings import CoordinatorSettings, Settings
 from common.spi.planner import Surroundings
-from common.wire import CoordinatorStatus, MetricValue
+from common.wire import (
+    Condition,
+    CoordinatorStatus,
+    MetricValue,
+    Notices,
+    bounded_conditions,
+)
 from coordinator.autoscaler import Autoscaler
 from coordinator.context import ShellContext, TableFaults
 from coordinator.core import events as on
@@ -30,6 +36,7 @@ from coordinator.core.scans import GarbageRules
 from coordinator.core.series import SeriesStore
 from coordinator.core.shadow import COMPARED_TABLETS_MAX, ShadowPlans
 from coordinator.core.state import CoordinatorState
+from coordinator.core.views import conditions
 from coordinator.maintenance import Maintenance, OwnKind, OwnMaintenance
 from coordinator.ports import CompactorLever, PlanTablet, Submit
 from coordinator.registry import control_loop, planner_for
@@ -214,6 +221,8 @@ def backlog_figures(backlogs: Collection[api.Backlog]) -> Iterator[MetricValue]:
 # ------------------------------------------------------------------------------------------- Wiring
 
 
+CONDITIONS_MAX = 100
+"""Tables or groups in one condition that operators are notified of by name."""
 SHADOW_PAUSE_S = 1.0
 """Pause while no tablet has to be planned by a shadow planner."""
 
@@ -328,6 +337,30 @@ class CoordinatorParts:
                 *faults.notices,
                 *faults.all_unreadable(),
             ),
+        )
+
+    def notices(self, backlog_bytes: int) -> Notices:
+        """Return what operators may be notified of.
+
+        Args:
+            backlog_bytes: Backlog above which a table is listed; 0: none is.
+        """
+        names = {table.id: table.name for table in self.scanner.tables.values()}
+        found = self.state.look(conditions, backlog_bytes)
+        for table, (count, cause) in self.context.faults.unreadable_records.items():
+            name = names.get(table, table)
+            same = [one for one in found if (one.kind, one.subject) == ("quarantined", name)]
+            found = [one for one in found if one not in same]
+            whole = count + sum(one.count for one in same)
+            found.append(Condition(kind="quarantined", subject=name, count=whole, text=cause))
+        generations = self.context.generations
+        for table, reason in ({} if generations is None else generations.read_only).items():
+            subject = names.get(table, table)
+            found.append(Condition(kind="read-only", subject=subject, text=reason))
+        return Notices(
+            coordinator=self.context.coordinator,
+            conditions=tuple(bounded_conditions(found, CONDITIONS_MAX)),
+            request_ends=tuple(ends for _, ends in self.requests.request_ends),
         )
 
     def _scaling(self, group: str, status: CoordinatorStatus) -> api.GroupScaling | None:

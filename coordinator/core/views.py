@@ -4,7 +4,7 @@ The functions only read `ClusterState` and return wire values.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import nlargest
 from itertools import chain, islice
@@ -17,6 +17,8 @@ from common.model.tablet import TabletId
 from common.spi.controller import ShareClass
 from common.units import format_bytes, format_count
 from common.wire import (
+    OTHERS,
+    Condition,
     CoordinatorStatus,
     MetricValue,
     QueuedJob,
@@ -39,10 +41,13 @@ from coordinator.core.attempts import (
 )
 from coordinator.core.cluster_state import ClusterState, LastPlan
 from coordinator.core.control import ControlLoop, fractions
-from coordinator.core.plan_events import why_not_queued
+from coordinator.core.plan_events import WAITS_FOR_WINDOW, why_not_queued
 from coordinator.core.queue import JobQueue
 from coordinator.core.queue_index import QueueEntry
-from coordinator.core.retry import table_of_wait_queue
+from coordinator.core.retry import (
+    is_group_queue,
+    window_of_wait_queue,
+)
 from coordinator.core.series import SeriesSample
 from coordinator.core.throttle import UNLIMITED
 from coordinator.core.triggers import is_gated, triggers_text
@@ -98,6 +103,35 @@ def coordinator_status(
             for tablet, reason in islice(quarantined.items(), QUARANTINES_SHOWN_MAX)
         ),
     )
+
+
+def conditions(cluster: ClusterState, backlog_bytes: int) -> list[Condition]:
+    """Return what operators are notified of: quarantines, full queues and large backlogs.
+
+    Args:
+        cluster: The coordinator's memory; only read.
+        backlog_bytes: Backlog above which a table is listed; 0: none is.
+    """
+    quarantined, reasons = Counter[str](), dict[str, str]()
+    for tablet, reason in cluster.retry.quarantined().items():
+        name = cluster.table_name(tablet.table)
+        quarantined[name] += 1
+        reasons.setdefault(name, reason)
+    found = [
+        Condition(kind="quarantined", subject=name, count=count, text=reasons[name])
+        for name, count in quarantined.items()
+    ]
+    for group in cluster.deferrals.full_since_s:
+        count = cluster.deferrals.count(group)
+        found.append(Condition(kind="shed", subject=group, count=count))
+    if backlog_bytes:
+        lines = cluster.backlogs.top(cluster.table_name, work_done(cluster.attempts), BACKLOGS_MAX)
+        found += [
+            Condition(kind="backlog", subject=line.table or OTHERS, count=line.size_bytes)
+            for line in lines
+            if line.size_bytes > backlog_bytes
+        ]
+    return found
 
 
 def _warnings(cluster: ClusterState, now_s: float) -> Iterator[str]:
@@ -559,6 +593,7 @@ def explain_tablet(cluster: ClusterState, tablet: TabletId, now_s: float) -> api
         *_of_analysis(cluster, tablet),
         *(() if last_plan is None else last_plan.holds),
         *_of_queue(cluster, queued),
+        *_of_window(cluster, tablet, now_s),
         *_of_deferral(cluster, tablet, now_s),
         *_of_trigger(cluster, tablet, now_s),
         *_of_gate(cluster, tablet, last_plan),
@@ -638,6 +673,8 @@ def why_held(cluster: ClusterState, job: Job, now_s: float) -> str | None:
     pause = cluster.retry.pause_of(job, now_s)
     if pause is not None and why == pause.reason:
         return f"{why} ({_until(pause.until_s, now_s)})"
+    if why == WAITS_FOR_WINDOW:
+        return next(iter(closed_windows(cluster, job.tablet.table, [job.group], now_s)), why)
     if why is None and job.group in cluster.paused_groups:
         return f"group {job.group} is paused"
     return why
@@ -672,9 +709,40 @@ def _why_waiting(cluster: ClusterState, job: Job) -> str:
     )
 
 
+def _of_window(cluster: ClusterState, tablet: TabletId, now_s: float) -> list[str]:
+    """State which window a tablet waits for, and when it opens."""
+    wait_queue = cluster.deferrals.wait_queue_of(tablet)
+    window = None if wait_queue is None else window_of_wait_queue(wait_queue)
+    return [] if window is None else closed_windows(cluster, tablet.table, [window[1]], now_s)
+
+
+def windows(cluster: ClusterState, now_s: float) -> tuple[api.Window, ...]:
+    """Return the windows of tables and groups, closed ones first, at most 100."""
+    return cluster.windows.lines(cluster.table_name, now_s)
+
+
+def closed_windows(
+    cluster: ClusterState, table: str, groups: Iterable[str], now_s: float
+) -> list[str]:
+    """Return why system jobs of a table do not start now because of windows.
+
+    Args:
+        cluster: The coordinator's memory; only read.
+        table: Id of the table.
+        groups: Groups of the jobs.
+        now_s: The current time.
+
+    Returns:
+        One sentence for each group whose window, or that of the table, is closed.
+    """
+    name = cluster.table_name(table)
+    sentences = (cluster.windows.sentence(table, name, group, now_s) for group in groups)
+    return [sentence for sentence in sentences if sentence is not None]
+
+
 def _of_deferral(cluster: ClusterState, tablet: TabletId, now_s: float) -> list[str]:
     wait_queue, since_s = cluster.deferrals.wait_queue_of(tablet), cluster.deferrals.since_s(tablet)
-    if wait_queue is None or since_s is None or table_of_wait_queue(wait_queue):
+    if wait_queue is None or since_s is None or not is_group_queue(wait_queue):
         return []
     return [
         f"the full queue of group {wait_queue} dropped jobs {_ago(now_s - since_s)} ago; they are"

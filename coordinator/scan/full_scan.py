@@ -440,7 +440,10 @@ class FullScan:
         table, wanted = scan_range.table.id, dict(findings.wanted)
 
         def differs(tablet: TabletId) -> bool:
-            if jobs_digest(self._queued.queued_ids(tablet)) != wanted[tablet.end]:
+            jobs = self._queued.queued_ids(tablet)
+            if not jobs and self._queued.is_deferred(tablet):
+                return False  # Its jobs wait for a window, or for the end of a pause.
+            if jobs_digest(jobs) != wanted[tablet.end]:
                 return True
             work.unconfirmed.pop(tablet.end, None)
             return False

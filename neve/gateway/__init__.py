@@ -26,6 +26,7 @@
     compactors          compactors, groups, scaling, limits on bytes per second
     planning            queue, plan, backlog, triggers, maintenance
     service             status, settings, audit, probes, metrics
+    notify/             messages to operators, by webhook and e-mail
     control             state of the controller; reports of read latency
     recovery            fsck, gc, rebuild, backup, restore
 

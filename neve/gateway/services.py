@@ -47,6 +47,7 @@ from neve.api import Correction
 from neve.gateway.access.audit import Audit, AuditFile
 from neve.gateway.access.callers import open_table, sees_table
 from neve.gateway.access.quotas import BufferUse, Quotas, ScanSlots, Shares
+from neve.gateway.notify.notifier import Notifier
 from neve.gateway.table_files import StoredFiles, TableFiles
 from neve.gateway.table_locations import (
     Locations,
@@ -352,6 +353,7 @@ class Services:
     audit: Audit = field(init=False)
     quotas: Quotas = field(init=False)
     buffers: BufferUse = field(init=False)
+    notifier: Notifier = field(init=False)
     pending: set[asyncio.Task[object]] = field(default_factory=set)
     """Background tasks, referenced here so that they are not garbage collected."""
 
@@ -364,6 +366,10 @@ class Services:
         object.__setattr__(self, "audit", self._audit())
         object.__setattr__(self, "quotas", self._quotas())
         object.__setattr__(self, "buffers", BufferUse(self.settings.ingest))
+        watched = self.coordinator, self.store, self.store_watch
+        rules = self.settings.notify
+        notifier = Notifier(rules, watched, self.clock, self.ids, self.log)
+        object.__setattr__(self, "notifier", notifier)
 
     def _audit(self) -> Audit:
         access = self.settings.access
