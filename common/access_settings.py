@@ -103,6 +103,12 @@ class AccessSettings:
         least=60.0,
         most=31_622_400.0,
     )
+    session_max_s: float = setting(
+        43_200.0,
+        "Longest session of the console. A session also ends with the token that it began with.",
+        least=60.0,
+        most=31_622_400.0,
+    )
 
     def __post_init__(self) -> None:
         """Refuse values that break their rules."""

@@ -422,6 +422,13 @@ class GatewaySettings:
         " tables may be below. `neve up` adds your home, the working folder and the folder for"
         " temporary files.",
     )
+    public_url: str = setting(
+        "",
+        "Address under which browsers reach the gateway, such as `https://neve.example.com`, if a"
+        " proxy is in front of it. Links to the console begin with it. Empty: the address that a"
+        " request names.",
+        schemes=("https", "http"),
+    )
 
     def __post_init__(self) -> None:
         """Refuse values that break their rules."""

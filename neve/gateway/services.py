@@ -11,6 +11,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -386,6 +387,12 @@ class Services:
             request_bytes_max=access.caller_request_bytes_max,
         )
         return Quotas(shares, self.clock)
+
+    def with_coordinator(self, coordinator: "CoordinatorActor") -> "Services":
+        """Return the same services with another door to the coordinator; all else is shared."""
+        shared = copy(self)
+        object.__setattr__(shared, "coordinator", coordinator)
+        return shared
 
     @property
     def looks(self) -> StorageThreads:
