@@ -33,7 +33,8 @@ from neve.cli.session import (
     verb,
     visible,
 )
-from neve.client.errors import UnavailableError
+from neve.client import Client
+from neve.client.errors import NeveError, UnavailableError
 
 if TYPE_CHECKING:
     from common.settings import Settings
@@ -190,21 +191,33 @@ def up(
         session.say(f"note: {remark}")
     options = StackOptions(settings=chosen, allow=tuple(allow or ()))
     started = LocalStack.start(home=home, name=stack, options=options, on_progress=session.say)
+    link = _console_link(started.gateway_url, started.token)
     facts = {
         "stack": started.name,
         "url": started.gateway_url,
+        "console": link,
         "token_file": str(started.folder.token_file),
         "logs": str(started.folder.logs),
         "locations": list(started.locations),
     }
     session.show(
         facts,
-        f"Névé runs at {started.gateway_url}\ntables may be created in "
+        f"Névé runs at {started.gateway_url}\nconsole: {link}   (works once, within five minutes;"
+        " then: neve console)\ntables may be created in "
         f"{', '.join(started.locations)}; --allow adds locations\ninterface: "
         f"{started.gateway_url}/docs   token: {started.folder.token_file}\nlogs: "
         f"{started.folder.logs}, or neve logs\nnext: neve status, neve table create, neve "
         "demo; neve down stops the service",
     )
+
+
+def _console_link(url: str, token: str) -> str:
+    """Return a link to the console that works once; to its sign-in page if a proxy answers."""
+    try:
+        with Client(url, token=token) as client:
+            return client.console_link().link
+    except NeveError:
+        return f"{url}/console"
 
 
 @verb("down", Panel.RUN, "neve down", remote=False)

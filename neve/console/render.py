@@ -25,7 +25,7 @@ KINDS = {
 }
 POINTS_MAX = 2000
 """Points of a plot; more are thinned out."""
-NONE = Markup('<span class="none" aria-label="none">-</span>')
+NONE = Markup('<span class="none">-</span>')
 """What stands for a missing value."""
 
 

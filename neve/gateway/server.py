@@ -45,6 +45,7 @@ from neve.gateway.rows.ingestion import IngestRoutes
 from neve.gateway.rows.scan import ScanRoutes
 from neve.gateway.service import ProbeRoutes, ServiceRoutes
 from neve.gateway.services import BEARER, Services
+from neve.gateway.table_summaries import TableSummaryRoutes
 from neve.gateway.tables import TableRoutes
 from neve.gateway.tablets import OperationRoutes, TabletRoutes
 from neve.gateway.tls import ServerCertificate, require_safe_listener
@@ -125,6 +126,7 @@ def known_callers(services: Services) -> KnownCallers:
 
 SLICES = (
     TableRoutes,
+    TableSummaryRoutes,
     IngestRoutes,
     BufferRoutes,
     ScanRoutes,

@@ -145,8 +145,11 @@
     }
 
     options(data) {
-      const style = getComputedStyle(this);
-      const color = (name) => style.getPropertyValue(name).trim();
+      // A canvas does not know `light-dark()`, so the browser works the colour out.
+      const color = (name) => {
+        this.box.style.color = `var(${name})`;
+        return getComputedStyle(this.box).color;
+      };
       const write = WRITE[data.unit] ?? WRITE[""];
       const axis = { stroke: color("--quiet"), font: "11px system-ui", grid: { stroke: color("--grid"), width: 1 }, ticks: { show: false } };
       return {
