@@ -14,8 +14,8 @@ QUEUED_READ = 1000
 TABLES_READ_MAX = 20
 """Tables whose history is read for one page."""
 HOUR_S = 3600.0
-ATTEMPTS_READ = 200
-"""Attempts that are read of each table for the last hour."""
+ATTEMPTS_READ, ATTEMPTS_OF_TABLE_MIN = 1000, 50
+"""Attempts that are read for one page, and at least of each of its tables."""
 
 # ------------------------------------------------------------------------------------------- Queues
 
@@ -78,7 +78,7 @@ def with_text(text: str, jobs: Iterable[api.PlannedJob]) -> list[api.PlannedJob]
     ]
 
 
-@page("/console/queue", "queue.html", of="GET /v1/queue", title="Queues", nav="Queues")
+@page("/console/queues", "queue.html", of="GET /v1/queue", title="Queues", nav="Queues")
 async def queue_page(view: View) -> Variables:
     """Read the queues."""
     group, text = view.text("group"), view.text("q").strip()
@@ -217,9 +217,8 @@ async def running_page(view: View) -> Variables:
     jobs: Sequence[api.Job] = () if listed is None else listed["jobs"]
     compactors = await compactors_by_name(view)
     tables, left_out = await recent_tables(view)
-    finished = {
-        table: await finished_attempts(view, table, ATTEMPTS_READ) or () for table in tables
-    }
+    count = attempts_of_table(tables)
+    finished = {table: await finished_attempts(view, table, count) or () for table in tables}
     spans = job_spans(jobs, finished, view.now_s)
     return {
         "answered": listed is not None,
@@ -227,6 +226,11 @@ async def running_page(view: View) -> Variables:
         "timeline": timeline(spans, view.now_s - HOUR_S, view.now_s),
         "left_out": left_out,
     }
+
+
+def attempts_of_table(tables: Sequence[str]) -> int:
+    """Return how many attempts are read of each of some tables."""
+    return max(ATTEMPTS_OF_TABLE_MIN, ATTEMPTS_READ // max(1, len(tables)))
 
 
 async def finished_attempts(view: View, table: str, count: int) -> Sequence[api.Finished] | None:
@@ -292,7 +296,6 @@ HEADINGS = (
     Heading("took", "Took", lambda row: row.elapsed_s),
 )
 ENDS = tuple(end.value for end in AttemptEnd)
-HISTORY_READ = 1000
 
 
 def matches(row: FinishedRow, end: str, text: str) -> bool:
@@ -311,7 +314,7 @@ async def history_page(view: View) -> Variables:
     only = view.text("attempt")
     tables, left_out = await recent_tables(view, chosen)
     compactors = await compactors_by_name(view)
-    count = HISTORY_READ if chosen else ATTEMPTS_READ
+    count = attempts_of_table(tables)
     rows = [
         finished_row(table, attempt, compactors)
         for table in tables

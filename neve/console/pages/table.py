@@ -18,7 +18,7 @@ from neve.setting_values import setting_text
 
 TABLE = "/console/tables/{table}"
 TABLETS_A_PAGE = 50
-ATTEMPTS_READ = 1000
+ATTEMPTS_READ = 500
 """Attempts of the history that the last day is summed from."""
 OWED_TABLETS_MAX = 100_000
 """Largest table of which the page lists the tablets with the most to do."""

@@ -65,7 +65,7 @@ PAGES = (
     ("/console/tables/events?colour=backlog", ("tablets by backlog",)),
     ("/console/tables/events/settings", ("planner_options", "Dry run")),
     ("/console/tables/events/tablets/last", ("What the service says", "nothing to do", "Story")),
-    ("/console/queue", ("Group default", "maintenance, 12 points in its class", "Hold")),
+    ("/console/queues", ("Group default", "maintenance, 12 points in its class", "Hold")),
     ("/console/running", ("rewriting", "node-a", "The last hour")),
     ("/console/requests", ("There is no request",)),
     ("/console/tables/events/compact", ("First key", "Dry run")),
@@ -172,7 +172,7 @@ def test_text_of_users_is_text(
     pages = [
         browser.get("/console/tables/events/tablets/last"),
         browser.get("/console/search", params={"q": EVIL}),
-        browser.get("/console/queue", params={"q": EVIL}),
+        browser.get("/console/queues", params={"q": EVIL}),
         browser.get("/console/history", params={"q": EVIL, "end": EVIL}),
     ]
 
