@@ -226,6 +226,9 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "neve_store_full", "gauge", "1 while adds wait because the store was full, otherwise 0."
     ),
+    Metric("neve_series_bytes", "gauge", "Memory of the recorded values of the last day."),
+    Metric("neve_series_stored_bytes", "gauge", "Size of their snapshot in the store, compressed."),
+    Metric("neve_series_tables", "gauge", "Tables with recorded values of their own, up to 447."),
     Metric("neve_buffered_bytes", "gauge", "Decoded size of rows that are not in files so far."),
     Metric("neve_buffered_rows", "gauge", "Acknowledged rows that are not in files so far."),
     Metric("neve_buffered_oldest_seconds", "gauge", "Age of the oldest of these rows."),

@@ -228,14 +228,46 @@ class RunningAttempt:
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BacklogSample:
-    """The backlog at a moment."""
+class SeriesQuery:
+    """Which recorded values to return."""
 
-    at_s: float
-    size_bytes: int
-    """Backlog of all tables."""
-    tables: dict[str, int]
-    """Name → bytes, for the tables with the largest backlog; tables at rest are missing."""
+    span_s: float
+    points: int
+    """Maximum number of steps; neighbours are combined."""
+    measures: tuple[str, ...] = ()
+    """Empty: all."""
+    groups: bool = True
+    tables: tuple[str, ...] = ()
+    """Names of tables; empty: those with the largest backlog."""
+    count: int = 0
+    """Maximum number of tables without names."""
+    visible: tuple[str, ...] | None = None
+    """Names of recorded tables that the caller may see; None: all, and what is not of a table."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedLine:
+    """The values of a table or group, or a sum."""
+
+    kind: str
+    """Field of `api.Series` that gets the line."""
+    name: str
+    measures: tuple[str, ...]
+    values: bytes
+    """Little-endian 32-bit floats: all steps of the first measure, of the second one, and so on;
+    NaN: nothing was recorded."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedSeries:
+    """Recorded values; see `api.Series`."""
+
+    start_s: float
+    step_s: float
+    count: int
+    lines: tuple[RecordedLine, ...]
 
 
 @readable_across_releases
@@ -389,7 +421,6 @@ class CompactorCalls(Protocol):
 
 
 ClassControl = api.ClassControl
-ControlPoint = api.ControlPoint
 ControlStatus = api.Control
 GroupScaling = api.GroupScaling
 MaintenanceOperation = api.MaintenanceOperation

@@ -27,6 +27,7 @@ from coordinator.core.backlog import PLANNED_JOBS
 from coordinator.core.limits import Limits
 from coordinator.core.maintenance import KindRules, OperationName
 from coordinator.core.scans import GarbageRules
+from coordinator.core.series import SeriesStore
 from coordinator.core.shadow import COMPARED_TABLETS_MAX, ShadowPlans
 from coordinator.core.state import CoordinatorState
 from coordinator.maintenance import Maintenance, OwnKind, OwnMaintenance
@@ -52,7 +53,12 @@ from coordinator.storage.garbage_collector import (
 )
 from coordinator.storage.manifests import ManifestPublisher
 from coordinator.storage.storage_access import ArrowStorage, FreeSpace
-from coordinator.store_watch import RateLimits, StoreHealthWatch, TableCorrections
+from coordinator.store_watch import (
+    RateLimits,
+    SeriesKeeper,
+    StoreHealthWatch,
+    TableCorrections,
+)
 from coordinator.triggers import TriggerDriver
 from neve import api
 
@@ -145,6 +151,15 @@ def store_figures(health: StoreHealth) -> list[MetricValue]:
     ]
 
 
+def series_figures(series: SeriesStore, keeper: SeriesKeeper) -> list[MetricValue]:
+    """Return the size of the recorded values and of their snapshot."""
+    return [
+        MetricValue("neve_series_bytes", series.size_bytes),
+        MetricValue("neve_series_stored_bytes", keeper.size_bytes),
+        MetricValue("neve_series_tables", len(series.tables.rows)),
+    ]
+
+
 def scope_figures(scopes: Collection[api.Limit]) -> Iterator[MetricValue]:
     """Yield the metrics of groups and volumes; those without a limit have fewer metrics."""
     for scope in scopes:
@@ -219,6 +234,7 @@ class CoordinatorParts:
     operations: OperationDriver
     limiting: RateLimits
     store_care: StoreHealthWatch
+    series_keeper: SeriesKeeper
     corrections: TableCorrections
     shadows: ShadowPlans
     autoscaler: Autoscaler
@@ -265,6 +281,7 @@ class CoordinatorParts:
             self.operations.run_forever(),
             self.limiting.run_forever(),
             self.store_care.run_forever(),
+            self.series_keeper.run_forever(),
             self.corrections.run_forever(),
             self.autoscaler.run_forever(),
             self._tick_forever(own.tick_s),
@@ -291,6 +308,7 @@ class CoordinatorParts:
             *backlog_figures(status.backlogs),
             *control_figures(self.state.control(now_s)),
             *self.flusher.figures(),
+            *series_figures(self.state.series, self.series_keeper),
         )
         return replace(
             status,
@@ -334,7 +352,7 @@ class CoordinatorParts:
     async def _tick_forever(self, interval_s: float) -> None:
         while True:
             await asyncio.sleep(interval_s)
-            self.service.submit(on.Ticked())
+            self.service.submit(on.Ticked(scaling=self.autoscaler.counts()))
             self.requests.look_at_deadlines()
 
 
@@ -518,6 +536,7 @@ def assemble(
         operations=operations,
         limiting=RateLimits(context, service.submit),
         store_care=store_care,
+        series_keeper=SeriesKeeper(context, state.series),
         corrections=corrections,
         shadows=_shadows(settings, context, plan, scanner),
         autoscaler=autoscaler,

@@ -138,7 +138,8 @@ def _panel(metric: Metric, number: int, grid: dict[str, int]) -> dict[str, Any]:
 
 def _part(metric: Metric) -> str:
     """Return the part of the service that a metric is of: the word after `neve_`, singular."""
-    return metric.name.split("_")[1].removesuffix("s")
+    part = metric.name.split("_")[1]
+    return part if part == "series" else part.removesuffix("s")
 
 
 def _unit(metric: Metric) -> str:

@@ -1,6 +1,7 @@
 """Names of all keys. All keys of one table share the hash tag `{<table id>}`: one slot.
 
 neve:tables  neve:store  neve:coordinator  neve:limits  neve:scales   of the whole store
+neve:series                                        recorded values of the coordinator
 neve:audit  :refused  :reads  :deletes             streams of audited calls, capped
 neve:reserve  neve:full                            memory reserve for a full store
 neve:{t}:table  :generation  :manifest  :index     of a table
@@ -25,6 +26,8 @@ LIMITS = "neve:limits"
 """Hash: scope → bytes/s."""
 SCALES = "neve:scales"
 """Hash: compaction group → number of compactors."""
+SERIES = "neve:series"
+"""Hash: part of the recorded values → its values, compressed; see `coordinator.core.series`."""
 AUDIT = "neve:audit"
 """Stream: gateway calls that may have changed something."""
 AUDIT_KINDS = ("", "refused", "reads", "deletes")

@@ -32,6 +32,7 @@ from common.metadata.changes import (
     Confirm,
     CreateTable,
     Outcome,
+    SaveSeries,
     SelectFiles,
     SubmitRequest,
     transaction_for,
@@ -52,6 +53,7 @@ from common.metadata.keys import (
     LIMITS,
     REQUESTS_OPEN_MAX,
     SCALES,
+    SERIES,
     STORE,
     TABLE_KEYS,
     TABLES,
@@ -118,7 +120,15 @@ AUDIT_LINE = "line"
 """The field of an audit entry."""
 NO_CHANGES = "0-0"
 """The position before the first entry of a stream."""
-GROWING = (AddFiles, AppendRows, CreateTable, SelectFiles, SubmitRequest, BeginOperation)
+GROWING = (
+    AddFiles,
+    AppendRows,
+    CreateTable,
+    SelectFiles,
+    SubmitRequest,
+    BeginOperation,
+    SaveSeries,
+)
 """Changes that let a store grow and wait while it is full; all others may use its reserve.
 
 Reservations and commits use the reserve, because compactions eventually remove files.
@@ -532,6 +542,11 @@ class TabletStore:
             except ValueError as error:
                 raise MetadataError(f"{LIMITS} {scope.text} cannot be decoded: {error}") from error
         return limits
+
+    async def series(self) -> Mapping[str, bytes]:
+        """Return the stored parts of the recorded values, compressed."""
+        parts = await self._read(hgetall(SERIES))
+        return {name.decode(errors="replace"): values for name, values in parts.items()}
 
     async def scales(self) -> Mapping[str, int]:
         """Return the number of compactors set by operators, by group; absent: not set."""

@@ -82,14 +82,14 @@ def cluster_facts(cluster: ClusterState) -> ClusterFacts:
     groups: Counter[str] = Counter()
     for compactor in cluster.compactors.every():
         groups[compactor.group] += 0 if compactor.draining else compactor.slots
-    under_way = [attempt for attempt in cluster.attempts if attempt.state in _UNDER_WAY]
-    rewritten = sum(attempt.input_bytes * attempt_work(attempt).read_share for attempt in under_way)
+    busy = list(under_way(cluster))
+    rewritten = sum(attempt.input_bytes * attempt_work(attempt).read_share for attempt in busy)
     return ClusterFacts(
         backlog_bytes=float(sum(line.size_bytes for line in lines)),
         table_backlogs={line.table: float(line.size_bytes) for line in lines if line.table},
         done_bytes=sum(cluster.counters.committed_bytes.values()) + rewritten,
         group_slots=groups,
-        busy_slots=len(under_way),
+        busy_slots=len(busy),
         queued_jobs=len(cluster.queues),
         deepest_files=cluster.pressures.deepest_files,
         garbage_fraction=cluster.pressures.garbage_fraction,
@@ -174,7 +174,7 @@ def share_class_of(job: Job) -> ShareClass:
 
 def capped_jobs(cluster: ClusterState, group: str) -> int:
     """Return how many jobs under the slot cap a group runs or reserves."""
-    running = sum(attempt.group == group and _has_cap(attempt) for attempt in _under_way(cluster))
+    running = sum(attempt.group == group and _has_cap(attempt) for attempt in under_way(cluster))
     reserving = (take.job for take in cluster.takes.reserving())
     return running + sum(job.group == group and lane_class(job) in CAPPED for job in reserving)
 
@@ -191,14 +191,15 @@ def _has_cap(attempt: Attempt) -> bool:
     return lane_class(attempt.assignment.job) in CAPPED
 
 
-def _under_way(cluster: ClusterState) -> Iterator[Attempt]:
+def under_way(cluster: ClusterState) -> Iterator[Attempt]:
+    """Return the attempts that run, as far as is known."""
     return (attempt for attempt in cluster.attempts if attempt.state in _UNDER_WAY)
 
 
 def _running_weights(cluster: ClusterState) -> Counter[tuple[str, int]]:
     """Return the number of running jobs by volume and weight."""
     counts: Counter[tuple[str, int]] = Counter()
-    for attempt in _under_way(cluster):
+    for attempt in under_way(cluster):
         assignment = attempt.assignment
         weight = (
             job_weight(attempt.input_bytes) if assignment is None else weight_of(assignment.job)
@@ -220,7 +221,7 @@ def saturated_tables(cluster: ClusterState) -> frozenset[str]:
     most = cluster.limits.volume_running_max
     if not most:
         return frozenset()
-    tables = [attempt.tablet.table for attempt in cluster.attempts if attempt.state in _UNDER_WAY]
+    tables = [attempt.tablet.table for attempt in under_way(cluster)]
     tables += [take.job.tablet.table for take in cluster.takes.reserving()]
     counts = Counter(cluster.volume_of(table) for table in tables)
     return frozenset(table for table in cluster.tables if counts[cluster.volume_of(table)] >= most)

@@ -1,6 +1,6 @@
 """The control loop: turn facts about the cluster into readings, and readings into a decision.
 
-    facts ─► measured rates ─► readings ─► controller ─► guard ─► decision ─► history
+    facts ─► measured rates ─► readings ─► controller ─► guard ─► decision
 
 A controller is a plug-in and may fail: the current decision then stays in force, and the status
 shows the reason. All state is bounded, and none needs to survive a restart: the first decision is
@@ -29,7 +29,6 @@ from common.spi.controller import (
     ShareClass,
 )
 from common.units import format_bytes, format_duration
-from neve import api
 
 # -------------------------------------------------------------------------------------------- Guard
 # Bounds on the decisions of every controller.
@@ -406,11 +405,6 @@ def fractions(amounts: Mapping[ShareClass, float]) -> dict[ShareClass, float]:
 # --------------------------------------------------------------------------------------------- Loop
 
 
-HISTORY_STEP_S = 5.0
-HISTORY_MAX = 720
-"""Samples of one hour."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlRules:
     """Settings of the operator, and the resources that can be divided."""
@@ -452,7 +446,6 @@ class ControlLoop:
         self.decision = ControlDecision(shares=rules.base_shares, reasons=("no decision so far",))
         self.usage = ClassUsage()
         self.latencies = ReaderLatencies()
-        self.history: deque[api.ControlPoint] = deque(maxlen=HISTORY_MAX)
         self.readings: ControlReadings | None = None
         """Readings of the last look."""
         self.failure = ""
@@ -480,7 +473,6 @@ class ControlLoop:
         self.readings = self._readings(facts, now_s, passed_s)
         wanted = self._asked(self.readings)
         self.decision = guarded(wanted, self.readings, self.rules.guard)
-        self._remember(facts, now_s)
         return self.decision
 
     def slots_of(self, group: str) -> int | None:
@@ -545,27 +537,6 @@ class ControlLoop:
             return replace(self.decision, reasons=(reason,))
         self.failure = ""
         return wanted
-
-    def _remember(self, facts: ClusterFacts, now_s: float) -> None:
-        if self.history and now_s - self.history[-1].at_s < HISTORY_STEP_S:
-            return
-        decision, worst = self.decision, self.latencies.signal(now_s)
-        self.history.append(
-            api.ControlPoint(
-                at_s=now_s,
-                backlog_bytes=facts.backlog_bytes,
-                shares=_by_name(decision.shares),
-                used=_by_name(fractions(self.usage.last_minute(now_s))),
-                bytes_s=decision.bytes_s,
-                slots=decision.slots,
-                busy_slots=facts.busy_slots,
-                latency_s=None if worst is None else worst[1],
-            )
-        )
-
-
-def _by_name(shares: Mapping[ShareClass, float]) -> dict[str, float]:
-    return {share_class.value: share for share_class, share in shares.items()}
 
 
 def require_sound(decision: ControlDecision) -> None:

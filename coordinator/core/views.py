@@ -4,9 +4,10 @@ The functions only read `ClusterState` and return wire values.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
+from math import nan
 from typing import assert_never
 
 from common.model.job import Job, analysis_id, is_urgent
@@ -14,15 +15,28 @@ from common.model.table import TableState
 from common.model.tablet import TabletId
 from common.spi.controller import ShareClass
 from common.units import format_bytes, format_count
-from common.wire import CoordinatorStatus, QueuedJob, RunningAttempt
-from coordinator.core.assignment import saturated_tables, why_barred
-from coordinator.core.attempts import Attempt, AttemptState, Compactor, work_done
+from common.wire import (
+    CoordinatorStatus,
+    QueuedJob,
+    RecordedSeries,
+    RunningAttempt,
+    SeriesQuery,
+)
+from coordinator.core.assignment import saturated_tables, under_way, why_barred
+from coordinator.core.attempts import (
+    Attempt,
+    AttemptState,
+    Compactor,
+    attempt_work,
+    work_done,
+)
 from coordinator.core.cluster_state import ClusterState, LastPlan
 from coordinator.core.control import ControlLoop, fractions
 from coordinator.core.plan_events import why_not_queued
 from coordinator.core.queue import JobQueue
 from coordinator.core.queue_index import QueueEntry
 from coordinator.core.retry import table_of_wait_queue
+from coordinator.core.series import SeriesSample
 from coordinator.core.throttle import UNLIMITED
 from coordinator.core.triggers import is_gated, triggers_text
 from neve import api
@@ -143,7 +157,6 @@ def control_status(cluster: ClusterState, now_s: float) -> api.Control:
         latency_limit_s=loop.rules.foreground_limit_s,
         failure=loop.failure,
         failures=loop.failures,
-        history=tuple(loop.history),
         deepest_files=0 if readings is None else readings.deepest_files,
         garbage_fraction=0.0 if readings is None else readings.garbage_fraction,
     )
@@ -163,6 +176,79 @@ def _class_lines(loop: ControlLoop, now_s: float) -> tuple[api.ClassControl, ...
         )
         for class_ in ShareClass
     )
+
+
+def series_sample(
+    cluster: ClusterState, scaling: Mapping[str, tuple[int, int]], now_s: float
+) -> SeriesSample:
+    """Return the values to record now. O(tables with a backlog + queued jobs).
+
+    Args:
+        cluster: The coordinator's memory.
+        scaling: Group → its desired and its starting compactors.
+        now_s: The current time.
+    """
+    table_bytes, group_bytes = cluster.backlogs.sums(work_done(cluster.attempts))
+    queued = Counter(job.tablet.table for _, queue in cluster.queues for job in queue.unordered())
+    busy = list(under_way(cluster))
+    held = {(attempt.tablet.table, attempt.compactor) for attempt in busy}
+    compactors = cluster.compactors.every()
+    return SeriesSample(
+        tables={
+            "backlog_bytes": {table: size for table, size in table_bytes.items() if size},
+            "queued_jobs": queued,
+            "running_jobs": Counter(attempt.tablet.table for attempt in busy),
+            "compactors": Counter(table for table, _ in held),
+        },
+        groups={
+            "backlog_bytes": group_bytes,
+            "queued_jobs": {group: len(queue) for group, queue in cluster.queues},
+            "running_jobs": Counter(attempt.group for attempt in busy),
+            "compactors": Counter(compactor.group for compactor in compactors),
+            "compactors_desired": {group: desired for group, (desired, _) in scaling.items()},
+            "compactors_starting": {group: starting for group, (_, starting) in scaling.items()},
+            "compactors_draining": Counter(
+                compactor.group for compactor in compactors if compactor.draining
+            ),
+        },
+        total=_control_values(cluster.control, len(busy), now_s)
+        | {"backlog_bytes": sum(table_bytes.values())},
+        attempts={
+            attempt.id: (
+                attempt.tablet.table,
+                attempt.group,
+                attempt.since_s,
+                attempt.input_bytes * attempt_work(attempt).read_share,
+            )
+            for attempt in busy
+        },
+    )
+
+
+def _control_values(loop: ControlLoop, busy_slots: int, now_s: float) -> dict[str, float]:
+    """Return the decision of the controller and its effect; a value that does not exist is NaN."""
+    decision, worst = loop.decision, loop.latencies.signal(now_s)
+    used = fractions(loop.usage.last_minute(now_s))
+    return {
+        "busy_slots": busy_slots,
+        "system_slots": nan if decision.slots is None else decision.slots,
+        "limit_bytes_s": nan if decision.bytes_s is None else decision.bytes_s,
+        "reader_wait_s": nan if worst is None else worst[1],
+        **{f"shares_{class_.value}": decision.shares[class_] for class_ in ShareClass},
+        **{f"used_{class_.value}": used[class_] for class_ in ShareClass},
+    }
+
+
+def recorded_series(cluster: ClusterState, query: SeriesQuery) -> RecordedSeries:
+    """Return recorded values; tables that were dropped are part of sums only."""
+    names = {table.id: table.name for table in cluster.tables.values()}
+    return cluster.series.read(query, names)
+
+
+def recorded_tables(cluster: ClusterState) -> list[str]:
+    """Return the names of the tables that have recorded values of their own."""
+    tables = cluster.tables
+    return [tables[table].name for table in cluster.series.tables.rows if table in tables]
 
 
 def queued_jobs(

@@ -8,7 +8,6 @@ import sys
 import termios
 import threading
 import tty
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -35,8 +34,8 @@ from neve.client.errors import ForbiddenError, NeveError, UnavailableError
 
 QUEUE_MAX = 200
 """Queued jobs that are read; a terminal shows fewer."""
-POINTS_MAX = 360
-"""Points of the backlog's plot: an hour of the service's history, one every ten seconds."""
+POINTS_MAX = 720
+"""Points of the backlog's plot: the hour that the service has recorded."""
 KEY_WAIT_S = 0.2
 NODE_CHARS = 17
 """Ids of nodes are longer; their beginnings and ends differ."""
@@ -64,6 +63,7 @@ class Reading:
     activity: tuple[api.TableActivity, ...] | None = None
     queue: tuple[api.PlannedJob, ...] | None = None
     jobs: tuple[api.Job, ...] | None = None
+    series: api.Series | None = None
 
 
 def read_service(client: Client, now_s: float) -> Reading:
@@ -80,6 +80,11 @@ def read_service(client: Client, now_s: float) -> Reading:
         activity=_allowed(lambda: tuple(client.activity())),
         queue=_allowed(lambda: tuple(client.queue(None, QUEUE_MAX))),
         jobs=_allowed(lambda: tuple(client.jobs())),
+        series=_allowed(
+            lambda: client.series(
+                points=POINTS_MAX, measures=["backlog_bytes"], count=0, groups=False
+            )
+        ),
     )
     if reading == Reading(at_s=now_s):
         client.status()  # Raises the refusal.
@@ -150,21 +155,22 @@ BARS = " ▁▂▃▄▅▆▇█"
 BARS_ASCII = " .:-=+*#@"
 
 
-def plot(values: Sequence[float], width: int, *, plain: bool) -> str:
+def plot(values: Sequence[float | None], width: int, *, plain: bool) -> str:
     """Return values as a line of bars, oldest first; each bar is the largest of its span.
 
     Args:
-        values: Values from 0, oldest first.
+        values: Values from 0, oldest first; a span without values is a gap, an empty cell.
         width: Maximum number of bars.
         plain: Whether to use ASCII characters only.
     """
     bars = BARS_ASCII if plain else BARS
-    most = max(values, default=0.0)
+    sizes = [value or 0.0 for value in values]
+    most = max(sizes, default=0.0)
     if width <= 0 or not values:
         return ""
     count = min(width, len(values))
     edges = [len(values) * number // count for number in range(count + 1)]
-    tops = [max(values[start:end]) for start, end in pairwise(edges)]
+    tops = [max(sizes[start:end]) for start, end in pairwise(edges)]
     steps = len(bars) - 1
     # A small value is not nothing, so it gets the lowest bar.
     return "".join(bars[0 if top <= 0 else max(1, round(top / most * steps))] for top in tops)
@@ -335,13 +341,10 @@ class Board:
     """Why the last reading failed; empty: it did not."""
     now: Reading | None = None
     before: Reading | None = None
-    backlog: deque[float] = field(default_factory=lambda: deque(maxlen=POINTS_MAX))
 
     def add(self, reading: Reading) -> None:
         """Take a reading as the newest."""
         self.before, self.now, self.silence = self.now, reading, ""
-        if reading.control is not None:
-            self.backlog.append(reading.control.backlog_bytes)
 
     def press(self, key: str) -> bool:
         """Act on a key; return whether it ends the display."""
@@ -376,17 +379,18 @@ class Board:
         if self.silence:
             age = format_duration(max(now_s - reading.at_s, 0.0))
             lines.append(_line(f"no answer, figures are {age} old: {self.silence}", "bold red"))
-        control = reading.control
+        control, series = reading.control, reading.series
+        past = () if series is None else series.total.values["backlog_bytes"]
+        bars = _line(plot(past, width, plain=self.plain), "cyan")
         if control is None:
-            return lines
+            return [*lines, bars]
         rates = [f"backlog {format_bytes(control.backlog_bytes)}"]
         if control.arrival_bytes_s is not None:
             rates.append(f"arrives {format_bytes(control.arrival_bytes_s)}/s")
         if control.rewrite_bytes_s is not None:
             rates.append(f"rewritten {format_bytes(control.rewrite_bytes_s)}/s")
         rates.append(f"{control.busy_slots} of {format_count(control.living_slots, 'slot')} busy")
-        bars = plot(list(self.backlog), width, plain=self.plain)
-        return [*lines, _line(" · ".join(rates)), _line(bars, "cyan")]
+        return [*lines, _line(" · ".join(rates)), bars]
 
     def _body(self, reading: Reading, width: int, room: int) -> tuple[RenderableType, int]:
         """Return the lower part of the frame, and the number of its lines."""
@@ -606,8 +610,6 @@ def top(
         return
     plain = "utf" not in (sys.stdout.encoding or "").lower()
     board = Board(session.keys, view=view, plain=plain)
-    past = _allowed(client.backlog_history)
-    board.backlog.extend(point.size_bytes for point in past or ())
     if once:
         board.add(read_service(client, SystemClock().now_s()))
         size = get_terminal_size()

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 
 from neve.api import (
     Backlog,
-    BacklogPoint,
     OwedTablet,
     Plan,
     PlannedJob,
@@ -105,17 +104,6 @@ class PlanningCalls:
             "GET", table_path(table, "backlog/history"), parameters={"count": count}
         )
         return decode_list(TabletBacklogHistory, answer, "tablets")
-
-    def backlog_history(self, table: str | None = None) -> list[BacklogPoint]:
-        """Return the backlog over the last hour, oldest point first.
-
-        There is one point every ten seconds. A restart of the coordinator clears the history.
-
-        Args:
-            table: Return the backlog of this table; None: the total of all tables.
-        """
-        answer = self._connection.call("GET", "/v1/backlog/history", parameters={"table": table})
-        return decode_list(BacklogPoint, answer, "history")
 
     def maintenance(self, table: str, tablet: str | None = None) -> TableMaintenance:
         """Return possible maintenance of tablets: gain, cost and memory, or why it is not done.

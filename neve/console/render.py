@@ -258,7 +258,6 @@ def environment() -> Environment:
         "asset": asset,
         "href": href,
         "plot": plot,
-        "series": Series,
         "meter": meter,
         "svg_bar": svg_bar,
         "NONE": NONE,

@@ -11,13 +11,12 @@ from common.errors import PluginError, RequestError
 from common.model.job import Job, TabletPlan
 from common.model.table import Table
 from common.model.tablet import StoredChunks, Tablet, TabletId
-from common.wire import BacklogSample, QueuedJob
+from common.wire import QueuedJob
 from neve import api
 from neve.gateway.access.callers import (
     COMPACT,
     READ,
     READ_LISTED,
-    current_call,
     route,
     sees_table,
 )
@@ -142,15 +141,6 @@ async def _pages(
     yield [tablet for tablet in await services.store.tablets(ids) if tablet is not None]
 
 
-def _size_of(sample: BacklogSample, table: str | None) -> int:
-    """Return the backlog of a table; None: of all tables that the caller sees."""
-    if table is not None:
-        return sample.tables.get(table, 0)
-    if current_call().caller.sees_all:
-        return sample.size_bytes
-    return sum(size for name, size in sample.tables.items() if sees_table(name))
-
-
 class PlanningRoutes:
     """Routes of planned work."""
 
@@ -225,32 +215,6 @@ class PlanningRoutes:
         stored_table = await services.table(table)
         count = bounded_count(count, api.RECORDED_TABLETS_MAX, "count")
         return {"tablets": await services.coordinator.tablet_backlogs(stored_table.id, count)}
-
-    @route("GET /v1/backlog/history", READ_LISTED)
-    async def backlog_history(
-        self,
-        table: Annotated[
-            str | None, Query(description="Name of a table; all tables by default.")
-        ] = None,
-    ) -> dict[str, list[api.BacklogPoint]]:
-        """Return the backlog over the last hour, oldest point first.
-
-        There is a point every ten seconds. A table that was not among the 20 largest counts as at
-        rest. A caller that may not see every table gets the sum of the visible tables. A restart of
-        the coordinator clears the history.
-        """
-        if table is not None:
-            await self._services.table(table)
-        samples = await self._services.coordinator.backlog_history()
-        return {
-            "history": [
-                api.BacklogPoint(
-                    at_s=sample.at_s,
-                    size_bytes=_size_of(sample, table),
-                )
-                for sample in samples
-            ]
-        }
 
     @route("GET /v1/tables/{table}/plan", READ)
     async def plan(

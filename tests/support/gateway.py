@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import nan
 from typing import cast
 
 from common.errors import UnavailableError
@@ -21,16 +22,18 @@ from common.storage_threads import StorageThreads
 from common.telemetry import Log
 from common.wire import (
     AttemptProgress,
-    BacklogSample,
     CoordinatorStatus,
     QueuedJob,
+    RecordedSeries,
     RunningAttempt,
+    SeriesQuery,
     StoryEntry,
     StoryKind,
     TabletStory,
     VolumeUse,
 )
 from coordinator.actor import CoordinatorActor
+from coordinator.core.series import SeriesPart, SeriesSample, SeriesStore
 from neve import api
 from neve.client import Client
 from neve.gateway.server import server_of
@@ -60,6 +63,33 @@ STORY = (
         until_s=STARTED_S + 4.0,
     ),
 )
+
+
+RECORDED_TABLES = {"id-events": "events", "id-secret": "secret"}
+
+
+def recorded() -> SeriesStore:
+    """Return recorded values of three steps; nothing was recorded at the second one."""
+    store = SeriesStore()
+    for at_s, size_bytes in ((0.0, 90), (10.0, 45)):
+        tables = {"id-events": size_bytes, "id-secret": 1000}
+        control = {"shares_system": 240.0, "limit_bytes_s": nan, "busy_slots": 8}
+        sample = SeriesSample(
+            tables={"backlog_bytes": tables},
+            groups={"backlog_bytes": {"default": sum(tables.values())}},
+            total=control,
+        )
+        store.note(sample, STARTED_S + at_s)
+        store = _restarted(store, STARTED_S + at_s + 1)
+    return store
+
+
+def _restarted(store: SeriesStore, now_s: float) -> SeriesStore:
+    """Return what a new coordinator knows after it has read the snapshot of another one."""
+    packed = {name: store.part(name).packed() for name in store.parts()}
+    again = SeriesStore()
+    again.load({name: SeriesPart.unpacked(part) for name, part in packed.items()}, now_s + 5)
+    return again
 
 
 @dataclass
@@ -140,12 +170,13 @@ class FakeCoordinator:
         )
         return [api.TabletBacklogHistory(tablet="last", history=points)][:count]
 
-    async def backlog_history(self) -> Sequence[BacklogSample]:
+    async def series(self, query: SeriesQuery) -> RecordedSeries:
         self._answers()
-        return [
-            BacklogSample(at_s=STARTED_S + 10 * number, size_bytes=100 - number, tables=each)
-            for number, each in enumerate([{"events": 90}, {}])
-        ]
+        return recorded().read(query, RECORDED_TABLES)
+
+    async def recorded_tables(self) -> Sequence[str]:
+        self._answers()
+        return list(RECORDED_TABLES.values())
 
     async def compactors(self) -> Sequence[api.Compactor]:
         self._answers()
@@ -331,18 +362,6 @@ CONTROL = api.Control(
     latency_limit_s=0.1,
     deepest_files=12,
     garbage_fraction=0.125,
-    history=(
-        api.ControlPoint(
-            at_s=STARTED_S + 55.0,
-            backlog_bytes=31.0 * 1024**3,
-            shares={"system": 240.0, "user": 1000.0},
-            used={"system": 0.2, "user": 0.8},
-            bytes_s=None,
-            slots=None,
-            busy_slots=8,
-            latency_s=None,
-        ),
-    ),
 )
 COMPACTOR = api.Compactor(
     compactor="local-1",

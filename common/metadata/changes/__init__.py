@@ -10,7 +10,7 @@ Pure: no Redis, no event loop, no clock, no randomness.
   requests        submit, cancel a range, move on, close
   selections      a request in one tablet: wait, select, complete, drop the hold, cancel, finish
   split_merge     begin, step, abandon, end
-  upkeep          analyses, garbage, pins, generations, manifests; limits, scales, who leads
+  upkeep          analyses, garbage, pins, generations, manifests; limits, scales, series, who leads
   repair_files    repairs of files and their entries; a restore
   repair_tablets  repairs of counts, reservations, markers, watermarks, bounds
 
@@ -87,6 +87,7 @@ from common.metadata.changes.upkeep import (
     KeepGarbage,
     PinFiles,
     PublishManifest,
+    SaveSeries,
     SetLimit,
     SetScale,
     StampGarbage,
@@ -147,6 +148,7 @@ __all__ = [
     "ResumeFilling",
     "RetagFiles",
     "RowSpan",
+    "SaveSeries",
     "SelectFiles",
     "SetLimit",
     "SetScale",

@@ -1,10 +1,12 @@
 """The view of compactors and scaling: wanted, starting, running and draining, with the reasons."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from neve import api
 from neve.console.frame import Variables, View, page
+from neve.console.pages.control import last_hour, recorded_lines, times_of
+from neve.console.render import Series
 
 DECISIONS_SHOWN = 20
 
@@ -52,27 +54,23 @@ def group_compactors(
     return lines
 
 
-def wanted_over_time(
-    decisions: Sequence[api.ScalingDecision], now_s: float
-) -> tuple[list[float], list[float | None]]:
-    """Return times and the wanted number of compactors, as steps up to now.
+LINES: Mapping[str, str] = {
+    "wanted": "compactors_desired",
+    "running": "compactors",
+    "starting": "compactors_starting",
+    "draining": "compactors_draining",
+}
+"""Label of a line of the plot → its measure."""
 
-    Args:
-        decisions: Decisions, oldest first.
-        now_s: The current time.
+
+def group_plots(series: api.Series | None) -> dict[str, list[Series]]:
+    """Return group → the numbers of its compactors in the last hour; unrecorded lines are left out.
+
+    A group of which nothing was recorded is left out.
     """
-    times: list[float] = []
-    values: list[float | None] = []
-    for decision in decisions:
-        if values:
-            times.append(decision.at_s)
-            values.append(values[-1])
-        times.append(decision.at_s)
-        values.append(float(decision.desired))
-    if values:
-        times.append(now_s)
-        values.append(values[-1])
-    return times, values
+    groups = () if series is None else series.groups
+    plots = {group.name: recorded_lines(group, LINES) for group in groups}
+    return {name: lines for name, lines in plots.items() if lines}
 
 
 def slot_words(compactor: api.Compactor) -> str:
@@ -100,15 +98,13 @@ async def compactors_page(view: View) -> Variables:
     groups = await view.maybe("GET /v1/groups")
     compactors = await view.maybe("GET /v1/compactors")
     limits = await view.maybe("GET /v1/limits")
+    series = await last_hour(view, list(LINES.values()), groups=True)
     listed: Sequence[api.Group] = () if groups is None else groups["groups"]
     return {
         "answered": groups is not None,
         "groups": group_compactors(listed, () if compactors is None else compactors["compactors"]),
         "limits": () if limits is None else limits["limits"],
-        "wanted": {
-            group.group: wanted_over_time(group.scaling.decisions, view.now_s)
-            for group in listed
-            if group.scaling is not None and group.scaling.decisions
-        },
+        "plots": group_plots(series),
+        "times": [] if series is None else times_of(series),
         "slot_words": slot_words,
     }

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from common.units import format_bytes
 from neve import api
@@ -11,7 +12,9 @@ from neve.console.render import Series
 
 CURVE_HEIGHT = 300
 MARKS_MAX = 200
-"""Points of the history that the curve shows."""
+"""Points of the last hour that the curve shows."""
+POINTS = 360
+"""Points of a plot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,21 +65,41 @@ def clipped(line: Sequence[tuple[float, float]], most: float) -> list[tuple[floa
     return [*kept, (most, last[1] + part * (following[1] - last[1]))]
 
 
-def curve_figure(
-    control: api.Control, line: Sequence[tuple[float, float]] = (), class_: str = "system"
-) -> CurveFigure:
-    """Return the shares of a class over the backlog.
+def recorded_lines(line: api.SeriesLine | None, measures: Mapping[str, str]) -> list[Series]:
+    """Return the lines of a plot; those of which nothing was recorded are left out.
 
     Args:
-        control: Readings and history of the controller.
-        line: Its line as pairs of backlog in bytes and shares; empty: it has none.
-        class_: Class of work.
+        line: Recorded values; None: there are none.
+        measures: Label → measure.
     """
-    step = max(1, -(-len(control.history) // MARKS_MAX))
-    points = [
-        (point.backlog_bytes, point.shares.get(class_, 0.0)) for point in control.history[::step]
+    columns = {} if line is None else line.values
+    return [
+        Series(label, columns[measure])
+        for label, measure in measures.items()
+        if any(value is not None for value in columns.get(measure, ()))
     ]
-    shares = next((entry.shares for entry in control.classes if entry.name == class_), 0.0)
+
+
+def times_of(series: api.Series) -> list[float]:
+    """Return the times of the steps of a series, in seconds since the epoch."""
+    return [series.start_s + index * series.step_s for index in range(series.count)]
+
+
+def curve_figure(
+    control: api.Control, series: api.Series | None, line: Sequence[tuple[float, float]] = ()
+) -> CurveFigure:
+    """Return the shares of system jobs over the backlog.
+
+    Args:
+        control: Readings of the controller.
+        series: Recorded values of the last hour; None: unknown.
+        line: Line of the controller as pairs of backlog in bytes and shares; empty: it has none.
+    """
+    values = {} if series is None else series.total.values
+    pairs = zip(values.get("backlog_bytes", ()), values.get("shares_system", ()), strict=False)
+    points = [(x, y) for x, y in pairs if x is not None and y is not None]
+    points = points[:: max(1, -(-len(points) // MARKS_MAX))]
+    shares = next((entry.shares for entry in control.classes if entry.name == "system"), 0.0)
     now = (control.backlog_bytes, shares)
     # The line goes on far beyond most backlogs; all of it would press the points into a corner.
     backlog_max = max(backlog for backlog, _ in [*points, now]) * 1.5 or 1.0
@@ -99,36 +122,53 @@ def curve_figure(
     )
 
 
-def control_series(control: api.Control) -> Mapping[str, tuple[list[float], list[Series]]]:
-    """Return the plots of the last hour: name → times and lines."""
-    history = control.history
-    times = [point.at_s for point in history]
-    names = [entry.name for entry in control.classes]
-    plots: dict[str, tuple[list[float], list[Series]]] = {
-        "backlog": (times, [Series("backlog", [point.backlog_bytes for point in history])]),
-        "used": (
-            times,
-            [Series(name, [point.used.get(name) for point in history]) for name in names],
-        ),
-        "shares": (
-            times,
-            [Series(name, [point.shares.get(name) for point in history]) for name in names],
-        ),
-    }
-    if any(point.bytes_s is not None for point in history):
-        plots["bytes_s"] = times, [Series("limit", [point.bytes_s for point in history])]
-    if any(point.latency_s is not None for point in history):
-        lines = [Series("readers wait", [point.latency_s for point in history])]
-        if control.latency_limit_s is not None:
-            lines.append(Series("target", [control.latency_limit_s] * len(history)))
-        plots["latency"] = times, lines
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlPlot:
+    """A plot of the last hour."""
+
+    name: str
+    title: str
+    unit: str
+    lines: tuple[Series, ...]
+
+
+CLASSES = ("system", "user", "urgent", "statistics")
+PLOTS: Sequence[tuple[str, str, str, Mapping[str, str]]] = (
+    ("backlog", "Backlog", "bytes", {"backlog": "backlog_bytes"}),
+    ("shares", "Shares by class", "", {name: f"shares_{name}" for name in CLASSES}),
+    ("used", "Bytes used by class", "share", {name: f"used_{name}" for name in CLASSES}),
+    ("slots", "Slots", "", {"busy": "busy_slots", "allowed to system jobs": "system_slots"}),
+    ("bytes", "Bytes that rewrites may move", "bytes/s", {"limit": "limit_bytes_s"}),
+    ("wait", "Wait of readers", "seconds", {"average": "reader_wait_s"}),
+)
+"""Plots: name, title, unit, and label of each line → its measure."""
+MEASURES = sorted({measure for *_, lines in PLOTS for measure in lines.values()})
+
+
+def control_plots(control: api.Control, series: api.Series | None) -> list[ControlPlot]:
+    """Return the plots of the last hour; lines of which nothing was recorded are left out."""
+    plots = []
+    for name, title, unit, measures in PLOTS:
+        lines = recorded_lines(None if series is None else series.total, measures)
+        if name == "wait" and lines and control.latency_limit_s is not None:
+            lines.append(Series("target", [control.latency_limit_s] * len(lines[0].values)))
+        if lines:
+            plots.append(ControlPlot(name=name, title=title, unit=unit, lines=tuple(lines)))
     return plots
+
+
+async def last_hour(view: View, measures: Sequence[str], **chosen: Any) -> api.Series | None:
+    """Return recorded values of the last hour in steps of ten seconds or more; None: unknown."""
+    more = {"points": POINTS, "measure": list(measures), "count": 0, "groups": False}
+    series: api.Series | None = await view.maybe("GET /v1/series", **{**more, **chosen})
+    return series
 
 
 @page("/console/control", "control.html", of="GET /v1/control", title="Control", nav="Control")
 async def control_page(view: View) -> Variables:
     """Read the controller."""
     control: api.Control | None = await view.maybe("GET /v1/control")
+    series = await last_hour(view, MEASURES)
     line: list[tuple[float, float]] = []
     if control is not None and control.controller == "control-points":
         config = await view.maybe("GET /v1/config")
@@ -137,6 +177,7 @@ async def control_page(view: View) -> Variables:
         line = [] if options is None else curve_line(options, control.memory_bytes)
     return {
         "control": control,
-        "curve": None if control is None else curve_figure(control, line),
-        "plots": {} if control is None else control_series(control),
+        "curve": None if control is None else curve_figure(control, series, line),
+        "plots": [] if control is None else control_plots(control, series),
+        "times": [] if series is None else times_of(series),
     }

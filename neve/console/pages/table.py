@@ -13,6 +13,7 @@ from common.model.fields import as_plain
 from common.model.table import TableSettings
 from neve import api
 from neve.console.frame import Crumb, Variables, View, address_of, page
+from neve.console.pages.control import last_hour, recorded_lines, times_of
 from neve.console.pages.figures import SCALES, heat_figure, size_histogram
 from neve.setting_values import setting_text
 
@@ -137,11 +138,33 @@ async def table_page(view: View) -> Variables:
         "owed": await _owed(view, name, drawn),
         "day": None if history is None else last_day(history["attempts"], view.now_s),
         **await _activity(view, name),
+        **await _hour(view, name),
     }
 
 
 def _heat(drawn: api.TabletMap, measure: str) -> Any:
     return heat_figure(SCALES[measure], map_values(drawn, measure), drawn.counts, drawn.ends)
+
+
+HOUR: Sequence[tuple[str, str, str]] = (
+    ("backlog_bytes", "Backlog, last hour", "bytes"),
+    ("rewritten_bytes_s", "Rewritten, last hour", "bytes/s"),
+)
+"""Plots of a table: measure, title, unit."""
+
+
+async def _hour(view: View, table: str) -> Variables:
+    """Return the plots of a table's last hour; of a table that is not recorded there are none."""
+    series = await last_hour(view, [measure for measure, _, _ in HOUR], table=[table])
+    line = None if series is None else next(iter(series.tables), None)
+    plots = [
+        (measure, title, unit, recorded_lines(line, {measure.partition("_")[0]: measure}))
+        for measure, title, unit in HOUR
+    ]
+    return {
+        "times": [] if series is None else times_of(series),
+        "hour": [drawn for drawn in plots if drawn[-1]],
+    }
 
 
 async def _owed(

@@ -72,8 +72,8 @@ RENAMED = {"Explanation": {"table_name": "table"}}
 NEW_MESSAGES = {
     *("ScalingDecision", "GroupScaling", "TableTrigger", "TabletTrigger", "TriggerReport"),
     *("MaintenanceOperation", "TableMaintenance", "TabletRates", "TableBacklog"),
-    *("BacklogSample", "OwedTablet", "Quarantine"),
-    *("ControlStatus", "ControlPoint", "ClassControl", "VolumeUse"),
+    *("SeriesQuery", "RecordedLine", "RecordedSeries", "OwedTablet", "Quarantine"),
+    *("ControlStatus", "ClassControl", "VolumeUse"),
 }
 
 

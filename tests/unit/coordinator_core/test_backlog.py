@@ -30,10 +30,7 @@ from coordinator.core import events as on
 from coordinator.core.assignment import cluster_facts
 from coordinator.core.backlog import (
     HISTORY_COUNT_MAX,
-    HISTORY_EVERY_S,
-    HISTORY_TABLES_MAX,
     RECORDED_S,
-    BacklogHistory,
     Backlogs,
     Progress,
     TabletHistories,
@@ -557,27 +554,6 @@ def test_a_tracker_that_fails_while_attempts_run_leaves_the_measured_backlog() -
     assert told(backlogs, [(at("a", 1), "at1", done(0.5))])[0].size_bytes == 100
 
 
-def test_the_history_has_a_sample_every_ten_seconds_and_an_hour_at_most() -> None:
-    state = CoordinatorState(CoordinatorSettings())
-    state.handle(on.TableSeen(table=Table(id="t", name="trips", location="x", schema=())), 0.0)
-    for version, size_bytes in enumerate((70, 40), 1):
-        event = on.TabletPlanned(
-            tablet=at("t", 1),
-            plan=TabletPlan(backlog=owed(size_bytes)),
-            record=Record(version=version),
-            settings_version=0,
-        )
-        state.handle(event, 100.0 * version)
-        for second in range(25):
-            state.handle(on.Ticked(), 100.0 * version + second)
-    found = [(each.at_s, each.size_bytes, each.tables) for each in state.backlog_history()]
-    assert found == [
-        (start + HISTORY_EVERY_S * number, size_bytes, {"trips": size_bytes})
-        for start, size_bytes in ((100.0, 70), (200.0, 40))
-        for number in range(3)
-    ]
-
-
 def test_the_history_of_a_tablet_begins_when_a_caller_asks_for_it() -> None:
     state, histories = CoordinatorState(CoordinatorSettings()), TabletHistories()
     state.handle(on.TableSeen(table=Table(id="t", name="trips", location="x", schema=())), 0.0)
@@ -632,30 +608,6 @@ def test_a_hundred_tablets_are_recorded_those_asked_for_last() -> None:
     found = histories.of_table("t")
     assert len(found) == api.RECORDED_TABLETS_MAX
     assert {len(each.history) for each in found} == {HISTORY_COUNT_MAX}
-
-
-def test_the_history_is_bounded_in_moments_and_tables() -> None:
-    history = BacklogHistory()
-    many = [
-        api.Backlog(table=f"t{number}", strategy="ratio", size_bytes=1000 - number, tablets=1)
-        for number in range(98)
-    ]
-    others = api.Backlog(table="", strategy="", size_bytes=5000, tablets=9, tables=9)
-    for number in range(HISTORY_COUNT_MAX + 5):
-        history.note([others, *many], float(number))
-    samples = history.samples()
-    assert [each.at_s for each in (samples[0], samples[-1])] == [5.0, HISTORY_COUNT_MAX + 4.0]
-    assert samples[-1].size_bytes == 5000 + sum(each.size_bytes for each in many)
-    assert list(samples[-1].tables) == [each.table for each in many[:HISTORY_TABLES_MAX]]
-
-
-@pytest.mark.parametrize("kind", [Kind.SYSTEM, Kind.USER])
-def test_what_a_user_waits_for_counts_while_it_runs(kind: Kind) -> None:
-    request = "r1" if kind is Kind.USER else None
-    held = tablet(running={"at1": running("at1", "a", kind=kind, request=request)})
-    found = measured(held, trackers={})
-    assert found is not None
-    assert found.falls == {"at1": 10}
 
 
 def test_a_service_that_is_not_configured_is_no_reason_to_fail_here() -> None:

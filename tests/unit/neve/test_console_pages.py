@@ -435,13 +435,26 @@ def test_a_group_counts_its_compactors_by_state() -> None:
     assert compactors.group_compactors([GROUP], [])[0].wanted is None
 
 
-def test_the_wanted_number_changes_in_steps() -> None:
-    decisions = [decision(10.0, 1), decision(20.0, 3)]
-    assert compactors.wanted_over_time(decisions, 30.0) == (
-        [10.0, 20.0, 20.0, 30.0],
-        [1.0, 1.0, 3.0, 3.0],
+def series_of(groups: tuple[api.SeriesLine, ...] = (), **total: list[float | None]) -> api.Series:
+    line = api.SeriesLine(values=total)
+    return api.Series(
+        now_s=NOW_S, start_s=NOW_S - 20, step_s=10.0, count=2, total=line, groups=groups
     )
-    assert compactors.wanted_over_time([], 30.0) == ([], [])
+
+
+def test_a_group_has_a_plot_of_what_was_recorded() -> None:
+    values: dict[str, list[float | None]] = {
+        "compactors_desired": [1.0, 3.0],
+        "compactors": [None, 1.0],
+        "compactors_draining": [None, None],
+    }
+    groups = (api.SeriesLine(name="default", values=values), api.SeriesLine(name="x", values={}))
+    plots = compactors.group_plots(series_of(groups))
+
+    assert {
+        group: [(line.label, line.values) for line in lines] for group, lines in plots.items()
+    } == {"default": [("wanted", [1.0, 3.0]), ("running", [None, 1.0])]}
+    assert compactors.group_plots(None) == {}
 
 
 @pytest.mark.parametrize(
@@ -460,13 +473,16 @@ def test_a_compactor_has_a_state(changed: dict[str, Any], word: str) -> None:
 
 
 def test_the_curve_shows_the_last_hour_and_now() -> None:
-    figure = control.curve_figure(CONTROL)
+    backlog = 31.0 * 1024**3
+    series = series_of(backlog_bytes=[backlog, backlog], shares_system=[240.0, None])
+    figure = control.curve_figure(CONTROL, series)
 
-    assert figure.backlog_max == CONTROL.history[0].backlog_bytes * 1.5
+    assert figure.backlog_max == backlog * 1.5
     assert figure.marks == ((667, 38),)
     assert figure.now == (645, 27)
     assert figure.now_text == "30.0 GiB, 250 shares"
     assert figure.line == ""
+    assert control.curve_figure(CONTROL, None).marks == ()
 
 
 def test_the_line_of_the_controller_ends_at_the_edge_of_the_figure() -> None:
@@ -482,12 +498,20 @@ def test_the_line_of_the_controller_ends_at_the_edge_of_the_figure() -> None:
     assert control.curve_line("points=a:b", 100) == []
 
 
-def test_plots_of_the_controller_leave_out_what_was_not_measured() -> None:
-    assert set(control.control_series(CONTROL)) == {"backlog", "shares", "used"}
-    point = replace(CONTROL.history[0], latency_s=0.2, bytes_s=5.0)
-    plots = control.control_series(replace(CONTROL, history=(point,)))
-    assert [line.label for line in plots["latency"][1]] == ["readers wait", "target"]
-    assert plots["bytes_s"][1][0].values == [5.0]
+def test_plots_of_the_controller_leave_out_what_was_not_recorded() -> None:
+    series = series_of(backlog_bytes=[1.0, 2.0], shares_user=[None, 1000.0], used_user=[None, None])
+    plots = control.control_plots(CONTROL, series)
+    assert [(plot.name, [line.label for line in plot.lines]) for plot in plots] == [
+        ("backlog", ["backlog"]),
+        ("shares", ["user"]),
+    ]
+    (waits,) = control.control_plots(CONTROL, series_of(reader_wait_s=[0.2, None]))
+    assert [(line.label, line.values) for line in waits.lines] == [
+        ("average", [0.2, None]),
+        ("target", [0.1, 0.1]),
+    ]
+    assert control.control_plots(CONTROL, None) == []
+    assert control.times_of(series) == [NOW_S - 20, NOW_S - 10]
 
 
 def test_a_search_finds_tables_by_part_and_ids_by_beginning() -> None:

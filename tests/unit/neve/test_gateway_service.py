@@ -269,14 +269,6 @@ def test_the_client_lists_jobs_queue_and_compactors(gateway: Gateway, client: Cl
     assert [compactor.compactor for compactor in client.compactors()] == ["local-1"]
 
 
-def test_the_history_of_backlogs_is_that_of_a_table_or_of_all(
-    gateway: Gateway, client: Client
-) -> None:
-    assert [each.size_bytes for each in client.backlog_history()] == [100, 99]
-    with pytest.raises(NotFoundError, match="evnets"):
-        client.backlog_history("evnets")
-
-
 def test_the_tablets_that_owe_most_are_told_by_table(
     gateway: Gateway, client: Client, tmp_path: Path
 ) -> None:

@@ -262,10 +262,11 @@ def test_text_from_users_cannot_control_the_terminal() -> None:
         ([0, 0], 8, "  "),
         ([0, 1, 8_000], 8, " ▁█"),
         ([1, 8, 1, 1], 2, "█▁"),
+        ([8, None, 8], 8, "█ █"),
     ],
 )
 def test_a_plot_shows_the_largest_value_of_each_span(
-    values: list[float], width: int, bars: str
+    values: list[float | None], width: int, bars: str
 ) -> None:
     assert plot(values, width, plain=False) == bars
 
@@ -296,6 +297,7 @@ def test_once_prints_one_frame_of_the_service(neve: Shell) -> None:
 
     assert "group default: " in overview
     assert "[1 overview]" in overview
+    assert overview.splitlines()[2].strip() == "█", overview.splitlines()
     assert "PLACE*" in neve.run("top", "--once", "--view", "queue").output
     assert max(map(len, overview.splitlines())) <= 80
 
@@ -305,6 +307,7 @@ def test_json_has_one_sample(neve: Shell) -> None:
 
     assert reading["status"]["coordinator"] == "coord-1"
     assert {"backlog", "activity", "queue", "jobs", "control"} <= set(reading)
+    assert reading["series"]["total"]["values"]["backlog_bytes"][-3:] == [1090.0, None, 1045.0]
 
 
 def test_without_a_terminal_it_names_what_to_give(neve: Shell) -> None:
@@ -331,6 +334,7 @@ def test_a_caller_with_few_rights_sees_no_more_than_by_the_api(tmp_path: Path) -
                 "activity": client.activity,
                 "queue": client.queue,
                 "jobs": client.jobs,
+                "series": client.series,
             }
             for name, call in calls.items():
                 if getattr(reading, name) is None:
