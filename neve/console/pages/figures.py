@@ -96,7 +96,7 @@ class HeatLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatFigure:
-    """The heat map of a table: one path per colour, and links on top."""
+    """The heat map of a table: one path per colour, drawn by its stroke, and links on top."""
 
     scale: HeatScale
     height: int
@@ -119,11 +119,9 @@ def heat_figure(
         names: Name of the last tablet of each cell.
     """
     steps = [scale.step(value) for value in values]
-    squares: dict[int, list[str]] = {}
+    of_step: dict[int, list[int]] = {}
     for index, step in enumerate(steps):
-        row, column = divmod(index, COLUMNS)
-        square = f"M{column * CELL} {row * CELL}h{CELL_SIZE}v{CELL_SIZE}h-{CELL_SIZE}z"
-        squares.setdefault(step, []).append(square)
+        of_step.setdefault(step, []).append(index)
     width = 1 if len(values) <= LINKED_CELLS_MAX else COLUMNS
     cells = list(zip(values, counts, names, strict=True))
     links = [
@@ -133,10 +131,26 @@ def heat_figure(
     return HeatFigure(
         scale=scale,
         height=max(1, -(-len(values) // COLUMNS)) * CELL,
-        paths=tuple((step, "".join(squares[step])) for step in sorted(squares)),
+        paths=tuple((step, _cells_path(of_step[step])) for step in sorted(of_step)),
         links=tuple(links),
         summary=_heat_summary(scale, steps, counts),
     )
+
+
+def _cells_path(cells: Sequence[int]) -> str:
+    """Return a path through the middle of cells, whose stroke is as wide as a cell.
+
+    A step to the next cell of a row is written in few bytes: a map has thousands of cells.
+    """
+    steps = []
+    last_row, last_x = -1, 0
+    for cell in cells:
+        row, column = divmod(cell, COLUMNS)
+        x = column * CELL
+        move = f"m{x - last_x} 0" if row == last_row else f"M{x} {row * CELL + CELL_SIZE // 2}"
+        steps.append(f"{move}h{CELL_SIZE}")
+        last_row, last_x = row, x + CELL_SIZE
+    return "".join(steps)
 
 
 def _heat_link(scale: HeatScale, cells: Sequence[tuple[float, int, str]], first: int) -> HeatLink:

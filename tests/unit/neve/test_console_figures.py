@@ -56,11 +56,7 @@ def test_a_small_heat_map_has_a_link_for_each_tablet() -> None:
     figure = heat_figure(FILES, [0, 3, 12], [1, 1, 1], ["01", "02", "last"])
 
     assert figure.height == CELL
-    assert figure.paths == (
-        (0, "M0 0h18v18h-18z"),
-        (2, "M20 0h18v18h-18z"),
-        (4, "M40 0h18v18h-18z"),
-    )
+    assert figure.paths == ((0, "M0 9h18"), (2, "M20 9h18"), (4, "M40 9h18"))
     assert [(link.x, link.width, link.single) for link in figure.links] == [
         (0, 18, True),
         (20, 18, True),
@@ -76,12 +72,19 @@ def test_a_large_heat_map_has_a_link_for_each_row_and_few_paths() -> None:
     figure = heat_figure(FILES, values, [500] * count, [f"{index:04x}" for index in range(count)])
 
     assert figure.height == 8 * CELL
-    assert len(figure.paths) == 4
+    assert len(figure.paths) == 4  # Colours of 0 to 6 files.
     assert [link.first for link in figure.links] == list(range(0, count, COLUMNS))
     assert figure.links[-1].width == 10 * CELL - 2
     assert figure.links[0].title == "25,000 tablets, files up to 6 (to 0031)"
     assert not figure.links[0].single
-    assert sum(path.count("M") for _, path in figure.paths) == count
+    assert sum(path.count("h18") for _, path in figure.paths) == count
+
+
+def test_a_path_goes_on_in_a_row_and_begins_anew_in_the_next() -> None:
+    values = [1, 1, 0, 1, *[0] * (COLUMNS - 4), 1]
+    figure = heat_figure(FILES, values, [1] * len(values), [""] * len(values))
+
+    assert dict(figure.paths)[1] == "M0 9h18m2 0h18m22 0h18M0 29h18"
 
 
 def test_an_empty_heat_map_is_drawn() -> None:
