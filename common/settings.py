@@ -424,9 +424,8 @@ class GatewaySettings:
     )
     public_url: str = setting(
         "",
-        "Address under which browsers reach the gateway, such as `https://neve.example.com`, if a"
-        " proxy is in front of it. Links to the console begin with it. Empty: the address that a"
-        " request names.",
+        "Address of the gateway for browsers, such as `https://neve.example.com`, if a proxy is in"
+        " front of it. Links to the console begin with it. Empty: the address of a request.",
         schemes=("https", "http"),
     )
 

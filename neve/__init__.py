@@ -16,6 +16,7 @@ order:
     plugins           public names for plug-in authors
     cli               the command line
     gateway           the HTTP API, in an actor
+    console           web pages, rendered in the gateway
     import_survey     a survey of a directory before its import as a table
     recovery          check, sweep, rebuild, backup, restore
     offline           planners and backlog trackers without a server

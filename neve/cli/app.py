@@ -29,7 +29,7 @@ FIRST_WORDS = {
     "simulate": "simulate record",
     "compactors": "compactor group limits volume",
     "recovery": "fsck gc rebuild backup restore",
-    "access": "token audit redis-acl",
+    "access": "token audit console redis-acl",
     "doctor": "doctor",
     "top": "top",
 }

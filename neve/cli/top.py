@@ -43,7 +43,7 @@ NODE_CHARS = 17
 Part = TypeVar("Part")
 
 
-class View(StrEnum):
+class TopView(StrEnum):
     """What the lower part of the frame lists."""
 
     OVERVIEW = "overview"
@@ -320,7 +320,11 @@ RUNNING_COLUMNS = (
     _number("PER S", 10, lambda row: row.bytes_s, format_bytes),
     _name("STATE", lambda row: row.job.state or "assigned"),
 )
-LISTED = {View.TABLES: TABLE_COLUMNS, View.QUEUE: QUEUE_COLUMNS, View.RUNNING: RUNNING_COLUMNS}
+LISTED = {
+    TopView.TABLES: TABLE_COLUMNS,
+    TopView.QUEUE: QUEUE_COLUMNS,
+    TopView.RUNNING: RUNNING_COLUMNS,
+}
 
 
 # ------------------------------------------------------------------------------------------- Frames
@@ -331,11 +335,11 @@ class Board:
     """What is shown: the newest readings, the view, and its order."""
 
     keys: TabletKeys
-    view: View = View.OVERVIEW
+    view: TopView = TopView.OVERVIEW
     plain: bool = False
     """Whether the terminal has ASCII characters only."""
-    sort: dict[View, int] = field(default_factory=dict)
-    """View → number of the column that its rows are sorted by."""
+    sort: dict[TopView, int] = field(default_factory=dict)
+    """TopView → number of the column that its rows are sorted by."""
     reverse: bool = False
     silence: str = ""
     """Why the last reading failed; empty: it did not."""
@@ -348,7 +352,7 @@ class Board:
 
     def press(self, key: str) -> bool:
         """Act on a key; return whether it ends the display."""
-        views = list(View)
+        views = list(TopView)
         if key in ("q", "\x03", "\x04"):
             return True
         if key.isdigit() and 0 < int(key) <= len(views):
@@ -394,7 +398,7 @@ class Board:
 
     def _body(self, reading: Reading, width: int, room: int) -> tuple[RenderableType, int]:
         """Return the lower part of the frame, and the number of its lines."""
-        if self.view is View.OVERVIEW:
+        if self.view is TopView.OVERVIEW:
             texts = _overview(reading)
             if len(texts) > room:
                 texts = [*texts[: room - 1], f"… {len(texts) - room + 1} more lines"]
@@ -426,10 +430,10 @@ class Board:
 
     def _rows(self, reading: Reading) -> list[Any] | None:
         """Return the rows of the view; None: the caller may not see them."""
-        if self.view is View.TABLES:
+        if self.view is TopView.TABLES:
             hidden = reading.backlog is None and reading.activity is None
             return None if hidden else table_rows(reading)
-        if self.view is View.QUEUE:
+        if self.view is TopView.QUEUE:
             if reading.queue is None:
                 return None
             return [JobRow(job, self.keys(job.table, job.tablet)) for job in reading.queue]
@@ -459,7 +463,7 @@ class Board:
     def _foot(self) -> Text:
         names = [
             f"[{number} {view}]" if view is self.view else f" {number} {view} "
-            for number, view in enumerate(View, 1)
+            for number, view in enumerate(TopView, 1)
         ]
         sorts = " · s sort · r reverse" if self.view in LISTED else ""
         return Text(f"{''.join(names)}{sorts} · q quit", style="reverse", no_wrap=True)
@@ -591,7 +595,7 @@ def show_board(board: Board, client: Client, every_s: float) -> None:
 def top(
     session: Session,
     *,
-    view: Annotated[View, typer.Option(help="The view to begin with.")] = View.OVERVIEW,
+    view: Annotated[TopView, typer.Option(help="The view to begin with.")] = TopView.OVERVIEW,
     every: Annotated[
         float, typer.Option(help="Seconds between refreshes.", min=0.2, max=3600)
     ] = 2.0,

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode
 
-from common.errors import CompactionError, RequestError, UnavailableError
+from common.errors import CompactionError, RequestError, UnavailableError, UnknownTableError
 
 Variables = Mapping[str, Any]
 ROWS_A_PAGE = 50
@@ -124,7 +124,7 @@ class View:
         return await self.calls.read(route, **arguments)
 
     async def maybe(self, route: str, **arguments: Any) -> Any:
-        """Read a GET route, or return None: the caller may not, or a part of the service is silent.
+        """Read a GET route, or return None: the caller may not, the table is gone, or it is silent.
 
         The page says why it lacks something if a part is silent, and not what a caller may not see.
         """
@@ -132,6 +132,8 @@ class View:
             return None
         try:
             return await self.calls.read(route, **arguments)
+        except UnknownTableError:  # It was dropped a moment ago, or is named in old figures.
+            return None
         except UnavailableError as error:
             if str(error) not in self.silences:
                 self.silences.append(str(error))
@@ -250,7 +252,7 @@ class Heading:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ListingPage:
     """One page of sorted rows, as `listing.html` shows it."""
 
     view: View
@@ -272,7 +274,7 @@ class Listing:
 
 def listing(
     view: View, headings: Sequence[Heading], rows: Sequence[Any], *, sort: str = ""
-) -> Listing:
+) -> ListingPage:
     """Sort rows as the address says (`sort`, `order`), and return the page that it names (`page`).
 
     Args:
@@ -290,4 +292,4 @@ def listing(
     pages = max(1, -(-len(ordered) // ROWS_A_PAGE))
     number = min(view.number("page", 1), pages)
     shown = ordered[(number - 1) * ROWS_A_PAGE : number * ROWS_A_PAGE]
-    return Listing(view, headings, shown, len(ordered), key, descending, number, pages)
+    return ListingPage(view, headings, shown, len(ordered), key, descending, number, pages)

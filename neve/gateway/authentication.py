@@ -487,19 +487,22 @@ class CountedRequests:
             await self._app(scope, receive, send)
             return
         began_s = self._clock.now_s()
-        status = 500
+        status, begun_after_s = 500, None
 
         async def seen(message: Message) -> None:
-            nonlocal status
+            nonlocal status, begun_after_s
             if message["type"] == "http.response.start":
                 status = message["status"]
+                kind = dict(message["headers"]).get(b"content-type", b"")
+                if kind.startswith(b"text/event-stream"):  # It lasts as long as a page is open.
+                    begun_after_s = self._clock.now_s() - began_s
             await send(message)
 
         try:
             await self._app(scope, receive, seen)
         finally:
             route = getattr(scope.get("route"), "path", "none")
-            elapsed_s = self._clock.now_s() - began_s
+            elapsed_s = begun_after_s or self._clock.now_s() - began_s
             self._metrics.answered(route, scope["method"], status, elapsed_s)
 
 

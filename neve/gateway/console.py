@@ -20,7 +20,7 @@ from markupsafe import escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Match, Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from common.errors import CompactionError, RequestError, UnavailableError
 from neve import api
@@ -54,7 +54,7 @@ from neve.gateway.access.callers import (
     route,
     serve_call,
 )
-from neve.gateway.access.sessions import COOKIE, Session, Sessions
+from neve.gateway.access.sessions import COOKIE, ConsoleSession, Sessions
 from neve.gateway.authentication import INNER_CALLER, entry_of
 from neve.gateway.problems import ForbiddenError, status_of
 from neve.gateway.sampler import STREAMS_MAX, STREAMS_OF_SESSION_MAX, Sampler
@@ -270,7 +270,7 @@ class ConsolePages:
         """Make the routes of the console answer errors with pages, those of their guards too."""
         for page_route in routes:
             if isinstance(page_route, Route) and page_route.path.startswith(CONSOLE):
-                page_route.app = ConsoleErrors(page_route.app, self)
+                page_route.app = ConsoleErrors(page_route, self)
 
     def _route(self, shown: PageRoute) -> Route:
         right = self._handlers[shown.of].right
@@ -512,11 +512,18 @@ class ConsolePages:
         try:
             check_right(self._handlers[shown.of].right)
             return render_live(shown.template, {"view": view, **await shown.handler(view)})
+        except ForbiddenError:  # Its text names the caller, and others see this part, too.
+            return _problem_part("your rights no longer include this page")
         except CompactionError as error:
-            return f'<div class="flash error" role="alert">{escape(str(error))}</div>'
+            return _problem_part(str(error))
 
 
-def _session() -> Session:
+def _problem_part(text: str) -> str:
+    """Return what replaces the live part of a page."""
+    return f'<div class="flash error" role="alert">{escape(text)}</div>'
+
+
+def _session() -> ConsoleSession:
     """Return the session of the current call."""
     session = authorized_call().session
     assert session is not None, "a page of the console is open to a token"
@@ -604,11 +611,12 @@ async def asked(_: View) -> Variables:
 class ConsoleErrors:
     """Answers the errors of a route of the console with a page."""
 
-    def __init__(self, app: ASGIApp, pages: ConsolePages) -> None:
-        self._app, self._pages = app, pages
+    def __init__(self, guarded: Route, pages: ConsolePages) -> None:
+        self._app, self._route, self._pages = guarded.app, guarded, pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve the route, or the page of its error."""
+        scope["route"] = self._route  # Metrics count requests by route.
         try:
             await self._app(scope, receive, send)
         except CompactionError as error:

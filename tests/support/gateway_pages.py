@@ -127,7 +127,7 @@ NOUNS = {
     "compactors": "Compactors, groups, scaling and limits.",
     "planning": "Plans, backlog, triggers, maintenance and simulation.",
     "control": "The controller, and reports of readers.",
-    "access": "Tokens, rights, sign-in to the console, and the audit.",
+    "access": "Tokens, rights and the audit.",
     "recovery": "Checks, sweeps, rebuilds, backups and restores.",
     "service": "The service as a whole, and its processes.",
 }

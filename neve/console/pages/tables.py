@@ -11,7 +11,7 @@ STATES = ("", "live", "paused", "filling", "going")
 
 
 @dataclass(frozen=True, slots=True)
-class TableRow:
+class ListedTable:
     """A table with its work."""
 
     table: api.Table
@@ -92,7 +92,9 @@ async def tables(view: View) -> Variables:
     listed = (await view.read("GET /v1/tables"))["tables"]
     backlog = _by_table(await view.maybe("GET /v1/backlog"), "backlog")
     activity = _by_table(await view.maybe("GET /v1/activity"), "tables")
-    rows = [TableRow(table, backlog.get(table.name), activity.get(table.name)) for table in listed]
+    rows = [
+        ListedTable(table, backlog.get(table.name), activity.get(table.name)) for table in listed
+    ]
     chosen = listing(view, HEADINGS, [row for row in rows if row.matches(words, state)])
     names = [row.table.name for row in chosen.rows]
     reads = (view.maybe("GET /v1/tables/{table}/summary", table=name) for name in names)

@@ -21,7 +21,7 @@ from common.errors import RequestError
 from neve.gateway.problems import ForbiddenError
 
 if TYPE_CHECKING:
-    from neve.gateway.access.sessions import Session
+    from neve.gateway.access.sessions import ConsoleSession
 
 CONSOLE = "/console"
 """Path of the console, whose callers have a session instead of a token."""
@@ -161,7 +161,7 @@ class AuthorizedCall:
     """Class of the error that ended an answer after it had started successfully."""
     details: str = ""
     """Parameters of its body, for the audit."""
-    session: "Session | None" = None
+    session: "ConsoleSession | None" = None
     """Session of the console that it belongs to."""
 
 

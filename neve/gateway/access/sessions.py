@@ -45,7 +45,7 @@ class Note:
 
 
 @dataclass(slots=True, kw_only=True)
-class Session:
+class ConsoleSession:
     """A browser that is signed in."""
 
     digest: str
@@ -90,7 +90,7 @@ class Sessions:
         """
         self._identify, self._life_s, self._clock = identify, life_s, clock
         self._codes: OrderedDict[str, _Code] = OrderedDict()
-        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._sessions: OrderedDict[str, ConsoleSession] = OrderedDict()
 
     def code_for(self, token: bytes) -> tuple[str, float]:
         """Return a new code that begins one session of a token, and when the code ends."""
@@ -112,7 +112,7 @@ class Sessions:
         caller = await self._identify(b"Bearer " + token)
         now_s = self._clock.now_s()
         cookie = secrets.token_urlsafe(SECRET_BYTES)
-        session = Session(
+        session = ConsoleSession(
             digest=_digest(cookie),
             token=token,
             ends_s=now_s + self._life_s,
@@ -132,7 +132,7 @@ class Sessions:
             )
         return code.token
 
-    async def visit(self, cookies: Iterable[str]) -> tuple[Session, Caller] | None:
+    async def visit(self, cookies: Iterable[str]) -> tuple[ConsoleSession, Caller] | None:
         """Return the session of a request and its caller now; None: it has no living session.
 
         Args:
@@ -146,7 +146,7 @@ class Sessions:
                 return await self.revisit(session)
         return None
 
-    async def revisit(self, session: Session) -> tuple[Session, Caller] | None:
+    async def revisit(self, session: ConsoleSession) -> tuple[ConsoleSession, Caller] | None:
         """Return a session and its caller now, or None after ending it: its token has ended.
 
         Raises:
@@ -162,7 +162,7 @@ class Sessions:
         self.end(session)
         return None
 
-    def end(self, session: Session) -> None:
+    def end(self, session: ConsoleSession) -> None:
         """End a session."""
         self._sessions.pop(session.digest, None)
 
@@ -172,7 +172,7 @@ def _digest(secret: str) -> str:
 
 
 def _make_room(
-    entries: "OrderedDict[str, Session] | OrderedDict[str, _Code]",
+    entries: "OrderedDict[str, ConsoleSession] | OrderedDict[str, _Code]",
     token: bytes,
     now_s: float,
     most: int,
