@@ -182,6 +182,7 @@ def _heat_summary(scale: HeatScale, steps: Sequence[int], counts: Sequence[int])
 # ---------------------------------------------------------------------------------------- Histogram
 
 HISTOGRAM_HEIGHT = 200
+BAR_WIDTH_MAX = 80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +207,7 @@ def size_histogram(counts: Mapping[int, int]) -> tuple[HistogramBar, ...]:
     if not counts:
         return ()
     powers = range(min(counts), max(counts) + 1)
-    most, width = max(counts.values()), WIDTH // len(powers)
+    most, width = max(counts.values()), min(BAR_WIDTH_MAX, WIDTH // len(powers))
     bars = []
     for index, power in enumerate(powers):
         count = counts.get(power, 0)

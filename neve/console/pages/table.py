@@ -18,7 +18,7 @@ from neve.console.pages.figures import SCALES, heat_figure, size_histogram
 from neve.setting_values import setting_text
 
 TABLE = "/console/tables/{table}"
-TABLETS_A_PAGE = 50
+TABLETS_A_PAGE = 25
 ATTEMPTS_READ = 500
 """Attempts of the history that the last day is summed from."""
 OWED_TABLETS_MAX = 100_000

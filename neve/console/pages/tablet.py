@@ -165,11 +165,20 @@ def _spans_by_key(
     return "keys, spaced by rank", texts[min(texts)], texts[max(texts)], spans
 
 
-def compact_range(tablet: api.Tablet) -> dict[str, str]:
-    """Return the fields of a request form for a tablet: a range of keys, or its partition."""
+def compact_range(
+    table: api.Table, tablet: api.Tablet, files: Sequence[api.File]
+) -> dict[str, str]:
+    """Return the fields of a request form for a tablet: its partition, or the range of its keys.
+
+    The range begins with the first key of its files: the start of a tablet is the last key of the
+    tablet before it, and a range of a request includes its first key.
+    """
     if tablet.partition is not None:
         return {"start": tablet.partition, "end": tablet.partition}
-    ends = {"start": tablet.start, "end": tablet.end}
+    types = key_types_of(table)
+    lows = [(low, file.key_min) for file in files if (low := _bound(file.key_min, types))]
+    first = min(lows, default=(b"", None))[1] if tablet.start is not None else None
+    ends = {"start": first, "end": tablet.end}
     return {name: text for name, text in ends.items() if text not in (None, "", "+inf")}
 
 
@@ -201,7 +210,9 @@ async def tablet_page(view: View) -> Variables:
         "story": () if story is None else tuple(reversed(story.entries)),
         "queued": queued,
         "attempts": await _attempts(view, name, end),
-        "range": {} if tablet is None else compact_range(tablet),
+        "range": None
+        if tablet is None or files is None or not files.files
+        else compact_range(table, tablet, files.files),
         "operations": await _operations(view, name, end),
     }
 

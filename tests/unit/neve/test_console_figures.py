@@ -106,7 +106,7 @@ def test_a_histogram_has_a_bar_for_each_class_between_the_ends() -> None:
         ("4.0 MiB", 0, 0),
         ("8.0 MiB", 100, 200),
     ]
-    assert [bar.x for bar in bars] == [0, 250, 500, 750]
+    assert [bar.x for bar in bars] == [0, 80, 160, 240]
     assert size_histogram({}) == ()
 
 

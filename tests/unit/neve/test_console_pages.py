@@ -237,16 +237,18 @@ def test_a_running_job_says_more_of_a_file_than_a_queued_one() -> None:
 @pytest.mark.parametrize(
     ("bounds", "fields"),
     [
-        ({"start": "10", "end": "20"}, {"start": "10", "end": "20"}),
-        ({"start": None, "end": "+inf"}, {}),
+        ({"start": "10", "end": "20"}, {"start": "11", "end": "20"}),
+        ({"start": "10", "end": "+inf"}, {"start": "11"}),
+        ({"start": None, "end": "20"}, {"end": "20"}),
         ({"partition": "day=1"}, {"start": "day=1", "end": "day=1"}),
     ],
 )
-def test_a_request_for_a_tablet_has_its_range(
+def test_a_request_for_a_tablet_begins_after_the_tablet_before_it(
     bounds: dict[str, Any], fields: dict[str, str]
 ) -> None:
     entry = api.Tablet(tablet="last", files=0, size_bytes=0, rows=0, **bounds)
-    assert tablet.compact_range(entry) == fields
+    files = [file("b", "100", "120"), file("a", "11", "13")]
+    assert tablet.compact_range(EVENTS, entry, files) == fields
 
 
 # --------------------------------------------------------------------------------------------- Jobs
