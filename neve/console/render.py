@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -169,13 +170,13 @@ def plot(
     step = max(1, -(-len(times_s) // POINTS_MAX))
     data = {
         "unit": unit,
-        "x": [round(at_s, 1) for at_s in times_s[::step]],
+        "x": _short_times([round(at_s, 1) for at_s in times_s[::step]]),
         "series": [
             {"label": line.label, "y": [_short(value) for value in line.values[::step]]}
             for line in series
         ],
     }
-    words = " ".join(_in_words(line, unit) for line in series)
+    words = " ".join(_in_words(line, unit, len(series) > 1) for line in series)
     return Markup(
         '<figure class="plot" id="{id}"><figcaption><b>{title}</b> <span>{words}</span>'
         '</figcaption><neve-plot role="img" aria-label="{title}: {words}" data="{data}">'
@@ -183,19 +184,28 @@ def plot(
     ).format(id=id_, title=title, words=words, data=json.dumps(data, separators=(",", ":")))
 
 
+def _short_times(times_s: Sequence[float]) -> Sequence[float] | Mapping[str, float]:
+    """Return times, or the first one, the step and the number of times that are evenly spaced."""
+    steps = {round(after - before, 1) for before, after in pairwise(times_s)}
+    if len(steps) != 1:
+        return times_s
+    return {"start": times_s[0], "step": steps.pop(), "count": len(times_s)}
+
+
 def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
 
 
-def _in_words(line: Series, unit: str) -> str:
-    """Return the last, lowest and highest value of a line as a sentence."""
+def _in_words(line: Series, unit: str, is_named: bool) -> str:
+    """Return the last, lowest and highest value of a line in words."""
+    name = f"{line.label}: " if is_named else ""
     present = [value for value in line.values if value is not None]
     if not present:
-        return f"{line.label}: no data."
+        return f"{name}no data."
     write = UNITS[unit]
-    last = line.values[-1]
-    now = "now unknown" if last is None else f"now {write(last)}"
-    return f"{line.label}: {now}, {write(min(present))} to {write(max(present))}."
+    last, low, high = line.values[-1], write(min(present)), write(max(present))
+    now = "unknown" if last is None else write(last)
+    return f"{name}{now}." if low == high == now else f"{name}{now}, {low} to {high}."
 
 
 def meter(fraction: float | None, label: str) -> Markup:

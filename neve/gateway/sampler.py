@@ -25,12 +25,12 @@ STREAMS_MAX, STREAMS_OF_SESSION_MAX = 500, 20
 SHARED_CALLS = frozenset(
     {
         "activity",
-        "backlog_history",
         "compactors",
         "control",
         "explain",
         "owed_tablets",
         "queue",
+        "recorded_tables",
         "running",
         "series",
         "status",

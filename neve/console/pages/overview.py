@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from common.units import format_count, format_duration
 from neve import api
 from neve.console.frame import Variables, View, page
-from neve.console.render import href
+from neve.console.render import Series, href, plot
 
 SHOWN_MAX = 20
 """Things of one kind that are listed; the others are counted."""
@@ -150,6 +152,39 @@ def headline(
     )
 
 
+MEASURES = (
+    "backlog_bytes",
+    "rewritten_bytes_s",
+    "queued_jobs",
+    "running_jobs",
+    "compactors",
+    "compactors_desired",
+)
+POINTS = 180
+"""Points of a plot of the last hour: one every twenty seconds."""
+
+
+def plots(series: api.Series) -> list[Markup]:
+    """Return plots of the last hour, as far as the caller may see it."""
+    times_s = [series.start_s + at * series.step_s for at in range(series.count)]
+
+    def lines(**measures: str) -> list[Series]:
+        values = series.total.values
+        return [Series(label, values[name]) for label, name in measures.items() if name in values]
+
+    return [
+        plot("backlog", "Backlog", times_s, lines(backlog="backlog_bytes"), "bytes"),
+        plot("rate", "Rewritten", times_s, lines(rewritten="rewritten_bytes_s"), "bytes/s"),
+        plot("jobs", "Jobs", times_s, lines(queued="queued_jobs", running="running_jobs")),
+        plot(
+            "compactors",
+            "Compactors",
+            times_s,
+            lines(alive="compactors", wanted="compactors_desired"),
+        ),
+    ]
+
+
 @page("/console", "overview.html", of="GET /v1/tables", title="Overview", nav="Overview")
 async def overview(view: View) -> Variables:
     """Return what the overview shows to this caller."""
@@ -157,6 +192,7 @@ async def overview(view: View) -> Variables:
     listed = await view.maybe("GET /v1/tables")
     activity = (await view.maybe("GET /v1/activity") or {}).get("tables", ())
     backlog = (await view.maybe("GET /v1/backlog") or {}).get("backlog", ())
+    series = await view.maybe("GET /v1/series", points=POINTS, measure=list(MEASURES), count=0)
     tables = [] if listed is None else listed["tables"]
     silences, view.silences = view.silences, []  # They are in the list, so not above it as well.
     wanting = needs(status, tables, silences)
@@ -165,6 +201,7 @@ async def overview(view: View) -> Variables:
         "grave": any(need.is_grave for need in wanting),
         "headline": headline(wanting, status, tables, activity, backlog),
         "status": status,
+        "plots": [] if series is None else plots(series),
         "tables": tables,
         "busiest": sorted(activity, key=lambda line: line.queued_bytes, reverse=True)[:8],
         "backlog_bytes": sum(line.size_bytes for line in backlog),

@@ -133,7 +133,9 @@
     draw(anew) {
       const data = JSON.parse(this.getAttribute("data") || "null");
       if (!data) return;
-      const columns = [data.x, ...data.series.map((line) => line.y)];
+      const { start, step, count } = data.x;
+      const times = Array.isArray(data.x) ? data.x : Array.from({ length: count }, (_, at) => start + at * step);
+      const columns = [times, ...data.series.map((line) => line.y)];
       const shape = JSON.stringify([data.unit, data.series.map((line) => line.label)]);
       if (this.plot && !anew && shape === this.shape) {
         this.plot.setData(columns);
@@ -170,7 +172,7 @@
             stroke: color(`--line-${(number % 6) + 1}`),
             fill: data.series.length === 1 ? color("--line-fill") : undefined,
             width: 1.5,
-            points: { show: data.x.length < 3 },
+            points: { show: line.y.length < 3 },
             spanGaps: false,
             value: (_, value) => (value == null ? "–" : write(value)),
           })),
