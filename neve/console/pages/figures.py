@@ -16,11 +16,10 @@ WIDTH = 1000
 
 # ----------------------------------------------------------------------------------------- Heat map
 
-COLUMNS = 50
+COLUMNS, COLUMNS_OF_LARGE = 50, 100
 """Cells of a row of the heat map."""
-CELL = 20
-"""Distance of two cells. A cell is smaller, so that a gap separates it from the next one."""
-CELL_SIZE = 18
+GAP_SHARE = 10
+"""The gap between two cells is this part of their distance: a tenth."""
 LINKED_CELLS_MAX = 300
 """Cells that get a link of their own; a larger map has a link for each row."""
 
@@ -100,11 +99,35 @@ class HeatFigure:
 
     scale: HeatScale
     height: int
+    cell_size: int
+    """Width and height of a cell, and of the strokes of the paths."""
     paths: tuple[tuple[int, str], ...]
     """Step and SVG path of its cells; steps without cells are left out."""
     links: tuple[HeatLink, ...]
     summary: str
     """The map in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Where the cells of a heat map lie. A cell is smaller than its part of the grid."""
+
+    columns: int
+
+    @property
+    def step(self) -> int:
+        """Distance of two cells."""
+        return WIDTH // self.columns
+
+    @property
+    def size(self) -> int:
+        """Width and height of a cell."""
+        return self.step - self.step // GAP_SHARE
+
+    def at(self, cell: int) -> tuple[int, int]:
+        """Return left and top of a cell."""
+        row, column = divmod(cell, self.columns)
+        return column * self.step, row * self.step
 
 
 def heat_figure(
@@ -118,43 +141,47 @@ def heat_figure(
         counts: Number of tablets of each cell.
         names: Name of the last tablet of each cell.
     """
+    is_large = len(values) > LINKED_CELLS_MAX
+    grid = _Grid(COLUMNS_OF_LARGE if is_large else COLUMNS)
     steps = [scale.step(value) for value in values]
     of_step: dict[int, list[int]] = {}
     for index, step in enumerate(steps):
         of_step.setdefault(step, []).append(index)
-    width = 1 if len(values) <= LINKED_CELLS_MAX else COLUMNS
+    width = grid.columns if is_large else 1
     cells = list(zip(values, counts, names, strict=True))
     links = [
-        _heat_link(scale, cells[first : first + width], first)
+        _heat_link(scale, grid, cells[first : first + width], first)
         for first in range(0, len(cells), width)
     ]
     return HeatFigure(
         scale=scale,
-        height=max(1, -(-len(values) // COLUMNS)) * CELL,
-        paths=tuple((step, _cells_path(of_step[step])) for step in sorted(of_step)),
+        height=max(1, -(-len(values) // grid.columns)) * grid.step,
+        cell_size=grid.size,
+        paths=tuple((step, _cells_path(grid, of_step[step])) for step in sorted(of_step)),
         links=tuple(links),
         summary=_heat_summary(scale, steps, counts),
     )
 
 
-def _cells_path(cells: Sequence[int]) -> str:
+def _cells_path(grid: _Grid, cells: Sequence[int]) -> str:
     """Return a path through the middle of cells, whose stroke is as wide as a cell.
 
     A step to the next cell of a row is written in few bytes: a map has thousands of cells.
     """
     steps = []
-    last_row, last_x = -1, 0
+    last_x, last_y = 0, -1
     for cell in cells:
-        row, column = divmod(cell, COLUMNS)
-        x = column * CELL
-        move = f"m{x - last_x} 0" if row == last_row else f"M{x} {row * CELL + CELL_SIZE // 2}"
-        steps.append(f"{move}h{CELL_SIZE}")
-        last_row, last_x = row, x + CELL_SIZE
+        x, y = grid.at(cell)
+        move = f"m{x - last_x} 0" if y == last_y else f"M{x} {y + grid.size / 2:g}"
+        steps.append(f"{move}h{grid.size}")
+        last_x, last_y = x + grid.size, y
     return "".join(steps)
 
 
-def _heat_link(scale: HeatScale, cells: Sequence[tuple[float, int, str]], first: int) -> HeatLink:
-    row, column = divmod(first, COLUMNS)
+def _heat_link(
+    scale: HeatScale, grid: _Grid, cells: Sequence[tuple[float, int, str]], first: int
+) -> HeatLink:
+    x, y = grid.at(first)
     highest = max(value for value, _, _ in cells)
     tablets = sum(count for _, count, _ in cells)
     worst = f"{scale.title} {scale.text(highest)}"
@@ -162,9 +189,9 @@ def _heat_link(scale: HeatScale, cells: Sequence[tuple[float, int, str]], first:
     if not single:
         worst = f"{format_count(tablets, 'tablet')}, {scale.title} up to {scale.text(highest)}"
     return HeatLink(
-        x=column * CELL,
-        y=row * CELL,
-        width=len(cells) * CELL - (CELL - CELL_SIZE),
+        x=x,
+        y=y,
+        width=len(cells) * grid.step - (grid.step - grid.size),
         title=f"{worst} (to {cells[-1][2]})",
         first=first,
         single=single,

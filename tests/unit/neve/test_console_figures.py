@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from neve.console.pages.figures import (
-    CELL,
     COLUMNS,
+    COLUMNS_OF_LARGE,
     LANE,
     LINKED_CELLS_MAX,
     SCALES,
@@ -55,7 +55,7 @@ def test_every_scale_has_a_legend_for_each_colour() -> None:
 def test_a_small_heat_map_has_a_link_for_each_tablet() -> None:
     figure = heat_figure(FILES, [0, 3, 12], [1, 1, 1], ["01", "02", "last"])
 
-    assert figure.height == CELL
+    assert (figure.height, figure.cell_size) == (20, 18)
     assert figure.paths == ((0, "M0 9h18"), (2, "M20 9h18"), (4, "M40 9h18"))
     assert [(link.x, link.width, link.single) for link in figure.links] == [
         (0, 18, True),
@@ -71,13 +71,13 @@ def test_a_large_heat_map_has_a_link_for_each_row_and_few_paths() -> None:
     values = [index % 7 for index in range(count)]
     figure = heat_figure(FILES, values, [500] * count, [f"{index:04x}" for index in range(count)])
 
-    assert figure.height == 8 * CELL
+    assert (figure.height, figure.cell_size) == (40, 9)
     assert len(figure.paths) == 4  # Colours of 0 to 6 files.
-    assert [link.first for link in figure.links] == list(range(0, count, COLUMNS))
-    assert figure.links[-1].width == 10 * CELL - 2
-    assert figure.links[0].title == "25,000 tablets, files up to 6 (to 0031)"
+    assert [link.first for link in figure.links] == list(range(0, count, COLUMNS_OF_LARGE))
+    assert figure.links[-1].width == 60 * 10 - 1
+    assert figure.links[0].title == "50,000 tablets, files up to 6 (to 0063)"
     assert not figure.links[0].single
-    assert sum(path.count("h18") for _, path in figure.paths) == count
+    assert sum(path.count("h9") for _, path in figure.paths) == count
 
 
 def test_a_path_goes_on_in_a_row_and_begins_anew_in_the_next() -> None:
@@ -90,7 +90,7 @@ def test_a_path_goes_on_in_a_row_and_begins_anew_in_the_next() -> None:
 def test_an_empty_heat_map_is_drawn() -> None:
     figure = heat_figure(FILES, [], [], [])
     assert (figure.height, figure.paths, figure.links, figure.summary) == (
-        CELL,
+        20,
         (),
         (),
         "no tablet",
