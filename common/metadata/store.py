@@ -247,7 +247,8 @@ class TabletStore:
 
     async def tablet_count(self, table: str) -> int:
         """Return the number of tablets of a table."""
-        return await self._read(zcard(TableKeys(table).index))
+        count: int = await self._read(zcard(TableKeys(table).index))
+        return count
 
     async def every(self, table: str, count: int) -> Sequence[bytes]:
         """Return the end of every `count`-th tablet, to divide a scan of a table.

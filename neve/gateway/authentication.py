@@ -78,7 +78,7 @@ class KnownCallers:
         """
         self._token = token.encode()
         self._tokens = tokens
-        self._oidc = oidc
+        self.oidc = oidc
 
     async def caller(self, authorization: bytes) -> Caller:
         """Return the caller that an `Authorization` header identifies.
@@ -101,8 +101,8 @@ class KnownCallers:
         # Compare in constant time.
         if self._token and hmac.compare_digest(token, self._token):
             return OPERATOR
-        if self._oidc is not None and token.count(b".") == JWT_DOTS:
-            return await self._oidc.caller(token)
+        if self.oidc is not None and token.count(b".") == JWT_DOTS:
+            return await self.oidc.caller(token)
         return self._tokens.caller(token)
 
 

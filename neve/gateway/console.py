@@ -54,9 +54,10 @@ from neve.gateway.access.callers import (
     route,
     serve_call,
 )
+from neve.gateway.access.issuer_sign_in import IssuerSignIn
 from neve.gateway.access.sessions import COOKIE, ConsoleSession, Sessions
 from neve.gateway.authentication import INNER_CALLER, entry_of
-from neve.gateway.problems import ForbiddenError, status_of
+from neve.gateway.problems import ForbiddenError, UnauthorizedError, status_of
 from neve.gateway.sampler import STREAMS_MAX, STREAMS_OF_SESSION_MAX, Sampler
 from neve.gateway.services import Services
 
@@ -70,6 +71,8 @@ HEADERS = {
     # `no-referrer` would make browsers hide the origin of a form, which is checked.
     "Referrer-Policy": "same-origin",
 }
+PENDING_COOKIE = "neve-sign-in"
+"""Cookie that binds a sign-in at the issuer to its browser."""
 STATIC_HEADERS = {
     "Cache-Control": "public, max-age=31536000, immutable",
     "Vary": "Accept-Encoding",
@@ -235,7 +238,11 @@ class ConsolePages:
     """The routes of the console."""
 
     def __init__(
-        self, services: Services, sessions: Sessions, kinds: Iterable[Callable[[Services], object]]
+        self,
+        services: Services,
+        sessions: Sessions,
+        kinds: Iterable[Callable[[Services], object]],
+        issuer: IssuerSignIn | None = None,
     ) -> None:
         """Prepare the pages.
 
@@ -243,8 +250,9 @@ class ConsolePages:
             services: Ports and settings.
             sessions: Codes and sessions of the gateway.
             kinds: Classes of the slices of the API.
+            issuer: Issuer at which people sign in; None: none is configured.
         """
-        self._services, self._sessions = services, sessions
+        self._services, self._sessions, self._issuer = services, sessions, issuer
         self.sampler = Sampler(services)
         shared = self.sampler.services(services)
         self._handlers = {
@@ -259,6 +267,8 @@ class ConsolePages:
         return [
             _declared("GET", SIGN_IN, OPEN, self._sign_in_page),
             _declared("POST", SIGN_IN, OPEN, self._sign_in),
+            _declared("GET", f"{SIGN_IN}/issuer", OPEN, self._to_issuer),
+            _declared("GET", f"{SIGN_IN}/issued", OPEN, self._issued),
             _declared("GET", f"{STATIC}/{{digest}}/{{name}}", OPEN, self._static),
             _declared("POST", f"{CONSOLE}/sign-out", READ_LISTED, self._sign_out),
             _declared("POST", f"{CONSOLE}/call", READ_LISTED, self._call),
@@ -394,7 +404,8 @@ class ConsolePages:
     def _plain(
         self, request: Request, following: str, problem: str = "", status: int = 200
     ) -> Response:
-        variables = {"title": "Sign in", "problem": problem, "next": following, "issuer": ""}
+        issuer = "" if self._issuer is None else urlsplit(self._issuer.issuer).netloc
+        variables = {"title": "Sign in", "problem": problem, "next": following, "issuer": issuer}
         return HTMLResponse(render_page("sign_in.html", variables), status, HEADERS)
 
     async def _sign_in(self, request: Request) -> Response:
@@ -403,31 +414,61 @@ class ConsolePages:
         following = _safe_address(fields.get("next", ""))
         try:
             _require_same_site(request)
-            return await self._signed_in(request, fields.get("secret", ""), following)
+            begun = await self._sessions.begin(fields.get("secret", ""))
+            return await self._signed_in(request, *begun, following)
         except CompactionError as error:
-            status = status_of(error)
-            refused = {"outcome": outcome_of(status, ""), "error": type(error).__name__}
-            entry = replace(self._entry(request, "-"), status=status, **refused)
-            self._services.audit.refuse_early(entry)
-            return self._plain(request, following, str(error), status)
+            return self._not_signed_in(request, error, following)
 
-    async def _signed_in(self, request: Request, secret: str, following: str) -> Response:
-        cookie, caller = await self._sessions.begin(secret)
+    async def _to_issuer(self, request: Request) -> Response:
+        """Send the browser to the issuer."""
+        following = _safe_address(request.query_params.get("next", ""))
+        if self._issuer is None:
+            return self._plain(request, following, "no issuer is configured", 404)
+        try:
+            address, cookie = await self._issuer.begin(following)
+        except CompactionError as error:
+            return self._not_signed_in(request, error, following)
+        answer = RedirectResponse(address, 303, HEADERS)
+        self._set_cookie(request, answer, PENDING_COOKIE, cookie, SIGN_IN)
+        return answer
+
+    async def _issued(self, request: Request) -> Response:
+        """Begin a session by what the issuer has sent the browser back with."""
+        try:
+            if self._issuer is None:
+                raise UnauthorizedError("no issuer is configured")
+            cookie = request.cookies.get(PENDING_COOKIE, "")
+            issued, following = await self._issuer.end(cookie, dict(request.query_params))
+            begun = await self._sessions.begin_issued(issued)
+            return await self._signed_in(request, *begun, following)
+        except CompactionError as error:
+            return self._not_signed_in(request, error, CONSOLE)
+
+    def _not_signed_in(self, request: Request, error: CompactionError, following: str) -> Response:
+        status = status_of(error)
+        outcome, kind = outcome_of(status, ""), type(error).__name__
+        entry = replace(self._entry(request, "-"), status=status, outcome=outcome, error=kind)
+        self._services.audit.refuse_early(entry)
+        return self._plain(request, following, str(error), status)
+
+    async def _signed_in(
+        self, request: Request, cookie: str, caller: Caller, following: str
+    ) -> Response:
         entry = self._entry(request, caller.name)
         await self._services.audit.begin(entry)
-        public = self._services.settings.gateway.public_url
         answer = RedirectResponse(following, 303, HEADERS)
-        answer.set_cookie(
-            COOKIE + await self._services.store.store_id(),
-            cookie,
-            path=CONSOLE,
-            httponly=True,
-            # With `Strict`, browsers send no cookie after the redirect of an issuer.
-            samesite="lax",
-            secure=request.url.scheme == "https" or public.startswith("https:"),
-        )
+        name = COOKIE + await self._services.store.store_id()
+        self._set_cookie(request, answer, name, cookie, CONSOLE)
         self._services.audit.end(replace(entry, outcome=DONE, status=303))
         return answer
+
+    def _set_cookie(
+        self, request: Request, answer: Response, name: str, value: str, path: str
+    ) -> None:
+        public = self._services.settings.gateway.public_url
+        is_secure = request.url.scheme == "https" or public.startswith("https:")
+        # With `Strict`, browsers send no cookie after the redirect of an issuer.
+        answer.set_cookie(name, value, path=path, httponly=True, samesite="lax", secure=is_secure)
 
     async def _sign_out(self, request: Request) -> Response:
         """End the session."""
@@ -526,7 +567,7 @@ def _problem_part(text: str) -> str:
 def _session() -> ConsoleSession:
     """Return the session of the current call."""
     session = authorized_call().session
-    assert session is not None, "a page of the console is open to a token"
+    assert isinstance(session, ConsoleSession), "a page of the console is open to a token"
     return session
 
 

@@ -19,6 +19,7 @@ from common.config import secret_of
 from common.telemetry import Log
 from neve.gateway import problems
 from neve.gateway.access.callers import declared_routes, guard_routes
+from neve.gateway.access.issuer_sign_in import IssuerSignIn
 from neve.gateway.access.oidc import OidcTokens
 from neve.gateway.access.sessions import Sessions
 from neve.gateway.access.tokens import KnownTokens
@@ -80,7 +81,9 @@ def create_app(services: Services) -> FastAPI:
     problems.install_problems(app, services.log)
     metrics = RequestMetrics()
     callers, access = known_callers(services), services.settings.access
-    sessions = Sessions(callers.caller, access.session_max_s, services.clock)
+    issuer = IssuerSignIn.of(services.settings, callers.oidc, services.clock)
+    refresh = None if issuer is None else issuer.refreshed
+    sessions = Sessions(callers.caller, access.session_max_s, services.clock, refresh)
     slices = (
         ProbeRoutes(services, metrics),
         AccessRoutes(services, sessions),
@@ -89,7 +92,7 @@ def create_app(services: Services) -> FastAPI:
     for slice_ in slices:
         # `include_router` would build each route again at the first request.
         app.router.routes.extend(router_of(slice_).routes)
-    console = ConsolePages(services, sessions, SLICES)
+    console = ConsolePages(services, sessions, SLICES, issuer)
     app.state.console = console
     app.router.routes.extend(console.routes())
     gateway = services.settings.gateway

@@ -25,6 +25,8 @@ PAGE_ROUTES = {f"{page.method} {page.address}": page for page in PAGES}
 CONSOLE_ROUTES = (
     f"GET {SIGN_IN}",
     f"POST {SIGN_IN}",
+    f"GET {SIGN_IN}/issuer",
+    f"GET {SIGN_IN}/issued",
     f"GET {STATIC}/{{digest}}/{{name}}",
     f"POST {CONSOLE}/sign-out",
     f"POST {CONSOLE}/call",

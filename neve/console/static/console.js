@@ -92,6 +92,8 @@
   };
   // Steps of an axis of sizes: powers of two, so that labels are round.
   const BINARY = Array.from({ length: 60 }, (_, power) => 2 ** power);
+  const WHOLE = [1, 2, 5].flatMap((first) => Array.from({ length: 12 }, (_, power) => first * 10 ** power)).sort((a, b) => a - b);
+  const STEPS = { bytes: BINARY, "bytes/s": BINARY, "": WHOLE };
   const dark = matchMedia("(prefers-color-scheme: dark)");
 
   class NevePlot extends HTMLElement {
@@ -123,11 +125,12 @@
     }
 
     resize() {
-      if (this.plot && this.clientWidth) this.plot.setSize(this.size());
+      if (this.plot && this.clientWidth) this.plot.setSize(this.size(this.plot.series.length - 1));
     }
 
-    size() {
-      return { width: Math.max(this.clientWidth, 120), height: Math.max(this.clientHeight, 100) };
+    size(lines) {
+      const legend = lines > 1 ? 34 : 0;
+      return { width: Math.max(this.clientWidth, 120), height: Math.max(this.clientHeight - legend, 90) };
     }
 
     draw(anew) {
@@ -155,15 +158,15 @@
       const write = WRITE[data.unit] ?? WRITE[""];
       const axis = { stroke: color("--quiet"), font: "11px system-ui", grid: { stroke: color("--grid"), width: 1 }, ticks: { show: false } };
       return {
-        ...this.size(),
+        ...this.size(data.series.length),
         padding: [8, 8, 0, 0],
         tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
         legend: { show: data.series.length > 1 },
         cursor: { y: false, points: { size: 6 } },
         scales: { y: { range: (_, low, high) => [Math.min(0, low ?? 0), (high ?? 0) > 0 ? high * 1.1 : 1] } },
         axes: [
-          { ...axis, space: 70, values: [[86400, "{MM}-{DD}", null, null, null, null, null, null, 1], [60, "{HH}:{mm}", null, null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
-          { ...axis, size: 68, space: 28, ...(data.unit.startsWith("bytes") ? { incrs: BINARY } : {}), values: (_, ticks) => ticks.map(write) },
+          { ...axis, size: 28, space: 70, values: [[86400, "{MM}-{DD}", null, null, null, null, null, null, 1], [60, "{HH}:{mm}", null, null, null, null, null, null, 1], [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1]] },
+          { ...axis, size: 68, space: 28, ...(STEPS[data.unit] ? { incrs: STEPS[data.unit] } : {}), values: (_, ticks) => ticks.map(write) },
         ],
         series: [
           { value: (_, at) => (at == null ? "–" : `${new Date(at * 1000).toISOString().slice(11, 19)} UTC`) },
@@ -172,7 +175,7 @@
             stroke: color(`--line-${(number % 6) + 1}`),
             fill: data.series.length === 1 ? color("--line-fill") : undefined,
             width: 1.5,
-            points: { show: line.y.length < 3 },
+            points: { show: line.y.filter((value) => value != null).length < 3 },
             spanGaps: false,
             value: (_, value) => (value == null ? "–" : write(value)),
           })),

@@ -12,16 +12,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from common.errors import RequestError
 from neve.gateway.problems import ForbiddenError
-
-if TYPE_CHECKING:
-    from neve.gateway.access.sessions import ConsoleSession
 
 CONSOLE = "/console"
 """Path of the console, whose callers have a session instead of a token."""
@@ -161,8 +158,8 @@ class AuthorizedCall:
     """Class of the error that ended an answer after it had started successfully."""
     details: str = ""
     """Parameters of its body, for the audit."""
-    session: "ConsoleSession | None" = None
-    """Session of the console that it belongs to."""
+    session: object = None
+    """Session of the console that it belongs to, see `sessions`; None: it has a token."""
 
 
 _CALL: ContextVar[AuthorizedCall | None] = ContextVar("neve_call", default=None)
@@ -292,7 +289,11 @@ ADMIN = RouteRight(Role.ADMIN, Reach.TABLE)
 ADMIN_ALL = RouteRight(Role.ADMIN, Reach.SERVICE)
 
 OPEN_PATHS = frozenset(
-    {"/healthz", "/readyz", "/docs", "/openapi.json", SIGN_IN, f"{STATIC}/{{digest}}/{{name}}"}
+    {
+        *("/healthz", "/readyz", "/docs", "/openapi.json"),
+        *(SIGN_IN, f"{SIGN_IN}/issuer", f"{SIGN_IN}/issued"),
+        f"{STATIC}/{{digest}}/{{name}}",
+    }
 )
 """Paths of public routes. They reveal nothing about tables: probes have no token."""
 

@@ -6,6 +6,7 @@ nothing from having been begun earlier. Sessions live in the memory of the gatew
 them. Only digests of codes and cookies are kept.
 """
 
+import asyncio
 import hashlib
 import hmac
 import secrets
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 
 from common.runtime import Clock
 from neve.gateway.access.callers import Caller
+from neve.gateway.access.issuer_sign_in import IssuedTokens
 from neve.gateway.problems import UnauthorizedError
 
 CODE_PREFIX = "once_"
@@ -32,6 +34,8 @@ COOKIES_MAX = 16
 NOTES_MAX = 5
 NOTE_CHARS_MAX = 10_000
 
+Refresh = Callable[[str], Awaitable[IssuedTokens]]
+"""Returns the next tokens of a session by its refresh token."""
 Identify = Callable[[bytes], Awaitable[Caller]]
 """Returns the caller that an `Authorization` header identifies; raises UnauthorizedError."""
 
@@ -53,6 +57,11 @@ class ConsoleSession:
     ends_s: float
     csrf: str
     """Value that each form of the session must send."""
+    name: str
+    """Name of its caller."""
+    refresh_token: str = ""
+    """Gets the next token from the issuer when this one has ended; empty: the session ends then."""
+    refreshing: asyncio.Lock = field(default_factory=asyncio.Lock)
     notes: list[Note] = field(default_factory=list)
     streams: int = 0
     """Open streams of events."""
@@ -80,15 +89,19 @@ class _Code:
 class Sessions:
     """All codes and sessions of a gateway. For one event loop."""
 
-    def __init__(self, identify: Identify, life_s: float, clock: Clock) -> None:
+    def __init__(
+        self, identify: Identify, life_s: float, clock: Clock, refresh: Refresh | None = None
+    ) -> None:
         """Start without sessions.
 
         Args:
             identify: Returns the caller of an `Authorization` header.
             life_s: Longest life of a session.
             clock: Clock for the ends of codes and sessions.
+            refresh: Gets the next tokens from the issuer; None: none is configured.
         """
         self._identify, self._life_s, self._clock = identify, life_s, clock
+        self._refresh = refresh
         self._codes: OrderedDict[str, _Code] = OrderedDict()
         self._sessions: OrderedDict[str, ConsoleSession] = OrderedDict()
 
@@ -108,7 +121,18 @@ class Sessions:
                 has ended.
             UnavailableError: The keys of the token's issuer are not available.
         """
-        token = self._token_of(secret.strip())
+        return await self._begin(self._token_of(secret.strip()))
+
+    async def begin_issued(self, issued: IssuedTokens) -> tuple[str, Caller]:
+        """Begin a session by tokens of the issuer; return the value of its cookie, and its caller.
+
+        Raises:
+            UnauthorizedError: The API does not accept the access token.
+            UnavailableError: The keys of the issuer are not available.
+        """
+        return await self._begin(issued.access_token.encode(), issued.refresh_token)
+
+    async def _begin(self, token: bytes, refresh_token: str = "") -> tuple[str, Caller]:
         caller = await self._identify(b"Bearer " + token)
         now_s = self._clock.now_s()
         cookie = secrets.token_urlsafe(SECRET_BYTES)
@@ -117,6 +141,8 @@ class Sessions:
             token=token,
             ends_s=now_s + self._life_s,
             csrf=secrets.token_urlsafe(SECRET_BYTES),
+            name=caller.name,
+            refresh_token=refresh_token,
         )
         _make_room(self._sessions, token, now_s, SESSIONS_MAX)
         self._sessions[session.digest] = session
@@ -156,11 +182,34 @@ class Sessions:
             return None
         if self._clock.now_s() < session.ends_s:
             try:
-                return session, await self._identify(b"Bearer " + session.token)
+                return session, await self._caller_of(session)
             except UnauthorizedError:
                 pass
         self.end(session)
         return None
+
+    async def _caller_of(self, session: ConsoleSession) -> Caller:
+        """Return the caller of a session now, with its next token if this one has ended.
+
+        Raises:
+            UnauthorizedError: The session has ended.
+            UnavailableError: The issuer does not answer.
+        """
+        token = session.token
+        try:
+            return await self._identify(b"Bearer " + token)
+        except UnauthorizedError:
+            if not session.refresh_token or self._refresh is None:
+                raise
+        async with session.refreshing:  # A refresh token may be used once only.
+            if session.token is token:
+                issued = await self._refresh(session.refresh_token)
+                session.token = issued.access_token.encode()
+                session.refresh_token = issued.refresh_token
+        caller = await self._identify(b"Bearer " + session.token)
+        if caller.name != session.name:
+            raise UnauthorizedError("the issuer has answered with the token of another caller")
+        return caller
 
     def end(self, session: ConsoleSession) -> None:
         """End a session."""

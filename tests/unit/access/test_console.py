@@ -18,7 +18,7 @@ import pytest
 from neve.api import Quarantine
 from neve.console.frame import address_of
 from neve.console.render import asset
-from neve.gateway.access.callers import CONSOLE, INCLUDED, SIGN_IN, Role
+from neve.gateway.access.callers import CONSOLE, INCLUDED, OPERATOR, SIGN_IN, Role
 from neve.gateway.access.sessions import CODE_LIFE_S, CODE_PREFIX, OF_TOKEN_MAX, Sessions
 from neve.gateway.console import CSRF_MARK, body_of
 from tests.support.console import (
@@ -195,7 +195,7 @@ class Hand:
 
 
 async def nobody(_: bytes) -> object:
-    return "caller"
+    return OPERATOR
 
 
 def sessions(clock: Hand, life_s: float = 600.0) -> Sessions:
