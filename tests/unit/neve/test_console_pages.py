@@ -9,6 +9,7 @@ import pytest
 
 from neve import api
 from neve.console.pages import access, compactors, control, jobs, requests, table, tablet
+from neve.console.pages.figures import SCALES
 from tests.support.gateway import COMPACTOR, CONTROL, GROUP
 
 pytestmark = pytest.mark.unit
@@ -88,7 +89,7 @@ def test_totals_of_cells_of_several_tablets_are_estimates() -> None:
 
 
 def test_each_colour_of_the_map_has_its_column() -> None:
-    assert [list(table.map_values(MAP, name)) for name in table.SCALES] == [
+    assert [list(table.map_values(MAP, name)) for name in SCALES] == [
         [3, 0, 7],
         [1, 2, 3],
         [0, 9, 4],
