@@ -425,9 +425,10 @@ class StoreHealth:
     """Rights that the user of `store.url` needs and lacks, as ACL rules name them."""
 
     @classmethod
-    def of_info(cls, info: bytes, *, full: bool, replicas_wanted: int) -> "StoreHealth":
-        """Return what a Redis reports of itself as answer to `INFO`."""
-        fields = dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
+    def of_info(cls, info: object, *, full: bool, replicas_wanted: int) -> "StoreHealth":
+        """Return what a Redis reports of itself as answer to `INFO`; nothing if it refuses."""
+        lines = info.decode().splitlines() if isinstance(info, bytes) else ()
+        fields = dict(line.split(":", 1) for line in lines if ":" in line)
         states = {
             "append-only file": fields.get("aof_last_write_status", "ok"),
             "snapshot": fields.get("rdb_last_bgsave_status", "ok"),
