@@ -1,9 +1,9 @@
 """Rewrites files by the row rules: read, merge, write, verify. Nothing here commits.
 
-    attempt                  the entry: one attempt in the driver process, and the choice of its way
+    attempt                  the entry: one attempt in the driver process, the choice of its way, and
+                             the ways without a merge: row groups copied, or all rows expired
     plan/                    the plan of a rewrite, from assignment and footers
     live_rows                an analysis: live bytes of each file, from a few columns
-    stitch_job               the ways without a merge: row groups copied, or all rows expired
     merge/                   the way `merge`: ranges, tasks, joining
     kernel/                  the merge of one range: keys, steps, winners
     general_merge            the other ways, for jobs that the kernel does not support
