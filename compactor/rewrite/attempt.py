@@ -25,6 +25,7 @@ from common.model.outcome import DroppedRows, RowCounts, Statistics
 from common.parquet.file_inspection import open_table_file
 from common.parquet.location import Location
 from common.parquet.row_batches import folders_of, place_guards
+from common.rows.merge import sum_counts
 from common.rows.row_facts import (
     RowFacts,
     data_file_of,
@@ -78,7 +79,6 @@ from compactor.rewrite.spark_tasks import (
     sort_and_merge,
     store_expression_values,
 )
-from compactor.rewrite.tally import sum_counts
 from compactor.rewrite.throttle import Allowance, allowance_of
 from compactor.rewrite.transform import store_plugin_values
 from compactor.rewrite.verify import verify

@@ -19,7 +19,7 @@ from common.errors import InputError
 from common.model.key_values import KeyType
 from common.model.outcome import DroppedRows, RowCounts
 from common.rows.conform import Flags, Int64s, Words, ordered_double_bits
-from common.rows.merge import sortable_series
+from common.rows.merge import Tally, sortable_series, sum_counts
 from common.rows.row_facts import row_hash
 from common.rows.rules import (
     DropRule,
@@ -52,7 +52,6 @@ from compactor.rewrite.kernel.winners import (
     step_cuts,
     winners,
 )
-from compactor.rewrite.tally import Tally, sum_counts
 
 # --------------------------------------------------------------------------------- Rows of one step
 

@@ -22,6 +22,7 @@ from common.parquet.location import open_location
 from common.parquet.row_batches import rows_at
 from common.rows.conform import conform
 from common.rows.key_encoding import encode_keys
+from common.rows.merge import sum_counts
 from common.rows.row_facts import RowFacts
 from common.rows.rules import join_dropped
 from compactor.rewrite.attempt_folder import ProgressMark
@@ -77,7 +78,6 @@ from compactor.rewrite.parquet_bytes.relocation import StitchedFooter, StitchPie
 from compactor.rewrite.parquet_bytes.stitch import stitch
 from compactor.rewrite.plan.inputs import OutputSettings, RowGroupSize, worth_copying
 from compactor.rewrite.plan.rewrite_plan import Inputs, RewritePlan
-from compactor.rewrite.tally import sum_counts
 from compactor.rewrite.throttle import allowance_of
 
 # --------------------------------------------------------------------------------------- Multi pass
