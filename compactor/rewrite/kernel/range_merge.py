@@ -29,7 +29,6 @@ from common.rows.rules import (
     unsettled_rows,
 )
 from compactor.rewrite.attempt_folder import ProgressMark
-from compactor.rewrite.kernel.concurrency import MemoryInUse, ordered_map
 from compactor.rewrite.kernel.normalized_keys import (
     KeyWords,
     MergeRange,
@@ -52,6 +51,7 @@ from compactor.rewrite.kernel.winners import (
     step_cuts,
     winners,
 )
+from compactor.rewrite.memory_budget import MemoryInUse, ordered_map
 
 # --------------------------------------------------------------------------------- Rows of one step
 

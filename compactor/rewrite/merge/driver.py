@@ -27,7 +27,6 @@ from common.rows.row_facts import RowFacts
 from common.rows.rules import join_dropped
 from compactor.rewrite.attempt_folder import ProgressMark
 from compactor.rewrite.file_io import delete_file, opened_input, table_location
-from compactor.rewrite.kernel.concurrency import MERGE_CORES
 from compactor.rewrite.kernel.normalized_keys import MergeRange, RowGroup, UnsupportedRowsError
 from compactor.rewrite.kernel.reader import (
     join_facts,
@@ -35,7 +34,12 @@ from compactor.rewrite.kernel.reader import (
     key_layout,
 )
 from compactor.rewrite.kernel.winners import known_to_polars
-from compactor.rewrite.memory_budget import MemoryBudget, estimate_bytes, whole_bytes_max
+from compactor.rewrite.memory_budget import (
+    MERGE_CORES,
+    MemoryBudget,
+    estimate_bytes,
+    whole_bytes_max,
+)
 from compactor.rewrite.merge.io import groups_of_run
 from compactor.rewrite.merge.ranges import (
     RUN_BYTES_MIN,

@@ -22,7 +22,6 @@ from common.parquet.location import Location
 from common.rows.conform import Flags
 from common.rows.key_encoding import Fill, encode_keys
 from compactor.rewrite.file_io import leaf_columns, stored_bytes
-from compactor.rewrite.kernel.concurrency import MERGE_CORES, MemoryInUse
 from compactor.rewrite.kernel.normalized_keys import (
     TEXT_BYTES,
     RowGroup,
@@ -36,6 +35,7 @@ from compactor.rewrite.kernel.winners import (
     RowLayout,
     known_to_polars,
 )
+from compactor.rewrite.memory_budget import MERGE_CORES, MemoryInUse
 from compactor.rewrite.outputs import RowBuffer
 from compactor.rewrite.parquet_bytes.sources import (
     FIRST_BYTES,

@@ -26,7 +26,6 @@ from common.rows.row_facts import RowFacts
 from compactor.rewrite.attempt_folder import NewValues, ProgressMark, StoredValues, joined_values
 from compactor.rewrite.file_io import folder_fill, table_location
 from compactor.rewrite.general_merge import rewrite_in_memory
-from compactor.rewrite.kernel.concurrency import MemoryInUse, ordered_map
 from compactor.rewrite.kernel.normalized_keys import (
     MergeRange,
     RowGroup,
@@ -43,7 +42,7 @@ from compactor.rewrite.kernel.range_merge import (
 )
 from compactor.rewrite.kernel.reader import RowGroupChange, read_back
 from compactor.rewrite.kernel.winners import ROWS_MAX, DecodedRows, RowLayout, column_of
-from compactor.rewrite.memory_budget import MemoryBudget, whole_bytes_max
+from compactor.rewrite.memory_budget import MemoryBudget, MemoryInUse, ordered_map, whole_bytes_max
 from compactor.rewrite.merge.io import (
     BATCH_FILES_MAX,
     AsyncWriter,

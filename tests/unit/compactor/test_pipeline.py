@@ -14,9 +14,9 @@ import pytest
 
 from common.errors import InputError
 from common.parquet.location import open_location
-from compactor.rewrite.kernel.concurrency import MemoryInUse, ordered_map
 from compactor.rewrite.kernel.normalized_keys import RowGroup
 from compactor.rewrite.kernel.winners import DecodedRows, RowLayout
+from compactor.rewrite.memory_budget import MemoryInUse, ordered_map
 from compactor.rewrite.merge.io import (
     AsyncWriter,
     BatchedReader,
