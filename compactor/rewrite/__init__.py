@@ -1,7 +1,7 @@
 """Rewrites files by the row rules: read, merge, write, verify. Nothing here commits.
 
-    attempt                  the entry: one attempt in the driver process, the choice of its way; the
-                             ways without a merge: row groups copied, or all rows expired
+    attempt                  the entry: one attempt in the driver process, the choice of its way;
+                             the ways without a merge: row groups copied, or all rows expired
     plan/                    the plan of a rewrite, from assignment and footers
     live_rows                an analysis: live bytes of each file, from a few columns
     merge/                   the way `merge`: ranges, tasks, joining
