@@ -44,8 +44,7 @@ with not_installed("opentelemetry"):  # redis-py would measure itself.
     from redis.asyncio.sentinel import Sentinel
     from redis.backoff import NoBackoff
     from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
-    from redis.exceptions import InvalidResponse, RedisClusterException, RedisError
-    from redis.exceptions import ResponseError as ReplyError
+    from redis.exceptions import InvalidResponse, RedisClusterException, RedisError, ResponseError
     from redis.exceptions import TimeoutError as RedisTimeoutError
 
 # --------------------------------------------------------------------------------------- Addresses
@@ -191,6 +190,10 @@ def _tls(parts: Mapping[str, Any]) -> ssl.SSLContext:
 
 
 # ------------------------------------------------------------------------------------- Connections
+
+
+ReplyError = ResponseError
+"""Redis answered a command with an error. It never leaves this package."""
 
 
 class _Parser(DefaultParser):  # type: ignore[valid-type,misc]  # redis-py chooses it when imported
@@ -453,6 +456,16 @@ class Nodes:
         self.only = only
         self._every: Sequence[Node] = [only] if only else []
 
+    @staticmethod
+    def of(url: str, connections_max: int, timeout_s: float) -> "Nodes":
+        """Return the servers of the store that `store.url` names, none of them connected."""
+        source = parse_url_of_store(url)
+        if isinstance(source, RedisAddress):
+            return Nodes(Node(source, connections_max, timeout_s))
+        if source.service:
+            return Nodes(_Primary(source, connections_max, timeout_s))
+        return ClusterNodes(source, connections_max, timeout_s)
+
     def slot_of(self, key: str) -> int:
         """Return the slot of a key."""
         return 0
@@ -474,16 +487,6 @@ class Nodes:
         """Close all connections that are not lent."""
         for node in self._every:
             await node.close_idle()
-
-
-def nodes_of(url: str, connections_max: int, timeout_s: float) -> Nodes:
-    """Return the servers of a store, none of them connected."""
-    source = parse_url_of_store(url)
-    if isinstance(source, RedisAddress):
-        return Nodes(Node(source, connections_max, timeout_s))
-    if source.service:
-        return Nodes(_Primary(source, connections_max, timeout_s))
-    return ClusterNodes(source, connections_max, timeout_s)
 
 
 # ---------------------------------------------------------------------------------------- Sentinels

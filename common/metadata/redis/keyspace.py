@@ -13,8 +13,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from redis.exceptions import ResponseError as ReplyError
-
 from common.errors import BrokenValueError, MetadataError, UnknownOutcomeError
 from common.metadata.codec import table
 from common.metadata.executor import give_back, keep_reserve, time_s
@@ -33,7 +31,7 @@ from common.metadata.keyspace import (
     hgetall,
     missing_rights,
 )
-from common.metadata.redis.connection import NO_MEMORY, TRANSIENT, Link, Node, Nodes, nodes_of
+from common.metadata.redis.connection import NO_MEMORY, TRANSIENT, Link, Node, Nodes, ReplyError
 from common.metadata.store_values import StoreHealth
 
 MULTI: Command = ("MULTI",)
@@ -277,7 +275,7 @@ class RedisKeyspace:
         reserve_bytes: int = 0,
     ) -> None:
         """Connect later; `StoreSettings` explains the limits, which are those of each node."""
-        self._nodes = nodes_of(url, connections_max, timeout_s)
+        self._nodes = Nodes.of(url, connections_max, timeout_s)
         self._streams = StreamReads(self._nodes)
         self._wait_replicas = wait_replicas
         self._reserve_bytes = reserve_bytes
