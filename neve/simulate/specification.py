@@ -1,7 +1,7 @@
 """Turns a TOML document into the values of a simulation; errors name the invalid key.
 
 Pure, with two exceptions: plug-ins are loaded by name, and files that the document names are read
-by a function from the caller. `neve.simulate.example` is a commented document.
+by a function from the caller. `EXAMPLE` is a commented document.
 """
 
 from collections.abc import Callable, Mapping, Sequence
