@@ -8,7 +8,7 @@
     bodies              bodies of requests, and progress of long work as lines of JSON
     problems            errors as `application/problem+json`
     metrics             metrics as Prometheus text
-    services            dependencies of all slices: ports, settings, threads, look-ups
+    services            dependencies of all slices: ports, settings, threads, look-ups; store watch
     table_locations     allowed locations of tables, and their owners
     table_settings      table settings that users may change, and their bounds
     key_views           keys, files, tablets and stories in user notation

@@ -21,6 +21,7 @@ from fastapi import Depends
 from fastapi.security import HTTPBearer
 
 from common.errors import (
+    MetadataError,
     RefusedError,
     RequestError,
     UnavailableError,
@@ -29,7 +30,6 @@ from common.errors import (
     UnknownTabletError,
 )
 from common.metadata.store import TabletStore
-from common.metadata.store_watch import StoreWatch
 from common.model.job import TabletPlan
 from common.model.table import DNS_LABEL, Table, TableSettings, TableState, filling_text
 from common.model.tablet import Tablet, TabletId
@@ -40,6 +40,7 @@ from common.runtime import Clock, IdSource
 from common.settings import Settings
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
+from common.units import format_duration
 from common.wire import VolumeUse
 from neve.api import Correction
 from neve.gateway.access.audit import Audit, AuditFile
@@ -51,6 +52,98 @@ from neve.gateway.table_locations import (
     Owners,
     locations_of,
 )
+
+# -------------------------------------------------------------------------------------- Store watch
+# Detects within seconds that the store does not answer, and since when.
+#
+# Callers of the store wait for `store.timeout_s` and then retry. That is right for work, but too
+# slow for operators who want to know why nothing happens.
+
+
+LOOK_INTERVAL_S = 1.0
+PATIENCE_S = 2.0
+"""A store that takes longer to return the time counts as not answering."""
+ADVICE = (
+    "reads and changes wait meanwhile; check that it runs and is reachable, and read its log"
+    " (`neve up` restarts its own Redis)"
+)
+
+
+class StoreWatch:
+    """Requests the store's time every second."""
+
+    def __init__(
+        self,
+        store: TabletStore,
+        clock: Clock,
+        log: Log,
+        *,
+        interval_s: float = LOOK_INTERVAL_S,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        """Create a watch that assumes that the store answers.
+
+        Args:
+            store: The store.
+            clock: Measures the silence.
+            log: Gets the begin and end of a silence.
+            interval_s: Pause between two checks.
+            patience_s: Longest time for an answer.
+        """
+        self._store = store
+        self._clock = clock
+        self._log = log
+        self._interval_s = interval_s
+        self._patience_s = patience_s
+        self._since_s: float | None = None
+        self._cause = ""
+        self._looked = asyncio.Event()
+
+    @property
+    def silent_s(self) -> float:
+        """How long the store has been silent; 0: it answers."""
+        return 0.0 if self._since_s is None else max(self._clock.now_s() - self._since_s, 0.001)
+
+    @property
+    def warning(self) -> str:
+        """Warning for an operator; empty: the store answers."""
+        if self._since_s is None:
+            return ""
+        length = format_duration(self.silent_s)
+        return f"the store (Redis) has not answered for {length} ({self._cause}): {ADVICE}"
+
+    async def look(self) -> None:
+        """Check once."""
+        asked_s = self._clock.now_s()
+        try:
+            async with asyncio.timeout(self._patience_s):
+                await self._store.now_s()
+        except TimeoutError:
+            self._silent(asked_s, f"no answer within {self._patience_s:g} s")
+        except (MetadataError, UnavailableError) as error:
+            self._silent(asked_s, str(error))
+        else:
+            if self._since_s is not None:
+                self._log("store answers again", silent_s=round(self.silent_s, 1))
+            self._since_s = None
+        self._looked.set()
+
+    async def until_looked(self) -> None:
+        """Wait until the first check has ended."""
+        await self._looked.wait()
+
+    async def run_forever(self) -> None:
+        """Check at every interval."""
+        while True:
+            await self.look()
+            await asyncio.sleep(self._interval_s)
+
+    def _silent(self, since_s: float, cause: str) -> None:
+        if self._since_s is None:
+            self._since_s = since_s
+            self._log("store does not answer", cause=cause)
+        self._cause = cause
+
 
 if TYPE_CHECKING:  # The gateway calls the coordinator's actor, but does not import it.
     from coordinator.actor import CoordinatorActor

@@ -11,7 +11,6 @@ from typing import cast
 
 from common.errors import UnavailableError
 from common.metadata.store import TabletStore
-from common.metadata.store_watch import StoreWatch
 from common.model.job import Job, Kind, TabletPlan, job_id
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
@@ -34,7 +33,7 @@ from coordinator.actor import CoordinatorActor
 from neve import api
 from neve.client import Client
 from neve.gateway.server import server_of
-from neve.gateway.services import Services, TabletPlanner
+from neve.gateway.services import Services, StoreWatch, TabletPlanner
 from neve.gateway.table_files import StoredFiles, TableFiles
 from tests.support.memory_store import MemoryStore
 
