@@ -50,8 +50,7 @@ from coordinator.context import Generations, ShellContext
 from coordinator.core import events as on
 from coordinator.core.backlog import HISTORY_EVERY_S, TabletHistories, largest_tablets
 from coordinator.core.views import table_activity, waiting_jobs
-from coordinator.ray_compactors import RayCompactorLever
-from coordinator.scan.ray_ranges import RayRangeScans
+from coordinator.ray_compactors import RayCompactorLever, RayRangeScans
 from coordinator.store_watch import take_lead, until_replaced
 from coordinator.wiring import assemble, storage_loops
 from neve import api
