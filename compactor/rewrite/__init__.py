@@ -13,10 +13,9 @@
     parallel_column_writer   a file whose columns are encoded by several threads
     by_size                  the configurer `by-size`
     verify                   reads outputs again and compares them with the inputs
-    throttle                 limits the bytes that an attempt moves to its grant
     memory_budget            how much one task may hold; threads of a merge within it
     memory                   limits the memory of tasks, explains a lack of memory
-    attempt_folder           the attempt's own folder: progress, changed rows
+    attempt_folder           the attempt's own folder: progress, changed rows, its grant
     file_io                  inputs and outputs as files
     parquet_bytes/           Parquet below the level of rows: footers, pages, copying
 

@@ -44,7 +44,9 @@ from common.runtime import SystemClock
 from common.wire import Assignment
 from compactor.core import OnProgress, RewriteProgress, RewriteResult
 from compactor.rewrite.attempt_folder import (
+    Allowance,
     ProgressMark,
+    allowance_of,
     attempt_folder,
     read_change_counts,
     read_marks,
@@ -79,7 +81,6 @@ from compactor.rewrite.spark_tasks import (
     sort_and_merge,
     store_expression_values,
 )
-from compactor.rewrite.throttle import Allowance, allowance_of
 from compactor.rewrite.transform import store_plugin_values
 from compactor.rewrite.verify import verify
 

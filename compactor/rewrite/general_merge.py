@@ -36,7 +36,7 @@ from common.rows.merge import (
 )
 from common.rows.row_facts import RowFacts, RowTally, unite_facts
 from common.rows.rules import DropRule, RowRules, dead_rows
-from compactor.rewrite.attempt_folder import ProgressMark
+from compactor.rewrite.attempt_folder import ProgressMark, allowance_of
 from compactor.rewrite.file_io import (
     folder_fill,
     read_tables,
@@ -56,7 +56,6 @@ from compactor.rewrite.outputs import (
 from compactor.rewrite.parquet_bytes.relocation import StitchedFooter, StitchPiece
 from compactor.rewrite.parquet_bytes.stitch import stitch
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
-from compactor.rewrite.throttle import allowance_of
 from compactor.rewrite.transform import RowChange, row_change_of
 
 # ---------------------------------------------------------------------------- Rows that cross Spark

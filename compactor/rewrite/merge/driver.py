@@ -25,7 +25,7 @@ from common.rows.key_encoding import encode_keys
 from common.rows.merge import sum_counts
 from common.rows.row_facts import RowFacts
 from common.rows.rules import join_dropped
-from compactor.rewrite.attempt_folder import ProgressMark
+from compactor.rewrite.attempt_folder import ProgressMark, allowance_of
 from compactor.rewrite.file_io import delete_file, opened_input, table_location
 from compactor.rewrite.kernel.normalized_keys import MergeRange, RowGroup, UnsupportedRowsError
 from compactor.rewrite.kernel.reader import (
@@ -82,7 +82,6 @@ from compactor.rewrite.parquet_bytes.relocation import StitchedFooter, StitchPie
 from compactor.rewrite.parquet_bytes.stitch import stitch
 from compactor.rewrite.plan.inputs import OutputSettings, RowGroupSize, worth_copying
 from compactor.rewrite.plan.rewrite_plan import Inputs, RewritePlan
-from compactor.rewrite.throttle import allowance_of
 
 # --------------------------------------------------------------------------------------- Multi pass
 # Row groups that overlap too much for one task are merged into longer runs first.

@@ -21,6 +21,7 @@ import pyarrow as pa
 from common.parquet.location import Location
 from common.rows.conform import Flags
 from common.rows.key_encoding import Fill, encode_keys
+from compactor.rewrite.attempt_folder import Allowance
 from compactor.rewrite.file_io import leaf_columns, stored_bytes
 from compactor.rewrite.kernel.normalized_keys import (
     TEXT_BYTES,
@@ -44,7 +45,6 @@ from compactor.rewrite.parquet_bytes.sources import (
     check_pages,
     has_checksum,
 )
-from compactor.rewrite.throttle import Allowance
 
 # --------------------------------------------------------------------------------------------- Runs
 

@@ -23,7 +23,13 @@ from common.parquet.location import Location, open_location, storage_error
 from common.rows.conform import Flags
 from common.rows.merge import Tally, sum_counts
 from common.rows.row_facts import RowFacts
-from compactor.rewrite.attempt_folder import NewValues, ProgressMark, StoredValues, joined_values
+from compactor.rewrite.attempt_folder import (
+    NewValues,
+    ProgressMark,
+    StoredValues,
+    allowance_of,
+    joined_values,
+)
 from compactor.rewrite.file_io import folder_fill, table_location
 from compactor.rewrite.general_merge import rewrite_in_memory
 from compactor.rewrite.kernel.normalized_keys import (
@@ -56,7 +62,6 @@ from compactor.rewrite.merge.io import (
 )
 from compactor.rewrite.outputs import RowGroupWriter, TaskResult, open_output_writer
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, Rules, TransformPlan
-from compactor.rewrite.throttle import allowance_of
 from compactor.rewrite.transform import chosen_rows, computed_values
 
 _Source = TypeVar("_Source")
