@@ -29,7 +29,7 @@ from coordinator.core.maintenance import KindRules, OperationName
 from coordinator.core.scans import GarbageRules
 from coordinator.core.shadow import COMPARED_TABLETS_MAX, ShadowPlans
 from coordinator.core.state import CoordinatorState
-from coordinator.maintenance import Maintenance, OwnKind, OwnMaintenance
+from coordinator.maintenance import Maintenance, OwnKind, OwnMaintenance, TriggerDriver
 from coordinator.ports import CompactorLever, PlanTablet, Submit
 from coordinator.registry import control_loop, planner_for
 from coordinator.requests import (
@@ -53,7 +53,6 @@ from coordinator.storage.garbage_collector import (
 from coordinator.storage.manifests import ManifestPublisher
 from coordinator.storage.storage_access import ArrowStorage, FreeSpace
 from coordinator.store_watch import RateLimits, StoreHealthWatch, TableCorrections
-from coordinator.triggers import TriggerDriver
 from neve import api
 
 # -------------------------------- Counters as metric values, described in docs/reference/metrics.md
