@@ -11,23 +11,22 @@ The client is loaded on first use. It needs httpx and pyarrow, and no other part
 process that imports only `neve.api`, such as a compactor, loads neither. The modules, in reading
 order:
 
-    api               the values of the public API: the lowest layer, without imports
-    client            the client
-    plugins           public names for plug-in authors
-    cli               the command line
-    gateway           the HTTP API, in an actor
-    import_survey     a survey of a directory before its import as a table
-    recovery          check, sweep, rebuild, backup, restore
-    offline           planners and backlog trackers without a server
-    simulate          simulates days of compaction in seconds, without a server
-    serve             `neve serve`: the service on an existing cluster
-    local             the stack on one machine
-    demo              `neve demo`
-    service_settings  checks and displays the settings of a service
-    setting_values    parses table settings as users write them
-    read              tables as data frames of pandas, Polars, DuckDB and Spark
-    row_reader        a process that reads rows of untrusted files
-    storage_trial     a process that tests a storage location
+    api                the values of the public API: the lowest layer, without imports
+    client             the client
+    plugins            public names for plug-in authors
+    cli                the command line
+    gateway            the HTTP API, in an actor
+    import_survey      a survey of a directory before its import as a table
+    recovery           check, sweep, rebuild, backup, restore
+    offline            planners and backlog trackers without a server
+    simulate           simulates days of compaction in seconds, without a server
+    serve              `neve serve`: the service on an existing cluster
+    local              the stack on one machine
+    demo               `neve demo`
+    service_settings   checks and displays the settings of a service
+    setting_values     parses table settings as users write them
+    read               tables as data frames of pandas, Polars, DuckDB and Spark
+    child_process      work in a process of its own: rows of untrusted files, a test of a location
 """
 
 from importlib import import_module
