@@ -17,7 +17,7 @@ How a change of a tablet becomes a job of a compactor:
     actor           the Ray actor: options, calls from outside, loops; no decisions
     wiring          connects the parts; their counters as metric values
     service         one turn at a time: events in, actions performed, answers back; spans
-    context         shared by the shell: store, clock, log, generations, failures of one table
+    context         shared by the shell: store, clock, log, storage, failures of one table
     autoscaler      keeps the number of compactors that the work needs
     ray_compactors  compactors as Ray actors: start, shut down, kill
     store_watch     the lead, the rate limits in force, and the health of the store

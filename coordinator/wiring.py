@@ -21,7 +21,7 @@ from common.settings import CoordinatorSettings, Settings
 from common.spi.planner import Surroundings
 from common.wire import CoordinatorStatus, MetricValue
 from coordinator.autoscaler import Autoscaler
-from coordinator.context import ShellContext, TableFaults
+from coordinator.context import ArrowStorage, FreeSpace, ShellContext, TableFaults
 from coordinator.core import events as on
 from coordinator.core.backlog import PLANNED_JOBS
 from coordinator.core.limits import Limits
@@ -51,7 +51,6 @@ from coordinator.storage.garbage_collector import (
     finish_drops_forever,
 )
 from coordinator.storage.manifests import ManifestPublisher
-from coordinator.storage.storage_access import ArrowStorage, FreeSpace
 from coordinator.store_watch import RateLimits, StoreHealthWatch, TableCorrections
 from neve import api
 
