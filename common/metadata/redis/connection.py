@@ -538,8 +538,7 @@ class _Primary(Node):
 
     async def _primary_of(self, sentinel: RedisAddress) -> RedisAddress:
         """Return the address of the primary that a Sentinel names."""
-        wait_s = self._wait_s
-        arguments = link_arguments(sentinel, wait_s, socket_timeout=wait_s, protocol=3)
+        arguments = link_arguments(sentinel, self._wait_s, socket_timeout=self._wait_s, protocol=3)
         try:
             async with Redis.from_pool(ConnectionPool(**arguments)) as client:
                 services: Any = await client.sentinel_masters()
@@ -618,7 +617,7 @@ class ClusterNodes(Nodes):
         """Create the nodes that the map names later; the seeds can be asked for it, too."""
         super().__init__(None)
         wait_s = min(timeout_s, LOOKUP_WAIT_S)
-        first = servers.known[0]
+        first = self._login = servers.known[0]
         arguments = link_arguments(first, wait_s, socket_timeout=wait_s)
         self._seeds = [ClusterNode(node.host, node.port, **arguments) for node in servers.known]
         self._map = NodesManager(
@@ -630,7 +629,6 @@ class ClusterNodes(Nodes):
             address_remap=lambda at: (at[0] if at[0] not in (None, "?") else first.host, at[1]),
         )
         self._limits = connections_max, timeout_s
-        self._login = first
         self._nodes: dict[str, Node] = {}
         self._is_doubtful = True
         self._silent: str | None = None

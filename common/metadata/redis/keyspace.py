@@ -36,8 +36,6 @@ from common.metadata.store_values import StoreHealth
 
 MULTI: Command = ("MULTI",)
 EXEC: Command = ("EXEC",)
-OTHER_TYPE = "WRONGTYPE"
-"""Code of a key that holds a hash where a string is read, and so on."""
 DISCARDED = "EXECABORT Transaction discarded because of: "
 """What precedes the reason if only `EXEC` is refused."""
 KEYLESS = frozenset({"TIME", "SCAN", "INFO", "DBSIZE", "PING"})
@@ -302,7 +300,12 @@ class RedisKeyspace:
             return await self._read(self._nodes.only, batches)
         if len(batches) == 1 and batches[0][0][0] == "SCAN":
             return [[await self._scan(batches[0][0])]]
-        return await self._read_slots(batches)
+        try:
+            return await self._read_slots(batches)
+        except StoreBusyError as error:
+            if not str(error).startswith("MOVED "):
+                raise
+        return await self._read_slots(batches)  # By a new slot map; then the caller pauses.
 
     async def wait_entries(
         self, after: Mapping[str, str], count: int, block_s: float
@@ -438,8 +441,8 @@ def translate_errors(error: ReplyError, command: Command = ()) -> Exception:
     text = str(error).removeprefix(DISCARDED)
     if text.startswith(TRANSIENT):
         return StoreBusyError(text)
-    if text.startswith(OTHER_TYPE) and len(command) > 1:
-        # Of this key alone: others can be read.
+    if text.startswith("WRONGTYPE") and len(command) > 1:
+        # This key alone holds a hash where a string is read, or so: others can be read.
         return BrokenValueError(
             f"{command[1]!s}: the stored value is of another type than {command[0]!s} reads"
             f" ({text}); run `neve fsck`"
