@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-from common.errors import ConflictError, RefusedError, UnavailableError
+from common.errors import BrokenValueError, ConflictError, RefusedError, UnavailableError
 from common.metadata.changes import AddFiles, Applied, CloseSegment, Outcome, Refused
 from common.metadata.codec.layout import broken_value_error
 from common.metadata.codec.table import unpack_rows
@@ -153,23 +153,29 @@ async def flush_table(
     Raises:
         RefusedError: The table does not accept files now; its rows stay buffered.
         UnavailableError: Store or storage does not answer; its rows stay buffered.
-        MetadataError: Rows are damaged.
+        BrokenValueError: Rows are damaged; their segments stay, and all others are flushed.
     """
     (buffer,) = await ports.store.buffers([table.id])
-    flushed = Flushed()
+    flushed, damage = Flushed(), list[BrokenValueError]()
     for segment in buffer.segments:
         if only_closed is not None and segment.number not in only_closed:
             continue
-        calls = buffer.counts[segment.number].calls
+        counts, closed = buffer.counts, segment
         if segment.is_open:
-            number = segment.number
-            close = CloseSegment(table=table.id, number=number, generation=generation)
+            close = CloseSegment(table=table.id, number=segment.number, generation=generation)
             _require_applied(table, await ports.store.apply(close))
             (buffer_now,) = await ports.store.buffers([table.id])
-            if number not in buffer_now.counts:
+            now = [one for one in buffer_now.segments if one.flush == segment.flush]
+            if not now:
                 continue  # Another process has flushed it.
-            calls = buffer_now.counts[number].calls
-        flushed += await flush_segment(ports, table, segment, calls, generation)
+            counts, (closed,) = buffer_now.counts, now
+        calls = counts[closed.number].calls
+        try:
+            flushed += await flush_segment(ports, table, closed, calls, generation)
+        except BrokenValueError as error:
+            damage.append(error)
+    if damage:  # Rows of other segments are in files now.
+        raise damage[0]
     return flushed
 
 
@@ -205,6 +211,7 @@ async def flush_segment(
             generation=generation,
             segment=segment.number,
             segment_calls=calls,
+            segment_closed_s=segment.closed_s,
         )
         outcome = await ports.store.apply(change)
         if isinstance(outcome, Refused) and outcome.code == RefusalCode.GONE:

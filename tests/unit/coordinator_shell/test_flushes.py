@@ -329,6 +329,25 @@ async def test_damaged_rows_stop_the_flush_and_are_not_lost(site: Site) -> None:
     assert (await site.buffer()).counts[1].calls == 1
 
 
+async def test_damaged_rows_do_not_stop_the_flush_of_others(site: Site) -> None:
+    for number in (1, 2, 3):
+        await site.write(number, segment_bytes_max=1)  # A segment for each call.
+    key = TableKeys(site.table.id).segment(2)
+    (stored,) = await site.store.buffered_rows(site.table.id, [2])
+    ((call, rows),) = stored.items()
+    async with site.store._keyspace.session() as session:
+        await session.execute([("HSET", key, call, rows[:-1])])
+    with pytest.raises(BrokenValueError, match="damaged"):
+        await site.flusher.run(site.table)
+    assert [segment.number for segment in (await site.buffer()).segments] == [2]
+    assert sorted((await stored_paths(site.store, site.table)).values()) == [1, 1]
+    async with site.store._keyspace.session() as session:
+        await session.execute([("HSET", key, call, rows)])
+    await site.flusher.run(site.table)
+    assert await site.visible() == [1, 2, 3]
+    assert not (await site.buffer()).segments
+
+
 async def test_a_table_without_a_key_keeps_every_row(tmp_path: Path) -> None:
     site = await site_in(tmp_path, key=())
     for _ in range(3):
