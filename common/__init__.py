@@ -13,7 +13,8 @@ In reading order:
     spi/             the interfaces of plug-ins
     plugins          how plug-ins are found and loaded
     setting_rules    what a setting may be
-    section_settings  the sections `access`, `control` and `ingest` of the settings
+    access_settings  the section `access` of the settings
+    control_settings  the section `control` of the settings
     settings         every setting with its default
     compactor_needs  what a compactor asks of the nodes of a Ray cluster
     config           settings read: defaults < file < environment < flags; secrets from files

@@ -16,11 +16,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from common.access_settings import AccessSettings
+from common.control_settings import ControlSettings, IngestSettings
 from common.documents import FieldKind, FieldRule, unknown
 from common.errors import ConfigError, RequestError
 from common.model.group import Group, Service
 from common.model.table import DNS_LABEL
-from common.section_settings import AccessSettings, ControlSettings, IngestSettings
 from common.setting_rules import SettingError
 from common.settings import (
     AUTO,

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from common.access_settings import AccessSettings
+from common.control_settings import ControlSettings, IngestSettings
 from common.documents import FieldKind, FieldRule
 from common.errors import ConfigError
 from common.log_events import LogLevel
 from common.model.group import LIMIT_BYTES_S_MIN, Group, Service
 from common.model.job import AGEING_PER_S, FAIR_BAND
-from common.section_settings import AccessSettings, ControlSettings, IngestSettings
 from common.setting_rules import SettingError, check_section, check_value, setting, size_setting
 from neve.api.messages import readable_across_releases
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 import neve
 from benchmarks.closed_loop.schedule import Phase, name_at, part_at
-from common.section_settings import ControlSettings
+from common.control_settings import ControlSettings
 from common.settings import Settings
 from neve.client import Client
 from neve.local import LocalStack, StackOptions

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from common.access_settings import AccessSettings
 from common.config import secret_of
 from common.errors import ConfigError
 from common.runtime import Clock
-from common.section_settings import AccessSettings
 from common.settings import Settings, StoreSettings
 from neve.gateway.tls import require_safe_listener
 from neve.local.actors import ActorsPlan, Died, ended_part, start_actors

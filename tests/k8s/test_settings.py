@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from common.section_settings import AccessSettings
+from common.access_settings import AccessSettings
 from common.units import parse_size_bytes
 from neve.service_settings import load_service_settings
 from tests.support.manifests import OVERLAYS, one, rendered

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import ray
 
-from common.section_settings import ControlSettings
+from common.control_settings import ControlSettings
 from common.settings import StoreSettings
 from common.wire import NAMESPACE
 from compactor.actor import start as start_compactor

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import psutil
 
-from common.section_settings import ControlSettings
+from common.control_settings import ControlSettings
 from common.settings import (
     CompactorSettings,
     CoordinatorSettings,

@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 import jwt
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
+from common.access_settings import AccessSettings
 from common.errors import ConfigError, RequestError, UnavailableError
 from common.runtime import Clock
-from common.section_settings import AccessSettings
 from common.telemetry import Log
 from neve.api.files import open_regular
 from neve.gateway.access.callers import GRANTS_MAX, Caller, TableGrant

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from common.access_settings import AccessSettings
 from common.errors import ConfigError, UnavailableError
-from common.section_settings import AccessSettings
 from neve.client.errors import ForbiddenError, UnauthorizedError
 from neve.gateway.access.callers import Caller, Role
 from neve.gateway.access.oidc import (

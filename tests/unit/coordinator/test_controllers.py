@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.control_settings import ControlSettings
 from common.errors import ConfigError
 from common.plugins import CONTROLLERS, load_controller_plugin
-from common.section_settings import ControlSettings
 from common.setting_rules import SettingError
 from common.spi.controller import (
     DEFAULT_SHARES,
