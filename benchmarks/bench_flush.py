@@ -23,8 +23,8 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
+from common.control_settings import IngestSettings
 from common.metadata.redis import connect
-from common.section_settings import IngestSettings
 from common.settings import StoreSettings
 from neve.client import Client
 from neve.local.processes import exit_on_sigterm

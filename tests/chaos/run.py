@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from common.section_settings import IngestSettings
+from common.control_settings import IngestSettings
 from common.settings import StoreSettings
 from neve.client import Client
 from neve.local import StackOptions

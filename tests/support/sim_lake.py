@@ -24,6 +24,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from common.control_settings import IngestSettings
 from common.errors import RefusedError
 from common.metadata.codec.table import unpack_segments
 from common.metadata.keys import TableKeys
@@ -35,7 +36,6 @@ from common.parquet import location as locations
 from common.parquet.buffered import rows_of_calls
 from common.parquet.location import open_location
 from common.parquet.service_files import written_generation
-from common.section_settings import IngestSettings
 from common.settings import GatewaySettings, Settings
 from coordinator import context
 from neve import api
