@@ -159,6 +159,17 @@ class IngestSettings:
         least=1,
         most=95,
     )
+    files_max: int = setting(
+        200,
+        "Overlapping files of a tablet whose merges wait, at which calls that buffer rows are"
+        " delayed by a second; they are delayed from half of it on, and never refused for it. 0: no"
+        " delay.",
+    )
+    backlog_bytes_max: int = size_setting(
+        256 * 1024**3,
+        "Backlog of a table, otherwise as `ingest.files_max`.",
+        zero=True,
+    )
 
     def __post_init__(self) -> None:
         """Refuse values that break their rules."""

@@ -105,6 +105,12 @@ COORDINATOR_EVENTS = (
     LogEvent("trigger waits", _W, "A trigger could not be stored. It is retried."),
     LogEvent("limit set", _I, "An operator has set the throughput limit of a group or volume."),
     LogEvent("limits not read", _W, "Limits could not be read. The last ones stay in force."),
+    LogEvent(
+        "series not read", _W, "Recorded values could not be read from the store. They begin anew."
+    ),
+    LogEvent(
+        "series not written", _W, "Recorded values could not be stored. They are written later."
+    ),
     LogEvent("store needs care", _W, "The settings or the memory of the store endanger data."),
     LogEvent("store not looked at", _W, "The state of the store could not be read."),
     LogEvent("requests wait for the store", _W, "Requests of a table could not be read."),

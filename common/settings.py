@@ -30,6 +30,7 @@ STORE_SCHEMES = (
     *("redis", "rediss", "unix"),
     *("redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"),
 )
+SYNCS = ("", "always", "everysec", "no")
 
 
 @readable_across_releases
@@ -69,6 +70,9 @@ class StoreSettings:
         "Absolute path of a file that holds the URL, in place of `store.url`. Every process of the"
         " service on every node must be able to read it. A password in the file never reaches Ray's"
         " head. Empty: `store.url` is used.",
+    )
+    append_fsync: str = setting(
+        "", "Redis' `appendfsync`, if the user in `store.url` may not read it.", choices=SYNCS
     )
 
     def __post_init__(self) -> None:
@@ -422,6 +426,18 @@ class GatewaySettings:
         " tables may be below. `neve up` adds your home, the working folder and the folder for"
         " temporary files.",
     )
+    public_url: str = setting(
+        "",
+        "Address of the gateway for browsers, such as `https://neve.example.com`, if a proxy is in"
+        " front of it. Links to the console begin with it. Empty: the address of a request.",
+        schemes=("https", "http"),
+    )
+    compactor_hour_price: float = setting(
+        0.0,
+        "Price of an hour of one compactor, for `neve report`. 0: reports show no prices.",
+        kind=FieldKind.NUMBER,
+    )
+    currency: str = setting("", "Currency of `gateway.compactor_hour_price`, such as `EUR`.")
 
     def __post_init__(self) -> None:
         """Refuse values that break their rules."""

@@ -1,6 +1,7 @@
 """Names of all keys. All keys of one table share the hash tag `{<table id>}`: one slot.
 
 neve:tables  neve:store  neve:coordinator  neve:limits  neve:scales   of the whole store
+neve:series                                        recorded values of the coordinator
 neve:audit  :refused  :reads  :deletes             streams of audited calls, capped
 neve:reserve  neve:full                            memory reserve for a full store
 neve:{t}:table  :generation  :manifest  :index     of a table
@@ -8,6 +9,7 @@ neve:{t}:tablet:<end>:bounds  :files  :running  …  of a tablet; <end> is `Tabl
 neve:{t}:requests  :open-requests  :request:<id>   requests in their order, and each
 neve:{t}:outcome:<attempt>  neve:{t}:call:<id>     marks, which expire
 neve:{t}:rows  :rows:counts  :rows:<n>             buffered rows: segments, counts, rows of each
+neve:{t}:days                                      daily sums of finished attempts
 neve:{t}:dropped                                   mark of a dropped table, which expires
 neve:{retired}:<digest>                            mark of a deleted file, which expires
 """
@@ -25,6 +27,8 @@ LIMITS = "neve:limits"
 """Hash: scope → bytes/s."""
 SCALES = "neve:scales"
 """Hash: compaction group → number of compactors."""
+SERIES = "neve:series"
+"""Hash: part of the recorded values → its values, compressed; see `coordinator.core.series`."""
 AUDIT = "neve:audit"
 """Stream: gateway calls that may have changed something."""
 AUDIT_KINDS = ("", "refused", "reads", "deletes")
@@ -231,6 +235,11 @@ class TableKeys:
         return self._key("history")
 
     @property
+    def days(self) -> str:
+        """String: daily sums of finished attempts."""
+        return self._key("days")
+
+    @property
     def policy(self) -> str:
         """Hash: state of policies."""
         return self._key("policy")
@@ -288,6 +297,7 @@ class TableKeys:
             self.uncommitted,
             self.pins,
             self.history,
+            self.days,
             self.policy,
             self.requests,
             self.open_requests,

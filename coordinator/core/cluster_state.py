@@ -27,13 +27,14 @@ from coordinator.core.attempts import (
     LivingCompactors,
     Takes,
 )
-from coordinator.core.backlog import BacklogHistory, Backlogs
+from coordinator.core.backlog import Backlogs
 from coordinator.core.control import ControlLoop, ControlRules, Pressures
 from coordinator.core.limits import Limits
 from coordinator.core.queue import Backfill, Capacity, JobQueue, JobQueues
 from coordinator.core.queue_index import FairShare
 from coordinator.core.retry import CrashHistory, Deferrals, ReplanTimers, Retry
 from coordinator.core.scans import TabletHeat
+from coordinator.core.series import SeriesStore
 from coordinator.core.throttle import Grants
 from coordinator.core.triggers import TriggerDecisions
 
@@ -140,7 +141,7 @@ class ClusterState:
         self.grants = Grants(limits)
         part = self.control.rules.foreground_part(self.control.decision)
         self.grants.foreground_part = part
-        self.backlogs, self.backlog_history = Backlogs(), BacklogHistory()
+        self.backlogs, self.series = Backlogs(), SeriesStore()
         self.pressures = Pressures(limits.last_plans_max)
         self.wanted_analyses: BoundedMap[TabletId, str] = BoundedMap(limits.deferrals_max)
         """Tablet → group that shall count its live bytes, from the record of its last plan."""
@@ -161,6 +162,7 @@ class ClusterState:
     def forget_table(self, table: str) -> None:
         """Remove a table, its backlog, pressures, latencies and weight."""
         self.tables.pop(table, None)
+        self.series.forget_table(table)
         self.backlogs.forget_table(table)
         self.pressures.forget_table(table)
         self.control.latencies.forget(table)

@@ -13,7 +13,7 @@ from common.model.table import Table
 from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings
 from common.spi.planner import Heat
-from common.wire import BacklogSample, CoordinatorStatus, QueuedJob, RunningAttempt, TabletStory
+from common.wire import CoordinatorStatus, QueuedJob, RunningAttempt, TabletStory
 from coordinator.core import actions as do
 from coordinator.core import assignment, attempt_events, events, plan_events, views
 from coordinator.core.actions import Action
@@ -24,6 +24,7 @@ from coordinator.core.cluster_state import ClusterState
 from coordinator.core.control import ControlLoop
 from coordinator.core.limits import Limits
 from coordinator.core.retry import table_of_wait_queue
+from coordinator.core.series import SeriesStore
 from coordinator.core.story import Story
 from coordinator.core.triggers import TriggerDecision
 from neve import api
@@ -34,13 +35,21 @@ T = TypeVar("T")
 # ------------------------------------------------------------------------------------------- Timers
 
 
-def tick(cluster: ClusterState, now_s: float) -> list[Action]:
-    """Handle the passing of time; return the resulting actions."""
+def tick(
+    cluster: ClusterState, scaling: Mapping[str, tuple[int, int]], now_s: float
+) -> list[Action]:
+    """Handle the passing of time; return the resulting actions.
+
+    Args:
+        cluster: The coordinator's memory.
+        scaling: Group → its desired and its starting compactors, for groups that are scaled.
+        now_s: The current time.
+    """
     steer(cluster, now_s)
     cluster.grants.divide(now_s)
     _note_room(cluster)
-    if cluster.backlog_history.is_due(now_s):
-        cluster.backlog_history.note(views.table_backlogs(cluster), now_s)
+    if cluster.series.is_due(now_s):
+        cluster.series.note(views.series_sample(cluster, scaling, now_s), now_s)
     return [
         *lose_silent_compactors(cluster, now_s),
         *expire_attempts(cluster, now_s),
@@ -179,9 +188,10 @@ class CoordinatorState:
         running = self._cluster.attempts.get(attempt)
         return None if running is None else running.tablet
 
-    def backlog_history(self) -> list[BacklogSample]:
-        """Return the recent backlog samples, oldest first."""
-        return self._cluster.backlog_history.samples()
+    @property
+    def series(self) -> SeriesStore:
+        """The recorded values of the last hour and day."""
+        return self._cluster.series
 
     def backlog_sizes(self, tablets: Iterable[TabletId]) -> Mapping[TabletId, int]:
         """Return the bytes left of each given tablet; 0 if it has no backlog."""
@@ -294,7 +304,7 @@ def _decide(cluster: ClusterState, event: events.DecidingEvent, now_s: float) ->
     if isinstance(event, events.OperatorEvent):
         return _decide_for_operator(cluster, event, now_s)
     if isinstance(event, events.Ticked):
-        return tick(cluster, now_s)
+        return tick(cluster, event.scaling, now_s)
     assert_never(event)
 
 

@@ -356,6 +356,13 @@ class MaintenanceOperation:
     priority: int | None = None
     """Priority of its best job in the queue."""
     group: str = ""
+    age_s: float | None = None
+    """For a flush: age of the oldest buffered row; None: there is none."""
+    later_bytes: int = 0
+    """For a flush: bytes that later compactions of its files read and write, at least."""
+    scan_bytes_s: float = 0.0
+    """For a flush: bytes of buffered rows that scans of the listed tablets read per second, which
+    they no longer do after it."""
 
 
 @readable_across_releases

@@ -54,6 +54,21 @@ class TableActivity:
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BufferedTable:
+    """A table with acknowledged rows that are in no file so far."""
+
+    table: str
+    rows: int
+    size_bytes: int
+    """Decoded size."""
+    age_s: float
+    """Age of the oldest of them."""
+    why: str
+    """What the buffer holds, and why it is flushed now, or when it will be."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """Status of the service as a whole."""
 
@@ -99,3 +114,7 @@ class Status:
     queued_tables: Annotated[
         int, Measured("neve_queue_tables", "Tables with at least one job in a queue.")
     ] = 0
+    durability: str = ""
+    """What the store guarantees for acknowledged changes, buffered rows among them."""
+    buffered: tuple[BufferedTable, ...] = ()
+    """Tables with buffered rows, largest first, at most 100; a second old."""

@@ -33,13 +33,16 @@ from neve.cli.session import (
     verb,
     visible,
 )
-from neve.client.errors import UnavailableError
+from neve.client import Client
+from neve.client.errors import NeveError, UnavailableError
 
 if TYPE_CHECKING:
     from common.settings import Settings
     from neve.local.stack_folder import StackFolder
 
 
+BUFFERS_SHOWN = 5
+"""Number of tables whose buffer `neve status` shows; `--json` has more."""
 TRIGGERS_SHOWN = 5
 """Number of tables whose last trigger `neve status` shows; `--json` has more."""
 
@@ -63,6 +66,8 @@ def render_status(status: api.Status) -> RenderableType:
                 *(("memory", text) for text in task_memory_texts(status.compactors)),
                 *(("error", error) for error in status.errors),
                 *(("note", warning) for warning in status.warnings),
+                *([("durability", status.durability)] if status.durability else []),
+                *(("buffer", text) for text in buffer_texts(status.buffered)),
                 *(("store", store_warning) for store_warning in status.store_warnings),
                 *(
                     ("trigger", _trigger_text(trigger))
@@ -76,6 +81,14 @@ def render_status(status: api.Status) -> RenderableType:
         "",
         render_compactors(status.compactors),
     )
+
+
+def buffer_texts(buffered: Sequence[api.BufferedTable]) -> list[str]:
+    """Return the buffers of the first tables with buffered rows, and how many more there are."""
+    texts = [f"table {entry.table}: {entry.why}" for entry in buffered[:BUFFERS_SHOWN]]
+    if len(buffered) > BUFFERS_SHOWN:
+        texts.append(f"{format_count(len(buffered) - BUFFERS_SHOWN, 'more table')}")
+    return texts
 
 
 def _tablets_text(status: api.Status) -> str:
@@ -190,21 +203,33 @@ def up(
         session.say(f"note: {remark}")
     options = StackOptions(settings=chosen, allow=tuple(allow or ()))
     started = LocalStack.start(home=home, name=stack, options=options, on_progress=session.say)
+    link = _console_link(started.gateway_url, started.token)
     facts = {
         "stack": started.name,
         "url": started.gateway_url,
+        "console": link,
         "token_file": str(started.folder.token_file),
         "logs": str(started.folder.logs),
         "locations": list(started.locations),
     }
     session.show(
         facts,
-        f"Névé runs at {started.gateway_url}\ntables may be created in "
+        f"Névé runs at {started.gateway_url}\nconsole: {link}   (works once, within five minutes;"
+        " then: neve console)\ntables may be created in "
         f"{', '.join(started.locations)}; --allow adds locations\ninterface: "
         f"{started.gateway_url}/docs   token: {started.folder.token_file}\nlogs: "
         f"{started.folder.logs}, or neve logs\nnext: neve status, neve table create, neve "
         "demo; neve down stops the service",
     )
+
+
+def _console_link(url: str, token: str) -> str:
+    """Return a link to the console that works once; to its sign-in page if a proxy answers."""
+    try:
+        with Client(url, token=token) as client:
+            return client.console_link().link
+    except NeveError:
+        return f"{url}/console"
 
 
 @verb("down", Panel.RUN, "neve down", remote=False)

@@ -146,9 +146,16 @@ class RowCalls:
             rows = table_of(rows, self._types(table))
         return stream_of(rows)
 
-    def flush(self, table: str) -> FlushedRows:
-        """Flush the buffered rows of a table, and wait until they are in files."""
-        answer = self._connection.call("POST", table_path(table, "flush"))
+    def flush(self, table: str, tablet: str | None = None) -> FlushedRows:
+        """Flush the buffered rows of a table, and wait until they are in files.
+
+        Args:
+            table: Name of the table.
+            tablet: Flush only the segments of the buffer with rows of this tablet, identified by
+                its end. Rows of other tablets in them are flushed, too.
+        """
+        parameters = {"tablet": tablet}
+        answer = self._connection.call("POST", table_path(table, "flush"), parameters=parameters)
         return decode(FlushedRows, answer)
 
     def writer(

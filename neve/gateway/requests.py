@@ -348,7 +348,7 @@ async def submit_request(
         # A request counts every row that was acknowledged before it.
         await flush_rows(services, table)
         try:
-            require_applied(await _submit_within_share(services, table, request, call))
+            require_applied(await _submit_within_share(services, table, request, call, now_s))
             return await stored_request(services, table, request.id)
         except (RequestError, RefusedError, ConflictError):
             # A concurrent repetition of the same call may have stored the request first.
@@ -360,7 +360,7 @@ async def submit_request(
 
 
 async def _submit_within_share(
-    services: Services, table: Table, request: Request, call: str
+    services: Services, table: Table, request: Request, call: str, flushed_s: float
 ) -> Outcome:
     """Submit a request, which counts against the quota of its caller until it is finished.
 
@@ -376,17 +376,19 @@ async def _submit_within_share(
             if stored is None or stored.state.ended:
                 compactions.pop(request_key, None)
     with quotas.compaction(caller, size_bytes) as use:
-        outcome = await _submit_first(services, table, request, call)
+        outcome = await _submit_first(services, table, request, call, flushed_s)
         use.compactions[table.id, request.id] = size_bytes
     return outcome
 
 
-async def _submit_first(services: Services, table: Table, request: Request, call: str) -> Outcome:
+async def _submit_first(
+    services: Services, table: Table, request: Request, call: str, flushed_s: float
+) -> Outcome:
     mark, _ = await known_call(services, table, call)
     if mark is not None:
         require_same_call(call, mark, CallKind.COMPACT, request.id)
     generation = await check_writable(services, table)
-    change = SubmitRequest(request=request, call=call, generation=generation)
+    change = SubmitRequest(request=request, call=call, generation=generation, flushed_s=flushed_s)
     return await services.store.apply(change)
 
 

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import hashlib
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from itertools import chain
@@ -20,6 +20,7 @@ from common.errors import (
 from common.metadata.keys import AUDIT_KINDS
 from common.model.table import recovery_note
 from common.units import format_duration
+from common.wire import MetricValue
 from neve import api
 from neve.gateway.access.audit import entry_from, folded
 from neve.gateway.access.callers import (
@@ -185,8 +186,20 @@ class ProbeRoutes:
             status = await services.coordinator.status()
         except UnavailableError:
             status = None
-        text = self._metrics.text(status, services.scans, services.audit.counts, services.buffers)
+        text = self._metrics.text(
+            status,
+            services.scans,
+            services.audit.counts,
+            services.buffers,
+            figures=await self._figures(),
+        )
         return Response(text, media_type=PROMETHEUS_TEXT)
+
+    async def _figures(self) -> Sequence[MetricValue]:
+        try:
+            return await self._services.coordinator.figures()
+        except UnavailableError:
+            return ()  # It is silent, or of an earlier release.
 
     @route("GET /docs", OPEN, include_in_schema=False)
     async def docs(self) -> HTMLResponse:

@@ -213,10 +213,13 @@ class Starter:
         token_file, url_file = str(self.folder.token_file), self.folder.store_url_file
         write_secret(url_file, state.redis_url)
         own = dict.fromkeys(("store.url_file", "gateway.port", "gateway.token_file"), "this stack")
-        url = StoreSettings().url
+        url, sync = StoreSettings().url, given.store.append_fsync
+        if self.machine.redis is not None:  # Its user may not read the settings of Redis.
+            sync = self.options.redis_appendfsync.value
+            own["store.append_fsync"] = "this stack"
         return replace(
             given,
-            store=replace(given.store, url=url, url_file=str(url_file)),
+            store=replace(given.store, url=url, url_file=str(url_file), append_fsync=sync),
             gateway=replace(given.gateway, port=port, token="", token_file=token_file),
             access=self._access(given.access),
             sources={**own, **given.sources},

@@ -66,6 +66,7 @@ from neve.recovery.table_creation import (
 
 CHUNK_BYTES = 1 << 20
 NOT_IN_ARCHIVES = (
+    "rows that were buffered after the backup had begun: it flushed those of before",
     CALLS_FORGOTTEN,
     "requests, reservations and selections: submit requests again",
 )

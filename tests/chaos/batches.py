@@ -42,6 +42,8 @@ class Kind:
     timed: bool = False
     adds: bool = True
     """Whether files are added, too; a file that somebody wrote cannot follow a split."""
+    buffered: float = 0.0
+    """Share of the batches that are buffered."""
     keys: int = 0
     """Keys are below this; of a bag, every row has a number of its own."""
     splits: tuple[int, ...] = ()
@@ -81,6 +83,7 @@ KINDS = (
         keyed=True,
         keys=6000,
         splits=(1999, 3999),
+        buffered=0.3,
         rows_max=1500,
         pause_s=0.8,
         settings={
@@ -97,6 +100,7 @@ KINDS = (
         adds=False,
         keys=3000,
         splits=(1499,),
+        buffered=0.4,
         rows_max=800,
         pause_s=0.7,
         settings={
@@ -112,6 +116,15 @@ KINDS = (
         keyed=False,
         rows_max=250,
         pause_s=0.8,
+        settings={"ratio": 2, "max_files": 6, "file_limit": CALM},
+    ),
+    Kind(
+        name="small",
+        keyed=False,
+        adds=False,
+        buffered=1.0,
+        rows_max=20,
+        pause_s=0.1,
         settings={"ratio": 2, "max_files": 6, "file_limit": CALM},
     ),
 )

@@ -70,11 +70,16 @@ class Writer:
             self._story.over.wait(dice.uniform(0.2, 1.8) * self._kind.pause_s)
 
     def give(self, dice: random.Random) -> None:
-        """Give one batch, by add or append; repeat the call until it is answered."""
+        """Give one batch, buffered or in files; repeat the call until it is answered."""
         kind, client, call = self._kind, self._client, call_id()
         batch = drawn(kind, next(self._numbers), dice)
         rows = rows_of(kind, batch)
-        if dice.random() < APPEND_SHARE or not kind.adds:
+        if dice.random() < kind.buffered:
+            self._journal.intend(kind.name, batch, call)
+            answered(self._story, "buffer", lambda: client.buffer_rows(kind.name, rows, call=call))
+            self._story.count("buffered calls")
+            self._story.count("rows buffered", rows.num_rows)
+        elif dice.random() < APPEND_SHARE or not kind.adds:
             self._journal.intend(kind.name, batch, call)
             answered(self._story, "append", lambda: client.append(kind.name, rows, call=call))
             self._story.count("appends")

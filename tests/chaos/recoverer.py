@@ -30,6 +30,8 @@ BROKEN_OFF_MAX = 3
 HANGS_UP_MAX_S = 1.5
 GATEWAY_DIES_SHARE = 0.3
 APPENDS_MAX, ROWS_MAX = 6, 300
+BUFFERED_SHARE = 0.4
+"""Share of the calls whose rows are buffered: drops and backups flush them."""
 SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False)])
 SETTINGS = {"ratio": 2, "max_files": 4}
 
@@ -104,7 +106,8 @@ class Recoverer:
         )
         for _ in range(dice.randint(1, APPENDS_MAX)):
             batch, call = self._rows(dice), call_id()
-            self._answered("append", lambda b=batch, c=call: client.append(name, b, call=c))
+            send = client.buffer_rows if dice.random() < BUFFERED_SHARE else client.append
+            self._answered("append", lambda b=batch, c=call, s=send: s(name, b, call=c))
             rows += batch["n"].to_pylist()
             self._story.over.wait(dice.uniform(0.0, 1.0))
         return rows

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import redis
 
+from common.metadata.codec.table import LAST_SEGMENT
 from common.parquet.location import open_location
 from neve.client import Client
 from neve.client.errors import UnavailableError
@@ -46,6 +47,7 @@ class Rest:
         began_s = time.monotonic()
         self._until("compactors that beat", self._beats, SERVICE_S)
         self._until("end of all requests", user.finished, SERVICE_S)
+        self._until("flush of all buffered rows", self._is_flushed, SERVICE_S)
         for kind in KINDS:
             self._until(f"rest of {kind.name}", lambda k=kind: self._rests(k.name), SERVICE_S)
         return time.monotonic() - began_s
@@ -141,6 +143,16 @@ class Rest:
         if plan.jobs or plan.running:
             return False
         return not any(tablet.operation for tablet in self._client.tablets(table))
+
+    def _is_flushed(self) -> bool:
+        """Return whether no row is buffered; count the segments that were flushed."""
+        with redis.Redis.from_url(self._service.stack.redis_url) as store:
+            if any(store.scan_iter("neve:*:rows:*", 1000)):
+                return False
+            buffers = [store.hgetall(key) for key in store.scan_iter("neve:*:rows", 1000)]
+        segments = sum(int(buffer.get(LAST_SEGMENT.encode(), 0)) for buffer in buffers)
+        self._story.count("segments flushed", segments)
+        return True
 
     def _beats(self) -> bool:
         wanted = set(COMPACTORS[: self._service.compactors])

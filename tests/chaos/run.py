@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from common.control_settings import IngestSettings
 from common.settings import StoreSettings
 from neve.client import Client
 from neve.local import StackOptions
@@ -50,6 +51,8 @@ CHAOS_SETTINGS = replace(
         generation_interval_s=2.0,
     ),
     compactor=replace(SETTINGS.compactor, attempt_stall_s=60.0),
+    # Buffered rows wait long enough to meet faults, and are flushed many times in a run.
+    ingest=IngestSettings(flush_age_max_s=5.0),
 )
 
 

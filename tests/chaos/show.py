@@ -20,7 +20,7 @@ from tests.chaos.story import Story
 PLAIN_EVERY_S = 10.0
 """How often a line is printed where the terminal cannot be redrawn."""
 SHOWN = (
-    ("given", ("adds", "appends", "rows")),
+    ("given", ("adds", "appends", "buffered calls", "rows")),
     ("read", ("scans", "scans broken off", "rows scanned")),
     (
         "asked",
@@ -77,7 +77,7 @@ class Show:
             self._live.update(grid)
         elif age_s - self._printed_s >= PLAIN_EVERY_S:
             self._printed_s = age_s
-            told = ("adds", "appends", "rows", "scans", "requests")
+            told = ("adds", "appends", "buffered calls", "rows", "scans", "requests")
             words = ", ".join(f"{numbers[each]:,} {each}" for each in told)
             self._console.print(f"  {age_s:4.0f} s  {harmer.faults} faults, {words}")
 
@@ -96,6 +96,7 @@ def summary(results: Iterable[Result]) -> list[str]:
         ("recoveries checked, broken off before", _recoveries(numbers)),
         ("two at once, of these", str(numbers["faults: two at once"])),
         ("adds and appends acknowledged", f"{numbers['adds'] + numbers['appends']:,}"),
+        ("buffered calls acknowledged (rows, in segments)", _buffered(numbers)),
         ("rows acknowledged", f"{numbers['rows']:,}"),
         ("calls asked again, since nobody answered", f"{_again(numbers):,}"),
         ("scans checked (rows)", f"{numbers['scans']:,} ({numbers['rows scanned']:,})"),
@@ -111,6 +112,11 @@ def summary(results: Iterable[Result]) -> list[str]:
 
 def _again(numbers: Counter[str]) -> int:
     return sum(count for name, count in numbers.items() if name.endswith(": asked again"))
+
+
+def _buffered(numbers: Counter[str]) -> str:
+    calls, rows = numbers["buffered calls"], numbers["rows buffered"]
+    return f"{calls:,} ({rows:,}, in {numbers['segments flushed']:,})"
 
 
 def _ends(numbers: Counter[str], prefix: str) -> str:

@@ -33,3 +33,5 @@ def test_a_short_life_among_deaths(tmp_path: Path) -> None:
     assert result.faults > 0
     assert result.numbers["scans"] > 0
     assert result.numbers["adds"] + result.numbers["appends"] > 0
+    assert result.numbers["buffered calls"] > 0
+    assert result.numbers["segments flushed"] > 0

@@ -81,15 +81,17 @@ async def flush(
 ) -> AddFiles:
     """Return the flush of a segment into files of a tablet."""
     buffer = await buffer_of(harness, tablet)
-    calls_of = {segment.number: segment.flush for segment in buffer.segments}
+    segments = {segment.number: segment for segment in buffer.segments}
+    present = segments.get(number)
     return AddFiles(
         table=tablet.table,
-        call=calls_of.get(number, "none"),
+        call=present.flush if present else "none",
         files={tablet.end: files or (file("f", rows=2),)},
         kind=CallKind.APPEND,
         content="2:00",
         segment=number,
         segment_calls=calls,
+        segment_closed_s=present.closed_s if present else 0.0,
     )
 
 
@@ -108,6 +110,8 @@ async def test_rows_are_buffered_until_a_flush_puts_files_in_their_place(harness
     change = await flush(harness, tablet, calls=2)
     refused(await harness.apply(change), "buffered")  # It is open.
     await close(harness, tablet)
+    refused(await harness.apply(change), "buffered")  # It has another end than was read.
+    change = await flush(harness, tablet, calls=2)
     refused(await harness.apply(replace(change, segment_calls=1)), "buffered")
     refused(await harness.apply(replace(change, call=call_id(harness.clock))), "gone")
     mark = applied(await harness.apply(change)).call

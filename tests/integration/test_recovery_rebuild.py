@@ -84,6 +84,7 @@ async def test_a_rebuild_restores_the_files_that_the_table_held(ground: Ground) 
             assert (file.rows, file.key_min, file.job) == (was.rows, was.key_min, was.job)
     assert await sound(ground, done.table)
     assert any("history" in line for line in done.report.not_recovered)
+    assert any("buffered rows" in line for line in done.report.not_recovered)
 
 
 async def test_collected_inputs_are_not_missed(ground: Ground) -> None:

@@ -84,6 +84,12 @@ SUITES = {
         "tests/unit/neve/test_gateway_versions.py",
     ],
     "sim": ["tests/sim/test_clusters.py", "-k", "not story and not many_more"],
+    "buffers": [
+        "tests/sim/test_buffers.py",
+        "tests/unit/neve/test_gateway_buffers.py",
+        "-k",
+        "not many_more",
+    ],
     "silence": ["tests/unit/parquet/test_silence.py"],
 }
 """Suite → what pytest runs. That watches are listed somewhere does not count as noticing."""

@@ -339,6 +339,8 @@ class Cluster:
             return f"requests have not ended: {unfinished}"
         values = self.truth.memory.values
         own = f"neve:{{{table.id}}}:"
+        if segments := [name for name in values.hash(own + "rows") if name.startswith(b"s")]:
+            return f"rows are buffered: {sorted(segments)}"
         if values.members(own + "open-requests"):
             return "requests are not closed"
         garbage = values.hash(own + "garbage")

@@ -40,6 +40,9 @@ FAIR_ERRORS = frozenset(
 """What rewrites fail with here, the last where a compactor was taken for dead and wakes: what the
 store says, or what others do meanwhile, never fails one."""
 
+FLUSH = "the flush of buffered rows"
+SILENT_FLUSHES = ("UnavailableError", "RefusedError")
+"""What a flush fails with where store or storage is silent, or a table may not be written."""
 SILENT_ERRORS = frozenset({"UnavailableError", "RewriteError"})
 """What they fail with where the storage does."""
 
@@ -224,7 +227,11 @@ class SimCoordinator:
             answer.get_loop().call_later(self.world.random(), partial(_break, answer))
 
     def _log(self, event: str, **fields: Any) -> None:
-        assert event != "work on a table failed", fields
+        if event == "work on a table failed":
+            # A flush is tried again, and users hear why it is late.
+            assert fields["work"] == FLUSH, fields
+            assert fields["cause"].startswith(SILENT_FLUSHES), fields
+            self._truth.seen["flushes failed"] += 1
         self._truth.seen["tables found behind"] += event == "table is read-only"
         self.world.tell(self.name, event, **fields)
 

@@ -24,10 +24,16 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from common.control_settings import IngestSettings
+from common.errors import RefusedError
+from common.metadata.codec.table import unpack_segments
+from common.metadata.keys import TableKeys
 from common.model.location_identity import append_try_of
+from common.model.outcome import RefusalCode
 from common.model.table import Table
 from common.parquet import location as at_once
 from common.parquet import location as locations
+from common.parquet.buffered import rows_of_calls
 from common.parquet.location import open_location
 from common.parquet.service_files import written_generation
 from common.settings import GatewaySettings, Settings
@@ -52,7 +58,7 @@ from tests.support.sim_lake_parts import (
     rows_of,
 )
 from tests.support.sim_lake_rows import KEYS, KINDS, SCHEMA, STEP, Kind, Ledger, Row, Sowing
-from tests.support.sim_lake_users import LakeKeeper, LakeReader, LakeUser, LakeWriter
+from tests.support.sim_lake_users import LakeDeleter, LakeKeeper, LakeReader, LakeUser, LakeWriter
 from tests.support.sim_loop import SimLoop
 from tests.support.sim_options import Options, draw_options
 from tests.support.sim_rollback import Moment
@@ -63,6 +69,7 @@ from tests.support.sim_users import SimDivider
 
 NAME = "events"
 MANIFEST_S, RETENTION_S = 4.0, 5.0
+INGEST = IngestSettings(flush_age_max_s=8.0)
 LOOK_AGAIN_S = 1.0
 ON_ITS_WAY_S = 60.0
 """A file is so much older than the change that brings it in, at most; a fifteenth of the real."""
@@ -102,6 +109,7 @@ class Lake(Cluster):
         self.truth.storage_fails = bool(storage_faults.fails or storage_faults.outages)
         self.sowing = Sowing(self.world, kind)
         self.ledger = Ledger(kind)
+        self.settings = replace(self.settings, ingest=INGEST)
         self.clockwork = Clockwork(self.world, folder)
         self.world.after_work = self.clockwork.look
         self.moments: deque[Moment] = deque(maxlen=BACK_MAX_S)
@@ -175,7 +183,7 @@ class Lake(Cluster):
 
     def use(self) -> None:
         """Let users come, and things go wrong."""
-        self._come(LakeWriter, LakeWriter, LakeReader, LakeReader, LakeKeeper)
+        self._come(LakeWriter, LakeWriter, LakeReader, LakeReader, LakeKeeper, LakeDeleter)
         if self.options.bounds:
             self._client(SimDivider, f"divider{self._users}")
         self.switch_faults(on=True)
@@ -283,6 +291,7 @@ class Lake(Cluster):
         """Lose the store, and make the table anew out of what lies there."""
         self.stop_all()
         self.truth.sleeps = True
+        self.ledger.forget(self._buffered())
         self.server.go_back()
         values = self.truth.memory.values
         for key in [*values.keys()]:
@@ -329,8 +338,10 @@ class Lake(Cluster):
     def _drop(self, *, delete_files: bool) -> None:
         """Drop the table, and wait until its name is free."""
         self.tables.clear()
-        # Refused: a call of before that was not answered has done it.
-        self.ask("drop", NAME, delete_files)
+        # Refused: a call of before that was not answered has done it, or has buffered rows.
+        answered = self.ask("drop", NAME, delete_files)
+        while isinstance(answered, RefusedError) and answered.code == RefusalCode.BUFFERED:
+            answered = self.ask("drop", NAME, delete_files)
         until_s = self.world.now_s() + WORK_MAX_S
         names = self.truth.memory.values
         while names.hash("neve:tables"):
@@ -356,7 +367,14 @@ class Lake(Cluster):
         if not behind:
             self.truth.seen["stores that were never behind"] += 1
             return
-        self.world.dice.choice(behind).put_back(self)
+        moment = self.world.dice.choice(behind)
+        moment.put_back(self)
+        for deletion in self.ledger.deletions:
+            deletion.done_s = None
+        self.ledger.forget_since(moment.at_s)
+        if self._buffered():  # Only a table that may be written can flush them, and be dropped.
+            accepts = True
+            self.truth.seen["stores that went back to buffered rows"] += 1
         self.world.run_until(self.world.now_s() + READ_ONLY_S)
         self.switch_faults(on=False)
         if accepts:
@@ -370,6 +388,17 @@ class Lake(Cluster):
         # What was lost and what was done since are two stories: of both every row is kept.
         self.rebuild(exactly=not accepts)
 
+    def _buffered(self) -> list[Row]:
+        """Return the rows that are buffered."""
+        values, keys = self.truth.memory.values, TableKeys(self.table.id)
+        segments = unpack_segments(keys.rows, values.hash(keys.rows))
+        calls = [(segment, values.hash(keys.segment(segment.number))) for segment in segments]
+        return [
+            row
+            for segment, stored in calls
+            for row in rows_of(rows_of_calls(self.table, segment, stored))
+        ]
+
     def rebuild(self, *, exactly: bool = True) -> None:
         """Make the table anew out of its files.
 
@@ -382,6 +411,8 @@ class Lake(Cluster):
         untold = untold_rows(self.folder / NAME)
         self.truth.seen["rebuilds with rows that nothing tells of"] += bool(untold)
         self.ledger.excused = frozenset(map(self.ledger.key, untold))
+        for deletion in self.ledger.deletions:  # What a lost store was about to do is undone.
+            deletion.done_s = None
         options = RebuildOptions(name=NAME, adopt=True)
         done = self._told("rebuild", str(self.folder / NAME), options)
         self.tables[:] = [done.table]

@@ -11,7 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from common.errors import RefusedError
+from common.metadata.changes import Refused
 from common.metadata.store import TabletStore
+from common.model.outcome import RefusalCode
+from common.model.request import RequestState
 from common.model.table import Table
 from common.parquet.file_inspection import FileFacts
 from common.wire import Assignment
@@ -23,6 +27,9 @@ from compactor.rewrite.verify import verify
 from compactor.service import TableStorage
 from coordinator.wiring import storage_loops
 from neve import api
+from neve.gateway.problems import require_applied
+from neve.gateway.requests import stored_request, submit_request
+from neve.gateway.services import check_writable
 from neve.gateway.table_files import StoredFiles, TableFiles
 from neve.gateway.tables import GatewayAdmission, create_table, drop_named
 from neve.recovery.gc import GcResult, collect_orphans
@@ -37,6 +44,7 @@ from neve.recovery.repair import (
     check_and_repair,
 )
 from neve.recovery.scope import RecoveryPorts, TableScope
+from tests.support.buffers import buffer_rows
 from tests.support.sim_compactor import SimEngine, Traits
 from tests.support.sim_coordinator import SimCoordinator
 from tests.support.sim_gateway import SimGateway
@@ -45,6 +53,9 @@ from tests.support.sim_loop import World
 from tests.support.sim_truth import Truth
 
 Loops = list[Coroutine[Any, Any, None]]
+BUFFER_TRIES_MAX = 4
+MOVED = frozenset({RefusalCode.BOUNDS, RefusalCode.TABLET, RefusalCode.SCHEMA})
+"""Tablets of rows have changed since the rows were routed."""
 
 
 class Clockwork:
@@ -179,6 +190,38 @@ class LakeGateway(SimGateway):
 
     def _told(self, piece: pa.Table) -> list[Any]:
         return rows_of(piece)
+
+    async def buffer(self, name: str, rows: Sequence[Row], call: str) -> api.Buffered:
+        """Buffer rows as the route does."""
+        services, sent = self._services, [row._asdict() for row in rows]
+        with self._answering():
+            for _ in range(BUFFER_TRIES_MAX):
+                table = await services.table(name)
+                generation = await check_writable(services, table)
+                outcome = await buffer_rows(
+                    services.store, self._world, table, sent, call=call, generation=generation
+                )
+                if isinstance(outcome, Refused) and outcome.code in MOVED:
+                    continue
+                repeated = require_applied(outcome).repeated
+                return api.Buffered(
+                    call=call, rows=len(rows), size_bytes=0, durability="", repeated=repeated
+                )
+            raise RefusedError(f"table {name}: its tablets keep changing")
+
+    async def compact(self, name: str, body: api.NewRequest, call: str) -> str:
+        """Store a request as the route does, and return its id."""
+        services = self._services
+        with self._answering():
+            request = await submit_request(services, await services.table(name), body, call)
+            return request.id
+
+    async def request(self, name: str, request: str) -> RequestState:
+        """Return the state of a request."""
+        services = self._services
+        with self._answering():
+            table = await services.table(name)
+            return (await stored_request(services, table, request)).state
 
     async def create(self, body: api.NewTable) -> Table:
         """Do what the route does."""

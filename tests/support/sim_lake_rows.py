@@ -122,6 +122,21 @@ Known = Mapping[Key, int]
 
 
 @dataclass
+class Deletion:
+    """A request that deletes the rows of a partition up to a version."""
+
+    part: int
+    version_max: int
+    asked_s: float
+    done_s: float | None = None
+    """When it was seen to be done; None: not yet, or its store may have forgotten that."""
+
+    def covers(self, row: Row) -> bool:
+        """Return whether it deletes a row that it finds."""
+        return row.part == self.part and row.v <= self.version_max
+
+
+@dataclass
 class Ledger:
     """What was offered to one table, and acknowledged by it."""
 
@@ -129,6 +144,9 @@ class Ledger:
     offered: dict[Key, dict[int, Row]] = field(default_factory=dict)
     acknowledged: list[tuple[float, Key, int]] = field(default_factory=list)
     """When, of which key, which version."""
+    buffered: set[tuple[Key, int]] = field(default_factory=set)
+    """Keys and versions of the rows among these that were buffered; most are in files by now."""
+    deletions: list[Deletion] = field(default_factory=list)
     checks: int = 0
     excused: frozenset[Key] = frozenset()
     """Keys of rows that nobody can tell from those that were added."""
@@ -142,20 +160,45 @@ class Ledger:
         for row in rows:
             self.offered.setdefault(self.key(row), {})[row.v] = row
 
-    def promise(self, rows: Iterable[Row], now_s: float) -> None:
+    def promise(self, rows: Iterable[Row], now_s: float, *, buffered: bool = False) -> None:
         """Note rows that somebody was told are written."""
-        self.acknowledged += [(now_s, self.key(row), row.v) for row in rows]
+        promised = [(now_s, self.key(row), row.v) for row in rows]
+        self.acknowledged += promised
+        if buffered:
+            self.buffered.update((key, version) for _, key, version in promised)
 
-    def known(self, before_s: float) -> Known:
-        """Return what every reader that begins now has to see."""
+    def forget(self, buffered: Iterable[Row]) -> None:
+        """Take back the promise of rows that were in no file when their store was lost."""
+        lost = {(self.key(row), row.v) for row in buffered}
+        self.acknowledged = [each for each in self.acknowledged if each[1:] not in lost]
+
+    def forget_since(self, since_s: float) -> None:
+        """Take back the promise of rows that were buffered since: their store has gone back."""
+        self.acknowledged = [
+            each for each in self.acknowledged if each[0] < since_s or each[1:] not in self.buffered
+        ]
+
+    def known(self, before_s: float, *, in_files: bool = False) -> Known:
+        """Return what every reader that begins now has to see.
+
+        Args:
+            before_s: When it begins.
+            in_files: Whether it sees only files.
+        """
         known: dict[Key, int] = {}
         for at_s, key, version in self.acknowledged:
-            if at_s <= before_s:
+            if at_s <= before_s and not (in_files and (key, version) in self.buffered):
                 known[key] = max(version, known.get(key, version))
         return known
 
     def check(
-        self, who: str, found: Sequence[Row], known: Known, since_s: float, until_s: float
+        self,
+        who: str,
+        found: Sequence[Row],
+        known: Known,
+        since_s: float,
+        until_s: float,
+        state_s: float | None = None,
     ) -> None:
         """Assert that a reader has seen what it had to see, and nothing else.
 
@@ -165,8 +208,12 @@ class Ledger:
             known: What was acknowledged before it began.
             since_s: When it began.
             until_s: When it was done.
+            state_s: Of which time its files are; None: of its beginning.
         """
         seen: dict[Key, int] = {}
+        done_s = since_s if state_s is None else state_s
+        done = [one for one in self.deletions if one.done_s is not None and one.done_s < done_s]
+        promised_s = {(key, version): at_s for at_s, key, version in self.acknowledged if done}
         for row in found:
             key = self.key(row)
             offered = self.offered.get(key, {}).get(row.v)
@@ -177,6 +224,9 @@ class Ledger:
             seen[key] = row.v
             dead = row.dead or self._expired(row, since_s - CLOCK_MARGIN_S)
             assert not dead, f"{who}: {row} is dead"
+            at_s = promised_s.get((key, row.v), until_s)
+            left = [one for one in done if one.covers(row) and at_s < one.asked_s]
+            assert not left, f"{who}: {row} was deleted by {left}"
             least = known.get(key, row.v)
             assert row.v >= least or key in self.excused, (
                 f"{who}: {row} is older than {self.offered[key][least]}"
@@ -203,7 +253,13 @@ class Ledger:
     def _may_miss(self, row: Row, until_s: float) -> bool:
         """Return whether a key may be missing of which this row was acknowledged."""
         later = [each for each in self.offered[self.key(row)].values() if each.v >= row.v]
-        return any(each.dead or self._expired(each, until_s + CLOCK_MARGIN_S) for each in later)
+        return any(
+            each.dead or self._expired(each, until_s + CLOCK_MARGIN_S) or self._may_go(each)
+            for each in later
+        )
+
+    def _may_go(self, row: Row) -> bool:
+        return any(deletion.covers(row) for deletion in self.deletions)
 
     def _expired(self, row: Row, now_s: float) -> bool:
         return self.kind.ttl_s is not None and row.at + self.kind.ttl_s <= now_s

@@ -13,8 +13,10 @@ import pyarrow.parquet as pq
 
 from common.errors import ConflictError, RefusedError, RequestError, UnavailableError
 from common.metadata.store import TabletStore
+from common.model.request import RequestState
 from common.model.table import Table
 from common.parquet.location import open_location
+from neve import api
 from neve.recovery.rebuild.evidence import PublishedManifest, read_published_manifest
 from neve.recovery.repair import RepairOptions
 from neve.recovery.scope import FindingCode
@@ -22,8 +24,9 @@ from tests.support.sim_callers import GatewayLink, body_of
 from tests.support.sim_clients import SimClient, call_id_of
 from tests.support.sim_compactor import Network
 from tests.support.sim_lake_parts import LakeGateway, LakeTruth, rows_of
-from tests.support.sim_lake_rows import Ledger, Row, Sowing, table_of
+from tests.support.sim_lake_rows import PARTS, Deletion, Ledger, Row, Sowing, table_of
 from tests.support.sim_loop import SimLoop
+from tests.support.sim_options import Options
 
 SCAN_MAX_S = 120.0
 WORK_MAX_S = 120.0
@@ -47,6 +50,7 @@ class Lake(Protocol):
     tables: list[Table]
     ledger: Ledger
     sowing: Sowing
+    options: Options
     network: Network
 
     def gateway_of(self, caller: str) -> LakeGateway:
@@ -99,9 +103,12 @@ class LakeUser(SimClient):
 
 
 class LakeWriter(LakeUser):
-    """Appends rows, and adds files of its own."""
+    """Appends rows, buffers them, and adds files of its own."""
 
     async def work(self, table: Table) -> None:
+        if self.world.chance(0.35):
+            await self._buffer(table)
+            return
         ledger, adds = self.lake.ledger, self.world.chance(0.3)
         rows = self.lake.sowing.rows(near=adds or self.world.chance(0.5))
         ledger.offer(rows)
@@ -117,6 +124,16 @@ class LakeWriter(LakeUser):
             assert answered.rows == len(rows), f"{answered} of {len(rows)} rows"
             ledger.promise(rows, self.world.now_s())
             self.truth.seen[f"{method}s answered"] += 1
+
+    async def _buffer(self, table: Table) -> None:
+        ledger, rows = self.lake.ledger, self.lake.sowing.rows(near=self.world.chance(0.5))
+        ledger.offer(rows)
+        answered = await self.answer("buffer", table.name, rows, self.call_id(), within_s=8.0)
+        if isinstance(answered, RequestError | RefusedError):
+            self.truth.seen["buffered calls refused"] += 1
+        elif self.table is table:
+            ledger.promise(rows, self.world.now_s(), buffered=True)
+            self.truth.seen["buffered calls answered"] += 1
 
     def _write(self, table: Table, rows: Sequence[Row]) -> str:
         folder = f"mine/part={rows[0].part}" if self.lake.ledger.kind.parted else "mine"
@@ -157,13 +174,14 @@ class LakeReader(LakeUser):
             return
         if published is None or published.table != table.id:
             return
-        known = ledger.known(published.begun_s)
+        known = ledger.known(published.begun_s, in_files=True)
         await self.pause(HELD_MAX_S)
         read = partial(read_files, table, published)
         rows = await loop.run_in_executor(None, read)
         now_s = self.world.now_s()
         who = f"{self.name}, by {published.name}"
-        ledger.check(who, ledger.visible(rows, now_s), known, now_s, now_s)
+        visible = ledger.visible(rows, now_s)
+        ledger.check(who, visible, known, now_s, now_s, published.begun_s)
         self.truth.seen["manifests read"] += 1
 
 
@@ -171,6 +189,32 @@ def read_files(table: Table, published: PublishedManifest) -> list[Row]:
     """Return the rows of all files that a manifest names."""
     place = place_of(table)
     return [row for path in published.files for row in rows_of(pq.read_table(place / path))]
+
+
+class LakeDeleter(LakeUser):
+    """Deletes rows by requests: all that were acknowledged before, buffered or in files."""
+
+    async def work(self, table: Table) -> None:
+        await self.pause(12.0)
+        ledger, now_s = self.lake.ledger, self.world.now_s()
+        if ledger.kind.keyed and not ledger.kind.deletes:
+            return  # Refused: rows of such a table cannot be deleted.
+        version_max = max(
+            (row.v for rows in ledger.offered.values() for row in rows.values()), default=0
+        )
+        deletion = Deletion(self.world.dice.randrange(PARTS), version_max, now_s)
+        ledger.deletions.append(deletion)
+        body = api.NewRequest(delete_where=f"part = {deletion.part} and v <= {version_max}")
+        request = await self.answer("compact", table.name, body, self.call_id())
+        state = request if isinstance(request, Exception) else RequestState.ACTIVE
+        while isinstance(state, RequestState) and not state.ended:
+            await self.pause(4.0)
+            state = await self.answer("request", table.name, request)
+        if state is RequestState.DONE and self.table is table:
+            self.truth.seen["deletions done"] += 1
+            # A fail-over may forget that it was done, and do it once more.
+            if not self.lake.options.fail_over:
+                deletion.done_s = self.world.now_s()
 
 
 class LakeKeeper(LakeUser):

@@ -7,10 +7,11 @@ Pure: no Redis, no event loop, no clock, no randomness.
   files           add files; the mark of a call; replaced windows; versions that adds have reached
   buffers         append rows to a table's buffer, of one call or of a group; close a segment of it
   attempts        reserve, commit, retag, release
+  days            daily sums of finished attempts
   requests        submit, cancel a range, move on, close
   selections      a request in one tablet: wait, select, complete, drop the hold, cancel, finish
   split_merge     begin, step, abandon, end
-  upkeep          analyses, garbage, pins, generations, manifests; limits, scales, who leads
+  upkeep          analyses, garbage, pins, generations, manifests; limits, scales, series, who leads
   repair_files    repairs of files and their entries; a restore
   repair_tablets  repairs of counts, reservations, markers, watermarks, bounds
 
@@ -25,6 +26,7 @@ How a change becomes effects:
 
 from common.metadata.changes.attempts import CommitAttempt, ReleaseAttempt, ReserveFiles, RetagFiles
 from common.metadata.changes.buffers import AppendGroup, AppendRows, CloseSegment, RowSpan
+from common.metadata.changes.days import DailySums, StoreDays
 from common.metadata.changes.files import AddFiles, Window
 from common.metadata.changes.protocol import (
     Applied,
@@ -87,6 +89,7 @@ from common.metadata.changes.upkeep import (
     KeepGarbage,
     PinFiles,
     PublishManifest,
+    SaveSeries,
     SetLimit,
     SetScale,
     StampGarbage,
@@ -117,6 +120,7 @@ __all__ = [
     "Confirm",
     "CorrectFile",
     "CreateTable",
+    "DailySums",
     "DiscardFiles",
     "DropDuplicate",
     "DropHold",
@@ -148,11 +152,13 @@ __all__ = [
     "ResumeFilling",
     "RetagFiles",
     "RowSpan",
+    "SaveSeries",
     "SelectFiles",
     "SetLimit",
     "SetScale",
     "StampGarbage",
     "StepOperation",
+    "StoreDays",
     "SubmitRequest",
     "TriggerTable",
     "TrimTablet",

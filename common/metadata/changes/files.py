@@ -446,6 +446,8 @@ class AddFiles(Guarded):
     """For a flush: the segment of buffered rows that the files replace; `call` is its call id."""
     segment_calls: int = 0
     """For a flush: number of calls whose rows the files hold."""
+    segment_closed_s: float = 0.0
+    """For a flush: when the segment was closed, as it was read before its rows."""
 
 
 TABLETS_CHARS_MAX = 256
@@ -563,6 +565,9 @@ def _refused_segment(change: AddFiles, keys: TableKeys, seen: Seen) -> Refusal |
         return Refusal(RefusalCode.GONE, f"{subject} was flushed by another try")
     if segment.is_open:
         return Refusal(RefusalCode.BUFFERED, f"{subject} is open: close it before its flush")
+    if segment.closed_s != change.segment_closed_s:
+        # The store went back to before it was closed, so it may have the rows of other calls.
+        return Refusal(RefusalCode.BUFFERED, f"{subject} was closed again since it was read")
     if seen["segment"] != change.segment_calls:
         return Refusal(
             RefusalCode.BUFFERED,

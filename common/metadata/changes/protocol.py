@@ -5,6 +5,7 @@ Its decision may request further reads under the same watch. A change may consis
 transactions. Each transaction recognises its own earlier success by its mark.
 """
 
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import singledispatch
@@ -429,15 +430,19 @@ def segments_closed(
     return tuple(segment_stored(keys, segment) for segment in closed)
 
 
-def refused_by_buffer(keys: TableKeys, seen: Seen, what: str) -> Refusal | None:
+def refused_by_buffer(
+    keys: TableKeys, seen: Seen, what: str, before_s: float = math.inf
+) -> Refusal | None:
     """Return why a change needs all rows of a table in files, or None if they are.
 
     Args:
         keys: Keys of the table.
         seen: Values read, including `buffer_segments`.
         what: The change, for the message.
+        before_s: Segments that were opened since may stay.
     """
-    if not (segments := codec_table.unpack_segments(keys.rows, seen["segments"])):
+    present = codec_table.unpack_segments(keys.rows, seen["segments"])
+    if not (segments := [segment for segment in present if segment.opened_s < before_s]):
         return None
     return Refusal(
         RefusalCode.BUFFERED,

@@ -26,7 +26,9 @@ from common.metadata.changes.protocol import (
     Transaction,
     Write,
     bounds_seen,
+    buffer_segments,
     may_change,
+    refused_by_buffer,
     refused_by_table,
     request_changed,
     selection_seen,
@@ -266,6 +268,8 @@ class SubmitRequest(Guarded):
     request: Request
     call: str | None = None
     """Call id of the user who submits it."""
+    flushed_s: float = 0.0
+    """Rows in segments that were opened before this time must be in files."""
 
 
 @transaction_of.register
@@ -290,6 +294,9 @@ def submit_request(change: SubmitRequest) -> Transaction:
             return Refusal(
                 RefusalCode.FULL, f"{seen['open']} requests of the table are already open"
             )
+        # The store may have gone back to before the flush of the call.
+        if refusal := refused_by_buffer(table, seen, "a request", change.flushed_s):
+            return refusal
         made = replace(content, submitted_at_s=seen.now_s)
         effects = (
             zadd(table.requests, request_member(made)),
@@ -300,6 +307,7 @@ def submit_request(change: SubmitRequest) -> Transaction:
         return Write(effects, durable=True)
 
     needs = table_state(table) | own_request(table, content.id)
+    needs |= buffer_segments(table, watch=False)
     if change.call is not None:
         key = table.call(change.call)
         needs |= Needs((key,), {"call": get(key)})

@@ -9,17 +9,19 @@ once more.
 import asyncio
 import io
 import json
+from contextlib import suppress
 from dataclasses import fields
 from functools import partial
 from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.json
-from fastapi import Header, Request
+from fastapi import Header, Query, Request
 from starlette.responses import Response
 
-from common.errors import RequestError
+from common.errors import RequestError, UnavailableError
 from common.model.table import Table
+from common.rows.rules import may_drop_rows
 from common.rows.schema import arrow_schema
 from neve import api
 from neve.gateway.access.callers import WRITE, current_call, route
@@ -28,7 +30,7 @@ from neve.gateway.problems import BodyError
 from neve.gateway.rows.calls import Call, checked_call
 from neve.gateway.rows.group_commit import RecentTables, Room, RowGroups, Taken
 from neve.gateway.rows.ingestion import read_stream, stream_memory_bytes
-from neve.gateway.services import Services, flush_rows
+from neve.gateway.services import Services, buffered_in, check_writable, flush_rows
 
 DECODED_MAX = 4 * api.ROWS_BYTES_MAX
 """Decoded size that a compressed body may have."""
@@ -38,6 +40,8 @@ REFRESH_S = 1.0
 """Interval between readings of the sizes of buffers, while rows arrive."""
 LIST_S = 30.0
 """Interval between readings of all tables, which other gateways may fill."""
+ASK_S = 5.0
+"""Interval between readings of the work that waits for compactors, while rows arrive."""
 ROOM_BYTES = 64 * 1024**2
 """Decoded size of all rows that are checked or wait for a transaction; other calls wait."""
 
@@ -47,8 +51,8 @@ class BufferSizes:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._read_s = self._listed_s = float("-inf")
-        self._reading = asyncio.Lock()
+        self._read_s = self._listed_s = self._asked_s = self._safety_s = float("-inf")
+        self._reading, self._asking = asyncio.Lock(), asyncio.Lock()
 
     async def refresh(self) -> None:
         """Read the sizes of all buffers, and the memory of the store, unless that was just done.
@@ -78,9 +82,37 @@ class BufferSizes:
                 (segment.opened_s for buffer in buffers for segment in buffer.segments),
                 default=None,
             )
+            if now_s - self._asked_s >= ASK_S:
+                self._asked_s = now_s
+                self._services.later(self._ask_coordinator())  # It may not answer for long.
             health = await store.health()
-            use.store_used_pct, use.append_only = health.used_pct, health.append_only
+            use.store_used_pct, use.durability = health.used_pct, health.durability
             self._read_s = now_s
+
+    async def require_safe(self, table: Table) -> None:
+        """Refuse rows that an attempt of an older compactor may need, as it drops others.
+
+        Raises:
+            UnavailableError: There may be such an attempt, or the coordinator has never answered.
+        """
+        use, clock = self._services.buffers, self._services.clock
+        if not may_drop_rows(table) or use.why_unsafe(table.id) is None:
+            return
+        async with self._asking:
+            if use.why_unsafe(table.id) and clock.now_s() - self._safety_s >= REFRESH_S:
+                await self._ask_coordinator()
+                self._safety_s = clock.now_s()  # Those who have waited share the answer.
+        if (why := use.why_unsafe(table.id)) is not None:
+            raise use.refuse(f"no rows of table {table.name!r} are buffered for now: {why}")
+
+    async def _ask_coordinator(self) -> None:
+        """Read which compactions wait; a coordinator that is down leaves the last answer."""
+        with suppress(UnavailableError):
+            status = await self._services.coordinator.status()
+            use = self._services.buffers
+            use.note_unsafe(dict(status.buffers_refused))
+            use.overlapping = dict(status.overlapping)
+            use.backlogs = {entry.table: entry.size_bytes for entry in status.backlogs}
 
 
 # ------------------------------------------------------------------------------------------- Bodies
@@ -137,17 +169,6 @@ def memory_bytes(kind: str, body: bytes) -> int:
         return 0  # It is refused when it is decoded.
 
 
-def durability(services: Services) -> str:
-    """Return what the store guarantees for acknowledged rows, in words."""
-    replicas = services.settings.store.wait_replicas
-    copies = (
-        f"on {replicas} replicas of the metadata store" if replicas else "in the metadata store"
-    )
-    kept = "whose append-only file keeps them as its appendfsync says"
-    lost = "which has no append-only file: a restart loses them"
-    return f"{copies}, {kept if services.buffers.append_only else lost}"
-
-
 # ------------------------------------------------------------------------------------------- Routes
 
 
@@ -195,9 +216,13 @@ class BufferRoutes:
                 f"{api.LINES}"
             )
         call = checked_call(services, call)
+        await self._sizes.require_safe(stored_table)
         await self._sizes.refresh()
-        delay_s = services.buffers.admit(stored_table.id, stored_table.name)
+        delay_s, delay_reason = services.buffers.admit(stored_table.id, stored_table.name)
         if delay_s:
+            await check_writable(
+                services, stored_table
+            )  # A table that takes no rows delays nobody.
             await asyncio.sleep(delay_s)
         async with received_body(request) as received:
             taken = await self._taken(table, stored_table, received, kind, call)
@@ -206,9 +231,10 @@ class BufferRoutes:
             call=call,
             rows=taken.rows,
             size_bytes=taken.size_bytes,
-            durability=durability(services),
+            durability=services.buffers.durability,
             delay_s=round(delay_s, 3),
             repeated=taken.repeated,
+            delay_reason=delay_reason,
         )
 
     async def _taken(
@@ -231,13 +257,26 @@ class BufferRoutes:
         return Response(json.dumps(body), media_type="application/json")
 
     @route("POST /v1/tables/{table}/flush", WRITE)
-    async def flush(self, table: str) -> api.FlushedRows:
-        """Flush the buffered rows of a table, and return when they are in files."""
-        stored_table = await self._services.table(table)
-        flushed = await flush_rows(self._services, stored_table)
+    async def flush(
+        self,
+        table: str,
+        tablet: Annotated[str | None, Query(description="End of a tablet; all by default.")] = None,
+    ) -> api.FlushedRows:
+        """Flush the buffered rows of a table, and return when they are in files.
+
+        The tablets of a table share a buffer. With a tablet, only the segments of the buffer that
+        have rows of it are flushed, whole: rows of other tablets in them are flushed, too.
+        """
+        services = self._services
+        stored_table = await services.table(table)
+        counts: dict[int, int] | None = None
+        if tablet is not None:
+            counts = await buffered_in(services, stored_table, tablet)
+        flushed = await flush_rows(services, stored_table, counts)
         return api.FlushedRows(
             table=stored_table.name,
             rows=flushed.rows,
             files=flushed.files,
             size_bytes=flushed.size_bytes,
+            tablet_rows=None if counts is None else sum(counts.values()),
         )

@@ -66,6 +66,7 @@ from neve.recovery.table_creation import (
 )
 
 NEVER = (
+    "buffered rows that were in no file yet: they are in the lost metadata alone",
     "requests under way, reservations and selections: submit requests again",
     CALLS_FORGOTTEN,
     "the history of finished jobs, and what waited for deletion: `neve gc` finds such files",

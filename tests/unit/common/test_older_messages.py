@@ -27,10 +27,14 @@ NEW_OF_JOBS = ("action", "cuts_at_s", "output_rows_max", "expected_bytes", "expe
 NEW_FIELDS = {
     "CoordinatorStatus": {
         *("backlogs", "triggers", "tables_unscanned", "quarantines", "queued_tables"),
+        *("durability", "overlapping", "buffers_refused", "buffered"),
         "scopes.foreground_bytes",
     },
     "TakeRequest": {"actions"},
-    "Heartbeat": {"ready", "start_problem", "task_memory", "edition", "attempts.written_bytes"},
+    "Heartbeat": {
+        *("ready", "start_problem", "task_memory", "edition", "attempts.written_bytes", "metrics"),
+        "actions",
+    },
     "AttemptProgress": {"written_bytes"},
     "CompactorStatus": {"ready", "start_problem", "task_memory", "edition"},
     "Assignment": {
@@ -62,7 +66,8 @@ NEW_SETTINGS = {
     *("store.url_file", "coordinator.generation_interval_s", "gateway.token_file"),
     *("gateway.shared_folders", "access.caller_request_bytes_max", "access.audit_reads"),
     *("access.oidc_life_max_s", "coordinator.maintenance_slots"),
-    "control.foreground_shares",
+    *("control.foreground_shares", "gateway.compactor_hour_price", "gateway.currency"),
+    *("store.append_fsync", "gateway.public_url", "access.oidc_client_secret_file"),
 }
 """Settings that the recorded release does not know."""
 NEW_SECTIONS = {"ingest"}
@@ -72,8 +77,8 @@ RENAMED = {"Explanation": {"table_name": "table"}}
 NEW_MESSAGES = {
     *("ScalingDecision", "GroupScaling", "TableTrigger", "TabletTrigger", "TriggerReport"),
     *("MaintenanceOperation", "TableMaintenance", "TabletRates", "TableBacklog"),
-    *("BacklogSample", "OwedTablet", "Quarantine"),
-    *("ControlStatus", "ControlPoint", "ClassControl", "VolumeUse"),
+    *("SeriesQuery", "RecordedLine", "RecordedSeries", "OwedTablet", "Quarantine"),
+    *("ControlStatus", "ClassControl", "VolumeUse", "BufferedTable"),
 }
 
 
