@@ -54,7 +54,11 @@ LOG_PART = "gateway"
 FILE_SETTINGS = {
     "store": ("url_file",),
     "gateway": ("token_file", "tls_certificate", "tls_key", "tls_client_authorities"),
-    "access": ("tokens_file", "audit_file", "oidc_authorities"),
+    "access": ("tokens_file", "audit_file", "oidc_authorities", "oidc_client_secret_file"),
+    "notify": (
+        *("webhook_url_file", "webhook_key_file", "webhook_authorities"),
+        *("smtp_password_file", "smtp_authorities", "state_file"),
+    ),
 }
 """Settings that name files which the gateway reads, by section."""
 

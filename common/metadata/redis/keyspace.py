@@ -48,6 +48,8 @@ UNWATCH: Command = ("UNWATCH",)
 MULTI: Command = ("MULTI",)
 EXEC: Command = ("EXEC",)
 INFO: Command = ("INFO",)
+APPEND_SYNC: Command = ("CONFIG", "GET", "appendfsync")
+"""No user needs this right: it shows passwords, too. Without it, durability is not named."""
 DENIED = "NOPERM"
 _OF_KEY = re.compile(r"access (a|one of the) keys?\b")
 OTHER_TYPE = "WRONGTYPE"
@@ -183,9 +185,20 @@ Send = Callable[[list[Command]], Awaitable[list[Reply]]]
 
 
 def _health(replies: Sequence[Reply], replicas_wanted: int = 0) -> StoreHealth:
-    """Return what a Redis reports of itself as answers to `INFO` and to whether it is full."""
-    info = b"" if isinstance(replies[0], ReplyError) else replies[0]
-    return StoreHealth.of_info(info, full=replies[1] == 1, replicas_wanted=replicas_wanted)
+    """Return what a Redis reports of itself as answers to `INFO` and to whether it is full.
+
+    A third answer, to `APPEND_SYNC`, may follow. It is an error if the user has no such right.
+    """
+    info, is_full, *more = replies
+    answers = [reply for reply in more if not isinstance(reply, ReplyError)]
+    config: Mapping[bytes, bytes] = answers[0] if answers else {}
+    append_sync = config.get(b"appendfsync", b"").decode()
+    return StoreHealth.of_info(
+        b"" if isinstance(info, ReplyError) else info,
+        full=is_full == 1,
+        replicas_wanted=replicas_wanted,
+        append_sync=append_sync if append_sync in {"no", "everysec", "always"} else "",
+    )
 
 
 async def keep_reserve(send: Send, tags: Sequence[str], size_max_bytes: int) -> None:
@@ -348,11 +361,13 @@ class RedisKeyspace:
         timeout_s: float = 10.0,
         wait_replicas: int = 0,
         reserve_bytes: int = 0,
+        append_sync: str = "",
     ) -> None:
         """Connect later; `StoreSettings` explains the limits, which are those of each node."""
         self._nodes = nodes_of(url, connections_max, timeout_s)
         self._streams = StreamReads(self._nodes, timeout_s)
         self._timeout_s, self._wait_replicas = timeout_s, wait_replicas
+        self._reads_sync, self._append_sync = True, append_sync
         self._reserve_bytes = reserve_bytes
 
     @asynccontextmanager
@@ -412,14 +427,22 @@ class RedisKeyspace:
 
     async def _health_of(self, node: Node) -> tuple[StoreHealth, float]:
         """Return what a node reports of itself, and its time."""
-        now, *replies = await self._send(node, [TIME, INFO, ("EXISTS", FULL + node.tags[0])])
+        commands = [TIME, INFO, ("EXISTS", FULL + node.tags[0])]
+        if self._reads_sync:
+            commands.append(APPEND_SYNC)
+        now, *replies = await self._send(node, commands)
+        if self._reads_sync and isinstance(replies[-1], ReplyError):
+            # Each refusal would be a line in the server's log of refused commands.
+            self._reads_sync = text_of(replies[-1]).startswith(TRANSIENT)
         health = _health(replies, self._wait_replicas)
         unused = [] if self._wait_replicas else ["wait"]
         if self._nodes.only is not None:
             unused.append("cluster|slots")
         async with self._nodes.heed(node), node.lend(extra=True) as link:
             lacks = await missing_rights(link, self._timeout_s, unused)
-        return replace(health, lacks=lacks), 0.0 if isinstance(now, ReplyError) else time_s(now)
+        append_sync = health.append_sync or self._append_sync
+        health = replace(health, lacks=lacks, append_sync=append_sync)
+        return health, 0.0 if isinstance(now, ReplyError) else time_s(now)
 
     async def keep_reserve(self) -> None:
         """Set memory aside in each node, or give up what is no longer wanted."""
