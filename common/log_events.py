@@ -105,6 +105,12 @@ COORDINATOR_EVENTS = (
     LogEvent("trigger waits", _W, "A trigger could not be stored. It is retried."),
     LogEvent("limit set", _I, "An operator has set the throughput limit of a group or volume."),
     LogEvent("limits not read", _W, "Limits could not be read. The last ones stay in force."),
+    LogEvent(
+        "series not read", _W, "Recorded values could not be read from the store. They begin anew."
+    ),
+    LogEvent(
+        "series not written", _W, "Recorded values could not be stored. They are written later."
+    ),
     LogEvent("store needs care", _W, "The settings or the memory of the store endanger data."),
     LogEvent("store not looked at", _W, "The state of the store could not be read."),
     LogEvent("requests wait for the store", _W, "Requests of a table could not be read."),
@@ -269,6 +275,19 @@ GATEWAY_EVENTS = (
     LogEvent("background work failed", _W, "Work that no caller waits for failed."),
     LogEvent(
         "an answer is not taken", _W, "A caller did not read its answer. The connection was closed."
+    ),
+    LogEvent("message to operators", _I, "A notification is due; its targets are sent it."),
+    LogEvent("message not sent", _E, "A target has refused a notification, or it is too old."),
+    LogEvent("message is retried", _W, "A target of notifications did not answer."),
+    LogEvent(
+        "sent messages not kept",
+        _W,
+        "The notifications that were sent could not be kept. A restarted gateway may repeat them.",
+    ),
+    LogEvent(
+        "sent messages are unknown",
+        _W,
+        "What was kept of notifications cannot be read. They may be repeated.",
     ),
     LogEvent("too many connections", _W, "Connections above the limit were refused."),
     LogEvent("tokens read", _I, "The file of named tokens has changed and was read again."),

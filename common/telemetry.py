@@ -1,8 +1,8 @@
 """Names of metrics, and the event log. Both are part of the interface.
 
-The metric table is the only list of names. Each metric names its exporter: the gateway, or the Ray
-agent of the node on which a compactor runs. The reference page prints the table, and a test keeps
-both equal. Logs are events with fields, one JSON line each; only shells write them.
+The metric table is the only list of names. `GET /metrics` of the gateway exports all of them. The
+reference page prints the table, and a test keeps both equal. Logs are events with fields, one JSON
+line each; only shells write them.
 """
 
 import logging
@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, get_type_hints
 
 from common.errors import redacted_tree
@@ -26,19 +25,6 @@ Log = Callable[..., None]
 """`log("job assigned", job=…, compactor=…)`."""
 
 
-class Exporter(StrEnum):
-    """The process that exposes a metric to Prometheus."""
-
-    GATEWAY = "gateway"
-    """`GET /metrics` of the gateway."""
-    RAY = "ray"
-    """The Ray agent of each node, on Ray's metrics port."""
-
-
-RAY_PREFIX = "ray_"
-"""Prefix that Ray adds to the name of every metric of a process."""
-
-
 @dataclass(frozen=True, slots=True)
 class Metric:
     """One metric family."""
@@ -48,23 +34,17 @@ class Metric:
     """`counter`, `gauge` or `histogram`."""
     help: str
     labels: tuple[str, ...] = ()
-    exporter: Exporter = Exporter.GATEWAY
     of: type | None = None
     """The operator's word whose `field` has the value; None: the value is counted elsewhere."""
     field: str = ""
-
-    @property
-    def series(self) -> str:
-        """The name that Prometheus sees."""
-        return RAY_PREFIX + self.name if self.exporter is Exporter.RAY else self.name
 
 
 _OF_COMPACTOR = ("group", "compactor")
 
 
-def _by_ray(name: str, kind: str, meaning: str, *labels: str) -> Metric:
-    """Return a metric of one compactor."""
-    return Metric(f"neve_compactor_{name}", kind, meaning, (*_OF_COMPACTOR, *labels), Exporter.RAY)
+def _of_compactor(name: str, kind: str, meaning: str, *labels: str) -> Metric:
+    """Return a metric of one compactor, which its heartbeats have."""
+    return Metric(f"neve_compactor_{name}", kind, meaning, (*_OF_COMPACTOR, *labels))
 
 
 def _measured(kind: type, *labels: str) -> Iterator[Metric]:
@@ -100,7 +80,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "neve_buffer_delay_seconds_total",
         "counter",
-        "Time that calls which buffer rows were delayed, because buffers were filling.",
+        "Time that calls which buffer rows were delayed, because buffers or compactions lag.",
     ),
     Metric(
         "neve_buffer_refusals_total",
@@ -226,7 +206,37 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "neve_store_full", "gauge", "1 while adds wait because the store was full, otherwise 0."
     ),
+    Metric(
+        "neve_table_files",
+        "gauge",
+        "Files of the tablets planned since the coordinator started, for the 99 tables with the"
+        " most small files.",
+        ("table",),
+    ),
+    Metric(
+        "neve_table_small_files",
+        "gauge",
+        "Those of them that are smaller than half of the table's target size and share their"
+        " tablet with another such file.",
+        ("table",),
+    ),
+    Metric(
+        "neve_table_queue_oldest_seconds",
+        "gauge",
+        "Age of the oldest queued job, for the 99 tables with the oldest ones.",
+        ("table",),
+    ),
+    Metric(
+        "neve_table_quarantined_tablets",
+        "gauge",
+        "Tablets in quarantine, for the 99 tables with the most.",
+        ("table",),
+    ),
+    Metric("neve_series_bytes", "gauge", "Memory of the recorded values of the last day."),
+    Metric("neve_series_stored_bytes", "gauge", "Size of their snapshot in the store, compressed."),
+    Metric("neve_series_tables", "gauge", "Tables with recorded values of their own, up to 447."),
     Metric("neve_buffered_bytes", "gauge", "Decoded size of rows that are not in files so far."),
+    Metric("neve_buffered_bytes_max", "gauge", "Bound of these bytes, `ingest.bytes_max`."),
     Metric("neve_buffered_rows", "gauge", "Acknowledged rows that are not in files so far."),
     Metric("neve_buffered_oldest_seconds", "gauge", "Age of the oldest of these rows."),
     Metric("neve_flushed_rows_total", "counter", "Buffered rows that were written to files."),
@@ -312,22 +322,24 @@ METRICS: tuple[Metric, ...] = (
         "Time that tasks of rewrites have waited for their grants.",
         ("kind", "name"),
     ),
-    _by_ray("attempts_total", "counter", "Attempts that ended, by outcome.", "end"),
-    _by_ray("read_bytes_total", "counter", "Bytes of the inputs of committed attempts."),
-    _by_ray("written_bytes_total", "counter", "Bytes of the outputs of committed attempts."),
-    _by_ray(
+    _of_compactor("attempts_total", "counter", "Attempts that ended, by outcome.", "end"),
+    _of_compactor("read_bytes_total", "counter", "Bytes of the inputs of committed attempts."),
+    _of_compactor("written_bytes_total", "counter", "Bytes of the outputs of committed attempts."),
+    _of_compactor(
         "rows_dropped_total",
         "counter",
         "Input rows of committed attempts that are not in the outputs: `superseded`,"
         " `tombstone`, `expired` or `transform`.",
         "reason",
     ),
-    _by_ray("rewrite_seconds", "histogram", "Time to rewrite and verify, for every outcome."),
-    _by_ray("throttled_seconds_total", "counter", "Time that tasks of ended attempts have waited."),
-    _by_ray("slots", "gauge", "Largest number of concurrent attempts of the compactor."),
-    _by_ray("slots_busy", "gauge", "Attempts that the compactor holds."),
-    _by_ray("spark_restarts_total", "counter", "Restarts of the Spark driver."),
-    _by_ray(
+    _of_compactor("rewrite_seconds", "histogram", "Time to rewrite and verify, for every outcome."),
+    _of_compactor(
+        "throttled_seconds_total", "counter", "Time that tasks of ended attempts have waited."
+    ),
+    _of_compactor("slots", "gauge", "Largest number of concurrent attempts of the compactor."),
+    _of_compactor("slots_busy", "gauge", "Attempts that the compactor holds."),
+    _of_compactor("spark_restarts_total", "counter", "Restarts of the Spark driver."),
+    _of_compactor(
         "memory_bytes",
         "gauge",
         "Resident memory of the Spark driver and its child processes, without executors.",

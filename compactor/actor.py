@@ -12,13 +12,15 @@ SIGTERM, for example from Kubernetes.
 import asyncio
 import math
 import os
+from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import psutil
 import ray
-from ray.util import metrics as ray_metrics
 
 from common.compactor_needs import TaskMemory, given_task_memory, node_task_memory
 from common.coordinator_proxy import callable_across_releases, compactor_calls
@@ -28,52 +30,44 @@ from common.metadata.redis import connect
 from common.model.outcome import AttemptEnd, RowCounts
 from common.runtime import RandomIds, SystemClock, control_group_bytes
 from common.settings import AUTO, DEFAULT_GROUP, CompactorSettings, Settings
-from common.telemetry import METRICS, Exporter, Metric, event_log
+from common.telemetry import event_log
 from common.tracing import spans_of
 from common.wire import (
     NAMESPACE,
     PIN_AMOUNT,
     Heartbeat,
+    MetricValue,
     compactor_actor_name,
 )
 from compactor.service import CompactorService, TableStorage
 from compactor.spark.driver_protocol import DriverSettings, driver_settings
 from compactor.spark.engine import SparkEngine
 
-# -------------------------------------------------------------------------------------- Ray metrics
-# The compactor's metrics, exported through the Ray agent of its node, which Prometheus scrapes.
-#
-# Ray prefixes each name with `ray_`, and adds labels such as the node's address. Where Ray collects
-# no metrics, nothing is exported.
+# ------------------------------------------------------------------------------------------ Metrics
+# The compactor's metrics. Heartbeats take them to the coordinator, and the gateway exports them.
 
 
 SAMPLE_INTERVAL_S = 5.0
-"""Ray's agent reads the metrics of processes at about this interval."""
-REWRITE_BUCKETS_S = [0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0]
+"""Interval between measurements of memory."""
+REWRITE_BUCKETS_S = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
 
 
-class RayMetrics:
-    """Every metric of `METRICS` that Ray exports, for one compactor."""
+class CountedMetrics:
+    """The metrics of one compactor since it was started."""
 
-    def __init__(self, compactor: str, group: str) -> None:
-        """Register the metrics.
-
-        Args:
-            compactor: Name of the compactor.
-            group: The compaction group that it serves.
-        """
-        self._tags = {"group": group, "compactor": compactor}
-        self._metrics = {
-            metric.name: _registered(metric)
-            for metric in METRICS
-            if metric.exporter is Exporter.RAY
-        }
+    def __init__(self) -> None:
+        self._counts = defaultdict[tuple[str, tuple[str, ...]], float](float)
+        """Metric and its labels → value."""
+        self._rewrites_s: list[int] = [0] * (len(REWRITE_BUCKETS_S) + 1)
+        """Rewrites of each bucket; the last one has the longest."""
+        self._rewrite_s = 0.0
         self._starts = 0
         """Counted starts of Spark drivers, including the first one."""
 
     def rewrite_ended(self, elapsed_s: float) -> None:
         """Count a rewrite, whatever its outcome."""
-        self._metrics["neve_compactor_rewrite_seconds"].observe(elapsed_s, self._tags)
+        self._rewrites_s[bisect_left(REWRITE_BUCKETS_S, elapsed_s)] += 1
+        self._rewrite_s += elapsed_s
 
     def attempt_ended(
         self, end: AttemptEnd, *, read_bytes: int, written_bytes: int, waited_s: float
@@ -86,7 +80,7 @@ class RayMetrics:
             written_bytes: Size of its outputs; 0 unless it committed.
             waited_s: Total time that its tasks have waited for the grant.
         """
-        self._add("attempts_total", 1, end=end.value)
+        self._add("attempts_total", 1, end.value)
         self._add("read_bytes_total", read_bytes)
         self._add("written_bytes_total", written_bytes)
         self._add("throttled_seconds_total", waited_s)
@@ -99,23 +93,44 @@ class RayMetrics:
             ("expired", counts.expired_dropped),
             ("transform", counts.transform_dropped),
         ):
-            self._add("rows_dropped_total", rows, reason=reason)
+            self._add("rows_dropped_total", rows, reason)
 
-    async def sample_forever(
-        self, status: Callable[[], Heartbeat], starts: Callable[[], int]
-    ) -> None:
-        """Set the gauges at intervals.
+    def values(self, slots: int, busy: int) -> tuple[MetricValue, ...]:
+        """Return the current value of each metric.
 
         Args:
-            status: Returns the current heartbeat.
+            slots: Number of concurrent attempts at most.
+            busy: Attempts that the compactor holds.
+        """
+        counted = [
+            MetricValue(f"neve_compactor_{name}", value, labels)
+            for (name, labels), value in self._counts.items()
+        ]
+        until = (*map(str, REWRITE_BUCKETS_S), "+Inf")
+        rewrites = [
+            MetricValue("neve_compactor_rewrite_seconds", count, (bound,))
+            for bound, count in zip(until, accumulate(self._rewrites_s), strict=True)
+        ]
+        return (
+            *counted,
+            *rewrites,
+            MetricValue("neve_compactor_rewrite_seconds", self._rewrite_s, ("sum",)),
+            MetricValue("neve_compactor_slots", slots),
+            MetricValue("neve_compactor_slots_busy", busy),
+        )
+
+    async def sample_forever(
+        self, engine_pid: Callable[[], int | None], starts: Callable[[], int]
+    ) -> None:
+        """Measure memory and count starts at intervals.
+
+        Args:
+            engine_pid: Returns the process of the Spark driver.
             starts: Returns the number of started Spark drivers.
         """
         while True:
-            beat = status()
-            memory_bytes = await asyncio.to_thread(tree_bytes, beat.engine_pid)
-            self._set("slots", beat.slots)
-            self._set("slots_busy", len(beat.attempts))
-            self._set("memory_bytes", memory_bytes)
+            memory_bytes = await asyncio.to_thread(tree_bytes, engine_pid())
+            self._counts["memory_bytes", ()] = memory_bytes
             self._count_starts(starts())
             await asyncio.sleep(SAMPLE_INTERVAL_S)
 
@@ -125,12 +140,8 @@ class RayMetrics:
             self._add("spark_restarts_total", starts - max(self._starts, 1))
             self._starts = starts
 
-    def _add(self, name: str, amount: float, **tags: str) -> None:
-        if amount > 0:  # Ray refuses an increase by 0.
-            self._metrics[f"neve_compactor_{name}"].inc(amount, self._tags | tags)
-
-    def _set(self, name: str, value: float) -> None:
-        self._metrics[f"neve_compactor_{name}"].set(value, self._tags)
+    def _add(self, name: str, amount: float, *labels: str) -> None:
+        self._counts[name, labels] += amount
 
 
 def tree_bytes(pid: int | None) -> int:
@@ -154,16 +165,6 @@ def _resident_bytes(process: psutil.Process) -> int:
         return int(process.memory_info().rss)
     except psutil.Error:
         return 0
-
-
-def _registered(metric: Metric) -> Any:
-    match metric.kind:
-        case "counter":
-            return ray_metrics.Counter(metric.name, metric.help, metric.labels)
-        case "gauge":
-            return ray_metrics.Gauge(metric.name, metric.help, metric.labels)
-        case _:
-            return ray_metrics.Histogram(metric.name, metric.help, REWRITE_BUCKETS_S, metric.labels)
 
 
 # -------------------------------------------------------------------------------------------- Actor
@@ -206,7 +207,7 @@ class CompactorActor:
         self._engine = SparkEngine(
             _driver(compactor_settings, name, node_resource, self._log_files)
         )
-        metrics = RayMetrics(name, group)
+        metrics = CountedMetrics()
         self._service = CompactorService(
             name,
             compactor_settings,
@@ -231,7 +232,7 @@ class CompactorActor:
         self._name, self._node = name, context.get_node_id()
         self._drain_timeout_s = compactor_settings.drain_timeout_s
         self._measuring = loop.create_task(
-            metrics.sample_forever(self._service.status, lambda: self._engine.starts)
+            metrics.sample_forever(lambda: self._engine.pid, lambda: self._engine.starts)
         )
         self._endings = {loop.create_task(self._leave_draining_node())}
 

@@ -20,7 +20,7 @@ How a change of a tablet becomes a job of a compactor:
     context         shared by the shell: store, clock, log, storage, failures of one table
     autoscaler      keeps the number of compactors that the work needs
     ray_compactors  compactors as Ray actors: start, shut down, kill
-    store_watch     the lead, the rate limits in force, and the health of the store
+    store_watch     the lead, rate limits, the store's health, snapshots of recorded values
     core            decisions, without I/O
     scan            finds work: change streams, full scan
     requests        drives requests of users, and automatic requests of tables

@@ -34,13 +34,16 @@ from common.wire import (
     NAMESPACE,
     Assignment,
     AttemptReport,
-    BacklogSample,
     CompactorCalls,
     CoordinatorStatus,
     Heartbeat,
     HeartbeatReply,
+    MetricValue,
+    Notices,
     QueuedJob,
+    RecordedSeries,
     RunningAttempt,
+    SeriesQuery,
     TabletStory,
     TakeRequest,
     VolumeUse,
@@ -49,7 +52,17 @@ from common.wire import (
 from coordinator.context import Generations, ShellContext
 from coordinator.core import events as on
 from coordinator.core.backlog import HISTORY_EVERY_S, TabletHistories, largest_tablets
-from coordinator.core.views import table_activity, waiting_jobs
+from coordinator.core.views import (
+    closed_windows,
+    compactor_figures,
+    recorded_series,
+    recorded_tables,
+    table_activity,
+    table_figures,
+    tablet_loads,
+    waiting_jobs,
+    windows,
+)
 from coordinator.ray_compactors import RayCompactorLever, RayRangeScans
 from coordinator.store_watch import take_lead, until_replaced
 from coordinator.wiring import assemble, storage_loops
@@ -137,6 +150,7 @@ class CoordinatorActor:
     async def _run(self) -> None:
         claimed_s = await take_lead(self._store, self._scanner, self._id, self._log)
         await self._parts.limiting.load()
+        await self._parts.series_keeper.load()
         self._ready.set()
         async with asyncio.TaskGroup() as loops:
             for loop in self._parts.loops(self._settings):
@@ -260,13 +274,38 @@ class CoordinatorActor:
         self._recorded.ask(self._state.backlog_sizes(asked), self._now_s())
         return self._recorded.of_table(table)
 
+    async def tablet_loads(self, table: str, tablets: Sequence[str]) -> api.TabletLoads:
+        """Return what is remembered of tablets, and of those with the largest backlogs."""
+        return self._state.look(tablet_loads, table, tablets, self._now_s())
+
+    async def windows(self) -> tuple[api.Window, ...]:
+        """Return the maintenance windows of tables and groups."""
+        return self._state.look(windows, self._now_s())
+
+    async def notices(self) -> Notices:
+        """Return what operators may be notified of."""
+        return self._parts.notices(self._settings.notify.backlog_bytes)
+
+    async def closed_windows(self, table: str, groups: Sequence[str]) -> list[str]:
+        """Return why system jobs of a table do not start in groups because of windows."""
+        return self._state.look(closed_windows, table, groups, self._now_s())
+
     async def shadow_plan(self, table: str) -> api.ShadowPlan:
         """Return the comparison of a table's planner with its shadow planner."""
         return self._parts.shadow_plan(table)
 
-    async def backlog_history(self) -> list[BacklogSample]:
-        """Return the backlog of the last hour, oldest sample first."""
-        return self._state.backlog_history()
+    async def figures(self) -> list[MetricValue]:
+        """Return the metrics that only a scrape needs: those of compactors and of tables."""
+        look = self._state.look
+        return [*look(compactor_figures), *look(table_figures, self._now_s())]
+
+    async def series(self, query: SeriesQuery) -> RecordedSeries:
+        """Return recorded values of the last hour or day."""
+        return self._state.look(recorded_series, query)
+
+    async def recorded_tables(self) -> list[str]:
+        """Return the names of the tables that have recorded values of their own."""
+        return self._state.look(recorded_tables)
 
     async def compactors(self) -> list[api.Compactor]:
         """Return the compactors."""

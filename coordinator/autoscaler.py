@@ -196,6 +196,16 @@ class Autoscaler:
             decisions=tuple(group_state.decisions),
         )
 
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Return the desired and the starting compactors of each group that is scaled."""
+        if self._lever is None:
+            return {}
+        return {
+            name: (group.last.desired, len(group.starting))
+            for name, group in self._groups.items()
+            if group.last is not None
+        }
+
     @property
     def _ray(self) -> CompactorLever:
         """The lever during a round; without a lever there are no rounds."""

@@ -7,7 +7,7 @@ store has lost recent changes.
 import asyncio
 import shutil
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ParamSpec, TypeVar
@@ -249,6 +249,13 @@ class TableFaults:
         """The unreadable tables, by the name or id under which they were recorded."""
         return tuple(subject for subject, _ in self._unreadable if ";" not in subject)
 
+    @property
+    def unreadable_records(self) -> Mapping[str, tuple[int, str]]:
+        """Table, by name or id → number of its unreadable records, and why one is."""
+        counts = Counter(subject.partition(";")[0] for subject, _ in self._unreadable)
+        causes = {subject.partition(";")[0]: cause for subject, cause in self._unreadable}
+        return {table: (count, causes[table]) for table, count in counts.items()}
+
     def forget(self, table: str) -> None:
         """Remove a dropped table."""
         for part, subject in [key for key, _ in self._faults]:
@@ -334,6 +341,11 @@ class Generations:
     def may_change(self, table: str) -> bool:
         """Return whether the generation of a table was read and is not behind."""
         return self._reasons.get(table, "not looked at yet") is None
+
+    @property
+    def read_only(self) -> Mapping[str, str]:
+        """Id of each table that is behind → why it is read-only."""
+        return {table: reason for table, reason in self._reasons.items() if reason is not None}
 
     def known(self, table: str) -> int:
         """Return the highest known generation of a table."""

@@ -213,11 +213,13 @@ class Maintenance:
         for left, right in zip(tablets[:count], [*tablets[1:], None], strict=False):
             if left is not None and not isinstance(left, UnreadableTablet):
                 rows += tablet_operations(await self._facts(left, right, moment))
-        rows += [await self._manifest(table), await self._flusher.row(table)]
+        rates = self._rates(ids[:count])
+        scans_s = sum(rate.scans_s for rate in rates)
+        rows += [await self._manifest(table), await self._flusher.row(table, scans_s)]
         return api.TableMaintenance(
             table=table.name,
             operations=ranked([self._with_wait(row, table.id) for row in rows]),
-            rates=self._rates(ids[:count]),
+            rates=rates,
             decisions=self._decisions(table.id),
             more=tablet is None and len(ids) > TABLETS_MAX,
         )

@@ -351,7 +351,7 @@ def planner_for(
             only=only,
             around=known,
         )
-        tablet_plan = with_pressure(tablet_plan, scope.tablet)
+        tablet_plan = with_pressure(tablet_plan, scope.tablet, table.settings.target_bytes)
         if policy is not None:
             tablet_plan = with_scope(tablet_plan, tablet, scope, *policy)
         return with_backlog(

@@ -1,4 +1,4 @@
-"""Regular reads of the store: the lead, the rate limits, results of jobs, the store's health.
+"""Regular work on the store: the lead, limits, results of jobs, the store's health, snapshots.
 
 A coordinator takes all durable state from the store. Existing reservations enter the state as
 FOUND. Those whose compactors report within the grace period are adopted, the others are released.
@@ -9,7 +9,13 @@ from contextlib import suppress
 from functools import partial
 
 from common.errors import ConfigError, MetadataError, UnavailableError
-from common.metadata.changes import Applied, ClaimCoordination, SetLimit
+from common.metadata.changes import (
+    Applied,
+    ClaimCoordination,
+    SaveSeries,
+    SetLimit,
+    StoreDays,
+)
 from common.metadata.store import TabletStore
 from common.metadata.store_values import StoreHealth
 from common.model.group import LimitScope, checked_limit
@@ -18,6 +24,7 @@ from common.spi.planner import UNCORRECTED
 from common.telemetry import Log
 from coordinator.context import STORE_AWAY_ERRORS, ShellContext
 from coordinator.core import events as on
+from coordinator.core.series import SeriesPart, SeriesStore
 from coordinator.ports import Submit
 from coordinator.scan.scanner import Scanner
 from neve.api import Correction
@@ -216,6 +223,60 @@ class TableCorrections:
             await self._context.faults.run("results", table, work, STORE_AWAY_ERRORS)
 
 
+# ---------------------------------------------------------------------------- Daily sums of tables
+
+
+DAYS_INTERVAL_S = 300.0
+"""Interval between two rounds. A history keeps 10,000 attempts meanwhile."""
+DUE_TABLES_MAX = 100_000
+
+
+class DailySumsKeeper:
+    """Adds finished attempts to the daily sums of their tables, some minutes after commits.
+
+    Attempts that end while no coordinator runs are added after the next commit of their table.
+    """
+
+    def __init__(self, context: ShellContext) -> None:
+        """Create an instance for which no table is due."""
+        self._context = context
+        self._due: BoundedMap[str, None] = BoundedMap(DUE_TABLES_MAX)
+
+    def count_soon(self, table: str) -> None:
+        """Add the new attempts of a table with the next round."""
+        self._due.put(table, None)
+
+    async def count(self, table: str) -> None:
+        """Add the new attempts of a table.
+
+        Raises:
+            MetadataError: The store did not answer as it should.
+            UnavailableError: The store does not answer.
+        """
+        store = self._context.store
+        before = await store.days(table)
+        sums = await store.newest_days(table, before)
+        if sums != before:
+            # If it is refused, another coordinator has added them, or the table is gone.
+            await store.apply(StoreDays(table=table, before=before.position, sums=sums))
+
+    async def run_forever(self) -> None:
+        """Add the new attempts of all due tables, round by round."""
+        while True:
+            await asyncio.sleep(DAYS_INTERVAL_S)
+            await self.count_all()
+
+    async def count_all(self) -> None:
+        """Add the new attempts of all due tables; a table that fails is due again."""
+        due, self._due = self._due, BoundedMap(DUE_TABLES_MAX)
+        for table, _ in due:
+            try:
+                work = partial(self.count, table)
+                await self._context.faults.run("daily sums", table, work, STORE_AWAY_ERRORS)
+            except STORE_AWAY_ERRORS:
+                self.count_soon(table)
+
+
 # -------------------------------------------------------------------------- The health of the store
 
 
@@ -248,3 +309,67 @@ class StoreHealthWatch:
         while True:
             await self.look()
             await asyncio.sleep(HEALTH_INTERVAL_S)
+
+
+# --------------------------------------------------------------- Snapshot of the recorded values
+
+
+SERIES_INTERVAL_S = 300.0
+"""Time in which every part is written once; after a restart, so much may be missing."""
+SERIES_PAUSE_S = 5.0
+"""Shortest pause between two parts."""
+
+
+class SeriesKeeper:
+    """Stores the recorded values part by part, and reads them when a coordinator starts."""
+
+    def __init__(self, context: ShellContext, series: SeriesStore) -> None:
+        """Create an instance that has written nothing."""
+        self._context, self._series = context, series
+        self._sizes: dict[str, int] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the parts that were read or written, compressed."""
+        return sum(self._sizes.values())
+
+    async def load(self) -> None:
+        """Read the snapshot once. Without it the recorded values begin now, and work goes on."""
+        parts: dict[str, SeriesPart] = {}
+        try:
+            stored = await self._context.store.series()
+        except (MetadataError, UnavailableError) as error:
+            self._context.log("series not read", cause=str(error))
+            return
+        for name, packed in stored.items():
+            try:
+                parts[name] = await asyncio.to_thread(SeriesPart.unpacked, packed)
+            except ValueError as error:
+                self._context.log("series not read", block=name, cause=str(error))
+            else:
+                self._sizes[name] = len(packed)
+        self._series.load(parts, self._context.clock.now_s())
+
+    async def run_forever(self) -> None:
+        """Write one part after the other."""
+        while True:
+            parts = self._series.parts()
+            pause_s = SERIES_INTERVAL_S / max(1, len(parts))
+            for name in parts:
+                await asyncio.sleep(max(SERIES_PAUSE_S, pause_s))
+                await self.write(name)
+            if not parts:
+                await asyncio.sleep(SERIES_PAUSE_S)
+
+    async def write(self, name: str) -> None:
+        """Write a part; one that cannot be written is written again with the next round."""
+        packed = await asyncio.to_thread(self._series.part(name).packed)
+        try:
+            outcome = await self._context.store.apply(SaveSeries(part=name, values=packed))
+        except (MetadataError, UnavailableError) as error:
+            self._context.log("series not written", block=name, cause=str(error))
+            return
+        if not isinstance(outcome, Applied):
+            self._context.log("series not written", block=name, cause=outcome.reason)
+            return
+        self._sizes[name] = len(packed)

@@ -15,11 +15,17 @@ from common.model.request import RequestState
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.parquet.append import write_guarded
-from common.parquet.buffered import FlushPorts
+from common.parquet.buffered import FlushPorts, FlushRules
 from common.parquet.location import identities_of
 from common.settings import CoordinatorSettings, Settings
 from common.spi.planner import Surroundings
-from common.wire import CoordinatorStatus, MetricValue
+from common.wire import (
+    Condition,
+    CoordinatorStatus,
+    MetricValue,
+    Notices,
+    bounded_conditions,
+)
 from coordinator.autoscaler import Autoscaler
 from coordinator.context import ArrowStorage, FreeSpace, ShellContext, TableFaults
 from coordinator.core import events as on
@@ -27,8 +33,10 @@ from coordinator.core.backlog import PLANNED_JOBS
 from coordinator.core.limits import Limits
 from coordinator.core.maintenance import KindRules, OperationName
 from coordinator.core.scans import GarbageRules
+from coordinator.core.series import SeriesStore
 from coordinator.core.shadow import COMPARED_TABLETS_MAX, ShadowPlans
 from coordinator.core.state import CoordinatorState
+from coordinator.core.views import conditions
 from coordinator.maintenance import Maintenance, OwnKind, OwnMaintenance, TriggerDriver
 from coordinator.ports import CompactorLever, PlanTablet, Submit
 from coordinator.registry import control_loop, planner_for
@@ -43,7 +51,7 @@ from coordinator.scan.full_scan import FullScan, LocalRangeScans, RangeScans
 from coordinator.scan.scanner import Scanner
 from coordinator.service import CoordinatorService
 from coordinator.split_merge import OperationDriver, OperationRules, OperationSteps
-from coordinator.storage.flushes import BufferFlusher, FlushRules
+from coordinator.storage.flushes import BufferFlusher
 from coordinator.storage.garbage_collector import (
     TABLES_AT_ONCE,
     GarbageCollector,
@@ -51,7 +59,13 @@ from coordinator.storage.garbage_collector import (
     finish_drops_forever,
 )
 from coordinator.storage.manifests import ManifestPublisher
-from coordinator.store_watch import RateLimits, StoreHealthWatch, TableCorrections
+from coordinator.store_watch import (
+    DailySumsKeeper,
+    RateLimits,
+    SeriesKeeper,
+    StoreHealthWatch,
+    TableCorrections,
+)
 from neve import api
 
 # -------------------------------- Counters as metric values, described in docs/reference/metrics.md
@@ -143,6 +157,15 @@ def store_figures(health: StoreHealth) -> list[MetricValue]:
     ]
 
 
+def series_figures(series: SeriesStore, keeper: SeriesKeeper) -> list[MetricValue]:
+    """Return the size of the recorded values and of their snapshot."""
+    return [
+        MetricValue("neve_series_bytes", series.size_bytes),
+        MetricValue("neve_series_stored_bytes", keeper.size_bytes),
+        MetricValue("neve_series_tables", len(series.tables.rows)),
+    ]
+
+
 def scope_figures(scopes: Collection[api.Limit]) -> Iterator[MetricValue]:
     """Yield the metrics of groups and volumes; those without a limit have fewer metrics."""
     for scope in scopes:
@@ -196,6 +219,8 @@ def backlog_figures(backlogs: Collection[api.Backlog]) -> Iterator[MetricValue]:
 # ------------------------------------------------------------------------------------------- Wiring
 
 
+CONDITIONS_MAX = 100
+"""Tables or groups in one condition that operators are notified of by name."""
 SHADOW_PAUSE_S = 1.0
 """Pause while no tablet has to be planned by a shadow planner."""
 
@@ -217,6 +242,8 @@ class CoordinatorParts:
     operations: OperationDriver
     limiting: RateLimits
     store_care: StoreHealthWatch
+    series_keeper: SeriesKeeper
+    days_keeper: DailySumsKeeper
     corrections: TableCorrections
     shadows: ShadowPlans
     autoscaler: Autoscaler
@@ -263,6 +290,8 @@ class CoordinatorParts:
             self.operations.run_forever(),
             self.limiting.run_forever(),
             self.store_care.run_forever(),
+            self.series_keeper.run_forever(),
+            self.days_keeper.run_forever(),
             self.corrections.run_forever(),
             self.autoscaler.run_forever(),
             self._tick_forever(own.tick_s),
@@ -289,6 +318,7 @@ class CoordinatorParts:
             *backlog_figures(status.backlogs),
             *control_figures(self.state.control(now_s)),
             *self.flusher.figures(),
+            *series_figures(self.state.series, self.series_keeper),
         )
         return replace(
             status,
@@ -296,11 +326,39 @@ class CoordinatorParts:
             quarantined=status.quarantined + faults.unreadable_tablets,
             tables_unscanned=self.full_scan.unscanned_tables,
             figures=figures,
+            durability=self.store_care.health.durability,
+            buffered=self.flusher.buffered(self.scanner.tables),
+            buffers_refused=(*status.buffers_refused, *self.full_scan.why_no_buffers()),
             store_warnings=(
                 *self.store_care.health.warnings,
+                *self.flusher.warnings(self.store_care.health),
                 *faults.notices,
                 *faults.all_unreadable(),
             ),
+        )
+
+    def notices(self, backlog_bytes: int) -> Notices:
+        """Return what operators may be notified of.
+
+        Args:
+            backlog_bytes: Backlog above which a table is listed; 0: none is.
+        """
+        names = {table.id: table.name for table in self.scanner.tables.values()}
+        found = self.state.look(conditions, backlog_bytes)
+        for table, (count, cause) in self.context.faults.unreadable_records.items():
+            name = names.get(table, table)
+            same = [one for one in found if (one.kind, one.subject) == ("quarantined", name)]
+            found = [one for one in found if one not in same]
+            whole = count + sum(one.count for one in same)
+            found.append(Condition(kind="quarantined", subject=name, count=whole, text=cause))
+        generations = self.context.generations
+        for table, reason in ({} if generations is None else generations.read_only).items():
+            subject = names.get(table, table)
+            found.append(Condition(kind="read-only", subject=subject, text=reason))
+        return Notices(
+            coordinator=self.context.coordinator,
+            conditions=tuple(bounded_conditions(found, CONDITIONS_MAX)),
+            request_ends=tuple(ends for _, ends in self.requests.request_ends),
         )
 
     def _scaling(self, group: str, status: CoordinatorStatus) -> api.GroupScaling | None:
@@ -332,7 +390,7 @@ class CoordinatorParts:
     async def _tick_forever(self, interval_s: float) -> None:
         while True:
             await asyncio.sleep(interval_s)
-            self.service.submit(on.Ticked())
+            self.service.submit(on.Ticked(scaling=self.autoscaler.counts()))
             self.requests.look_at_deadlines()
 
 
@@ -432,8 +490,7 @@ def _flusher(settings: Settings, context: ShellContext) -> BufferFlusher:
         write=write_guarded,
         look_max_s=own.garbage_grace_s,
     )
-    ingest = settings.ingest
-    rules = FlushRules(age_max_s=ingest.flush_age_max_s, segment_bytes=ingest.flush_bytes)
+    rules = FlushRules.of(settings.ingest)
     known = context.generations.known if context.generations else lambda _table: 0
     return BufferFlusher(ports, rules, context.log, known_generation=known)
 
@@ -500,7 +557,8 @@ def assemble(
     flusher = _flusher(settings, context)
     scanner.on_table_changed.append(flusher.table_changed)
     scanner.before_planning.append(corrections.read_first)
-    scanner.on_committed.append(corrections.read_soon)
+    days_keeper = DailySumsKeeper(context)
+    scanner.on_committed += [corrections.read_soon, days_keeper.count_soon]
     _listen(scanner, requests, operations, [automatic.tablet_read, space.tablet_read])
     return CoordinatorParts(
         store=context.store,
@@ -516,6 +574,8 @@ def assemble(
         operations=operations,
         limiting=RateLimits(context, service.submit),
         store_care=store_care,
+        series_keeper=SeriesKeeper(context, state.series),
+        days_keeper=days_keeper,
         corrections=corrections,
         shadows=_shadows(settings, context, plan, scanner),
         autoscaler=autoscaler,

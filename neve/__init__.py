@@ -16,10 +16,12 @@ order:
     plugins            public names for plug-in authors
     cli                the command line
     gateway            the HTTP API, in an actor
+    console            web pages, rendered in the gateway
     import_survey      a survey of a directory before its import as a table
     recovery           check, sweep, rebuild, backup, restore
     offline            planners and backlog trackers without a server
     simulate           simulates days of compaction in seconds, without a server
+    table_report       the page of `neve report`
     serve              `neve serve`: the service on an existing cluster
     local              the stack on one machine
     demo               `neve demo`

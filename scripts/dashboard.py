@@ -1,8 +1,12 @@
-"""Write the Grafana dashboard from the table of metrics: `python -m scripts.dashboard`.
+"""Write the files of Grafana and Prometheus: `python -m scripts.dashboard`.
+
+    k8s/monitoring/dashboard.yaml     the dashboard, from the table of metrics, as a ConfigMap
+    docs/monitoring/dashboard.json    the same dashboard, for a Grafana outside Kubernetes
+    docs/monitoring/alerts.yml        the alerts of Kubernetes, as a rule file of Prometheus
 
 One row of panels for each part of the service, one panel for each metric. A counter is
-shown as a rate, a histogram as its 95th percentile, a gauge as it is. A test keeps
-`k8s/monitoring/dashboard.yaml` and the table alike.
+shown as a rate, a histogram as its 95th percentile, a gauge as it is. A test keeps the files and
+the table alike.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ from common.telemetry import METRICS, Metric
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "k8s" / "monitoring" / "dashboard.yaml"
+ALERTS = ROOT / "k8s" / "monitoring" / "alerts.yaml"
+PLAIN_FOLDER = ROOT / "docs" / "monitoring"
 HEAD = """\
 # Written by `python -m scripts.dashboard`; do not edit.
 apiVersion: v1
@@ -48,13 +54,13 @@ def expression(metric: Metric) -> str:
     by = f" by ({', '.join(metric.labels)})" if metric.labels else ""
     match metric.kind:
         case "counter":
-            return f"sum{by} (rate({metric.series}[$__rate_interval]))"
+            return f"sum{by} (rate({metric.name}[$__rate_interval]))"
         case "histogram":
             labels = ", ".join(("le", *metric.labels))
-            buckets = f"sum by ({labels}) (rate({metric.series}_bucket[$__rate_interval]))"
+            buckets = f"sum by ({labels}) (rate({metric.name}_bucket[$__rate_interval]))"
             return f"histogram_quantile(0.95, {buckets})"
         case _:
-            return f"max{by} ({metric.series})"
+            return f"max{by} ({metric.name})"
 
 
 def dashboard() -> dict[str, Any]:
@@ -78,6 +84,33 @@ def page() -> str:
     """Return the file: a ConfigMap with the dashboard."""
     text = json.dumps(dashboard(), indent=1, ensure_ascii=False)
     return HEAD + "".join(f"{INDENT}{line}\n" for line in text.splitlines())
+
+
+def plain_alerts() -> str:
+    """Return the alerts as a rule file of Prometheus."""
+    head, _, groups = ALERTS.read_text("utf-8").partition("\nspec:\n")
+    comments = [line for line in head.splitlines() if line.startswith("#")]
+    lines = [line.removeprefix("  ") for line in groups.splitlines()]
+    return "\n".join(
+        ("# Written by `python -m scripts.dashboard`; do not edit.", *comments, *lines, "")
+    )
+
+
+def files() -> dict[Path, str]:
+    """Return the content of each file."""
+    plain = json.dumps(dashboard(), indent=1, ensure_ascii=False) + "\n"
+    return {
+        TARGET: page(),
+        PLAIN_FOLDER / "dashboard.json": plain,
+        PLAIN_FOLDER / "alerts.yml": plain_alerts(),
+    }
+
+
+def write() -> None:
+    """Write all files."""
+    PLAIN_FOLDER.mkdir(exist_ok=True)
+    for path, text in files().items():
+        path.write_text(text, encoding="utf-8")
 
 
 def _datasource() -> dict[str, Any]:
@@ -138,7 +171,8 @@ def _panel(metric: Metric, number: int, grid: dict[str, int]) -> dict[str, Any]:
 
 def _part(metric: Metric) -> str:
     """Return the part of the service that a metric is of: the word after `neve_`, singular."""
-    return metric.name.split("_")[1].removesuffix("s")
+    part = metric.name.split("_")[1]
+    return part if part == "series" else part.removesuffix("s")
 
 
 def _unit(metric: Metric) -> str:
@@ -146,4 +180,4 @@ def _unit(metric: Metric) -> str:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(page(), encoding="utf-8")
+    write()

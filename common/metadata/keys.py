@@ -1,13 +1,15 @@
 """Names of all keys. All keys of one table share the hash tag `{<table id>}`: one slot.
 
 neve:tables  neve:store  neve:coordinator  neve:limits  neve:scales   of the whole store
-neve:audit  :refused  :reads  :deletes             streams of audited calls, capped
+neve:series                                        recorded values of the coordinator
+neve:audit  :refused  :reads  :deletes  :notified  audited calls, sent messages: capped streams
 neve:reserve  neve:full                            memory reserve for a full store
 neve:{t}:table  :generation  :manifest  :index     of a table
 neve:{t}:tablet:<end>:bounds  :files  :running  …  of a tablet; <end> is `TabletId.text`
 neve:{t}:requests  :open-requests  :request:<id>   requests in their order, and each
 neve:{t}:outcome:<attempt>  neve:{t}:call:<id>     marks, which expire
 neve:{t}:rows  :rows:counts  :rows:<n>             buffered rows: segments, counts, rows of each
+neve:{t}:days                                      daily sums of finished attempts
 neve:{t}:dropped                                   mark of a dropped table, which expires
 neve:{retired}:<digest>                            mark of a deleted file, which expires
 """
@@ -25,10 +27,14 @@ LIMITS = "neve:limits"
 """Hash: scope → bytes/s."""
 SCALES = "neve:scales"
 """Hash: compaction group → number of compactors."""
+SERIES = "neve:series"
+"""Hash: part of the recorded values → its values, compressed; see `coordinator.core.series`."""
 AUDIT = "neve:audit"
 """Stream: gateway calls that may have changed something."""
 AUDIT_KINDS = ("", "refused", "reads", "deletes")
 """Streams of the audit. Each has its own cap, so callers cannot evict entries of another one."""
+NOTIFIED = "notified"
+"""Another stream of the audit: its newest entry has the messages that operators were sent."""
 RESERVE = "neve:reserve"
 """String of zeros: memory that is released when the store is full."""
 FULL = "neve:full"
@@ -76,7 +82,7 @@ _TABLE_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 def audit_key(kind: str) -> str:
     """Return the stream for a kind of audited calls."""
-    assert kind in AUDIT_KINDS, kind
+    assert kind in (*AUDIT_KINDS, NOTIFIED), kind
     return f"{AUDIT}:{kind}" if kind else AUDIT
 
 
@@ -231,6 +237,11 @@ class TableKeys:
         return self._key("history")
 
     @property
+    def days(self) -> str:
+        """String: daily sums of finished attempts."""
+        return self._key("days")
+
+    @property
     def policy(self) -> str:
         """Hash: state of policies."""
         return self._key("policy")
@@ -288,6 +299,7 @@ class TableKeys:
             self.uncommitted,
             self.pins,
             self.history,
+            self.days,
             self.policy,
             self.requests,
             self.open_requests,

@@ -26,12 +26,15 @@ from common.metadata import bulk_reads
 from common.metadata.bulk_reads import RangeReader, read_raw_tablets, tile_after
 from common.metadata.changes import (
     AddFiles,
+    AppendGroup,
     AppendRows,
     BeginOperation,
     Change,
     Confirm,
     CreateTable,
+    DailySums,
     Outcome,
+    SaveSeries,
     SelectFiles,
     SubmitRequest,
     transaction_for,
@@ -49,9 +52,11 @@ from common.metadata.executor import (
 )
 from common.metadata.keys import (
     COORDINATOR,
+    HISTORY_MAX,
     LIMITS,
     REQUESTS_OPEN_MAX,
     SCALES,
+    SERIES,
     STORE,
     TABLE_KEYS,
     TABLES,
@@ -118,7 +123,18 @@ AUDIT_LINE = "line"
 """The field of an audit entry."""
 NO_CHANGES = "0-0"
 """The position before the first entry of a stream."""
-GROWING = (AddFiles, AppendRows, CreateTable, SelectFiles, SubmitRequest, BeginOperation)
+HISTORY_READS = (100, 2_000, HISTORY_MAX + 1_000)
+"""Entries of a history that are read at once, until one is found that is counted."""
+GROWING = (
+    AddFiles,
+    AppendRows,
+    AppendGroup,
+    CreateTable,
+    SelectFiles,
+    SubmitRequest,
+    BeginOperation,
+    SaveSeries,
+)
 """Changes that let a store grow and wait while it is full; all others may use its reserve.
 
 Reservations and commits use the reserve, because compactions eventually remove files.
@@ -234,6 +250,11 @@ class TabletStore:
         """Return up to `count` tablets whose end is greater than `after`, ascending."""
         ends = await self._read(members_after(TableKeys(table).index, after, count))
         return [TabletId(table, end) for end in ends]
+
+    async def tablet_count(self, table: str) -> int:
+        """Return the number of tablets of a table."""
+        count: int = await self._read(zcard(TableKeys(table).index))
+        return count
 
     async def every(self, table: str, count: int) -> Sequence[bytes]:
         """Return the end of every `count`-th tablet, to divide a scan of a table.
@@ -529,6 +550,11 @@ class TabletStore:
                 raise MetadataError(f"{LIMITS} {scope.text} cannot be decoded: {error}") from error
         return limits
 
+    async def series(self) -> Mapping[str, bytes]:
+        """Return the stored parts of the recorded values, compressed."""
+        parts = await self._read(hgetall(SERIES))
+        return {name.decode(errors="replace"): values for name, values in parts.items()}
+
     async def scales(self) -> Mapping[str, int]:
         """Return the number of compactors set by operators, by group; absent: not set."""
         entries = sorted((await self._read(hgetall(SCALES))).items())
@@ -594,6 +620,27 @@ class TabletStore:
     async def correction(self, table: str) -> Correction:
         """Return the correction of a table's estimates by its newest finished attempts."""
         return correction_of(await self.history(table, CORRECTING_ENTRIES_MAX))
+
+    async def days(self, table: str) -> DailySums:
+        """Return the stored daily sums of a table."""
+        key = TableKeys(table).days
+        return DailySums.unpacked(key, await self._read(get(key)))
+
+    async def newest_days(self, table: str, before: DailySums) -> DailySums:
+        """Return daily sums with the finished attempts since then, as far as the history has them.
+
+        Args:
+            table: Id of the table.
+            before: Sums from `days`.
+        """
+        sums = before
+        for count in HISTORY_READS:
+            entries = await self.history(table, count)
+            sums = before.with_entries(entries)
+            # An entry that is counted already, or a history that ends, shows that none is missing.
+            if len(entries) < count or before.counts(entries[-1]):
+                break
+        return sums
 
     async def note_audit(self, lines: Sequence[bytes], entries_max: int, kind: str = "") -> None:
         """Append lines to the audit, which keeps about `entries_max` of them.

@@ -43,6 +43,8 @@ class JobAction(StrEnum):
 
 KEEPS_DELETED = "keeps-deleted"
 """Among the actions of a compactor: it keeps the rows of deletes (`keep_deleted_rows`)."""
+KNOWS_BUFFERS = "buffers"
+"""Among the actions of a compactor: its commits look for buffered rows before they drop rows."""
 PLANNED_ACTIONS = (JobAction.REWRITE, JobAction.DROP, JobAction.MOVE)
 """Actions that a planner may choose."""
 
@@ -468,6 +470,9 @@ class TabletPressure:
     stored_bytes: int = 0
     garbage_bytes: int = 0
     """Part of `stored_bytes` that a rewrite would drop, as far as it is measured."""
+    files: int = 0
+    small_files: int = 0
+    """Files below half of the table's target size; one alone is as large as its tablet allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,9 +21,11 @@
     control         how much compaction runs: readings, guard, decision
     autoscaling     how many compactors a group should have
     retry           pauses, quarantine, crash history, tablets to plan again later
+    windows         which system jobs may start now, by the windows of tables and groups
     planning        from a tablet to its plan; the jobs that cut files at a split key
     shadow          a planner whose jobs never start, compared with the table's own
     backlog         bytes still to rewrite, reduced by running work
+    series          recorded values of the last hour and day, in one bounded memory
     maintenance     possible operations in a tablet, their value, and the tablet's load
     triggers        when the planner of a table is asked, and what it decided
     scans           what a full scan reads; settled versions; how long replaced files stay

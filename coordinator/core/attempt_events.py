@@ -31,6 +31,8 @@ MEMORY_ERRORS = frozenset({"MemoryShortError", "EngineDiedError"})
 """Error classes after which the next attempt holds half as much in memory."""
 STALL_ERROR = "AttemptStalledError"
 """Error class of an attempt that its compactor gave up for lack of progress."""
+METRICS_MAX = 100
+"""Values of metrics that are kept of a heartbeat."""
 REQUEST_ERROR = "TransformError"
 """Error class of an attempt whose request has a failing expression or plug-in."""
 
@@ -154,7 +156,7 @@ def _reservations_found(
     for attempt in cluster.attempts.of_tablet(event.tablet):
         if attempt.state is AttemptState.FOUND and attempt.id not in present:
             cluster.attempts.end(attempt.id, AttemptEnd.LOST)
-            cluster.capacity.leave(attempt.id)
+            cluster.job_ends(attempt.id)
     actions: list[Action] = []
     for reservation in event.reservations:
         if _is_news(cluster, reservation):
@@ -227,7 +229,7 @@ def release_attempt(
         assignment=None,
     )
     cluster.attempts.update(releasing)
-    cluster.capacity.leave(attempt.id)
+    cluster.job_ends(attempt.id)
     return [release_action(releasing)]
 
 
@@ -281,9 +283,13 @@ def finish_attempt(cluster: ClusterState, attempt: str, end: AttemptEnd) -> list
     ended = cluster.attempts.end(attempt, end)
     if ended is None:
         return []
-    cluster.capacity.leave(attempt)
+    cluster.job_ends(attempt)
     asked = ended.ending if end is AttemptEnd.LOST else None
-    _count(cluster, end if asked is None else asked.end)
+    counted = end if asked is None else asked.end
+    _count(cluster, counted)
+    _note_work(
+        cluster, ended, committed=end is AttemptEnd.COMMITTED, failed=counted is AttemptEnd.FAILED
+    )
     cluster.backlogs.settle(ended.tablet, attempt, committed=end is AttemptEnd.COMMITTED)
     if end is AttemptEnd.COMMITTED:
         cluster.counters.committed_bytes[ended.group] += ended.input_bytes
@@ -292,6 +298,13 @@ def finish_attempt(cluster: ClusterState, attempt: str, end: AttemptEnd) -> list
         if ended.job_id == analysis_id(ended.tablet):
             cluster.wanted_analyses.pop(ended.tablet)
     return [do.Replan(tablet=ended.tablet)]
+
+
+def _note_work(cluster: ClusterState, ended: Attempt, *, committed: bool, failed: bool) -> None:
+    """Record the work of an attempt; one of an earlier coordinator may be long done."""
+    is_own = ended.since_s >= (cluster.started_s or 0.0)
+    size_bytes = ended.input_bytes if committed and is_own else 0
+    cluster.series.note_end(ended.id, ended.tablet.table, ended.group, size_bytes, failed=failed)
 
 
 def _count(cluster: ClusterState, end: AttemptEnd) -> None:
@@ -409,7 +422,9 @@ def _compactor_heard(cluster: ClusterState, beat: Heartbeat, now_s: float) -> li
         start_problem=beat.start_problem,
         edition=beat.edition,
         task_memory=beat.task_memory,
+        actions=beat.actions,
         listed=beat.attempts,
+        metrics=beat.metrics[:METRICS_MAX],
     )
     sign, actions = note_sign_of_life(cluster, news, now_s)
     if sign is SignOfLife.STRAGGLER:

@@ -19,7 +19,7 @@ from common.model.job import AttemptWork, Job, Kind
 from common.model.outcome import AttemptEnd
 from common.model.tablet import Reservation, TabletId
 from common.primitives import BoundedMap, remove_from_index
-from common.wire import Assignment, AttemptProgress
+from common.wire import Assignment, AttemptProgress, MetricValue
 from coordinator.core.backlog import Progress
 
 
@@ -307,6 +307,10 @@ class Compactor:
     """Attempts in its last heartbeat."""
     task_memory: str = ""
     """Memory of a task, and why it is that much."""
+    metrics: tuple[MetricValue, ...] = ()
+    """Metrics in its last heartbeat."""
+    actions: tuple[str, ...] = ()
+    """What it supports, as in `TakeRequest`."""
 
     def lists(self, attempt: str) -> AttemptProgress | None:
         """Return the progress of an attempt from the last heartbeat, or None if not listed."""

@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nlargest
+from itertools import islice
 from typing import Final
 
 from common.model.file import DataFile
@@ -27,7 +28,6 @@ from common.spi.controller import (
     WorkUnderWay,
 )
 from common.units import whole_number
-from common.wire import BacklogSample
 from neve import api
 
 PLANNED_JOBS = "planned jobs"
@@ -294,6 +294,23 @@ class Backlogs:
         )
         return (*lines[: count - 1], others)
 
+    def sums(self, progress: Iterable[Progress]) -> tuple[dict[str, int], dict[str, int]]:
+        """Return the bytes left of each table, by its id, and of each group.
+
+        Args:
+            progress: Progress of the running attempts, from `work_done`.
+        """
+        tables = {table: sum(own.groups.values()) for table, own in self._tables.items()}
+        groups = Counter[str]()
+        for own in self._tables.values():
+            for group, size_bytes in own.groups.items():
+                groups[group] += size_bytes
+        for tablet, fall in self._falls(progress).items():
+            fallen = round(fall)
+            tables[tablet.table] = max(0, tables[tablet.table] - fallen)
+            groups[self._tables[tablet.table].tablets[tablet].group] -= fallen
+        return tables, {group: max(0, size_bytes) for group, size_bytes in groups.items()}
+
     def of_table(
         self, table: str, progress: Iterable[Progress]
     ) -> tuple[Mapping[TabletId, TabletBacklog], Mapping[TabletId, float]]:
@@ -309,6 +326,20 @@ class Backlogs:
         own = self._tables.get(table)
         falls = self._falls(key for key in progress if key[0].table == table)
         return ({} if own is None else own.tablets.copy()), falls
+
+    def largest(self, table: str, seen_max: int, count: int) -> list[TabletId]:
+        """Return tablets of a table with large backlogs, the progress of attempts left aside.
+
+        Args:
+            table: The id of the table.
+            seen_max: Tablets that are compared; beyond it, the result is not exact.
+            count: Maximum number of tablets.
+        """
+        own = self._tables.get(table)
+        if own is None:
+            return []
+        sizes = own.tablets
+        return nlargest(count, islice(sizes, seen_max), key=lambda id_: sizes[id_].size_bytes)
 
     def sizes(
         self, tablets: Iterable[TabletId], progress: Iterable[Progress]
@@ -404,47 +435,12 @@ def largest_tablets(
     ]
 
 
-# ------------------------------------------------------------------------------------------ History
+# --------------------------------------------------------------------------- History of tablets
 
 
 HISTORY_EVERY_S: Final = 10.0
 HISTORY_COUNT_MAX: Final = 360
-"""Samples of one hour."""
-HISTORY_TABLES_MAX: Final = 20
-"""Tables that a sample lists by name."""
-
-
-class BacklogHistory:
-    """Recent backlogs. The history is lost when the coordinator's process ends."""
-
-    def __init__(self) -> None:
-        self._samples: deque[BacklogSample] = deque(maxlen=HISTORY_COUNT_MAX)
-
-    def is_due(self, now_s: float) -> bool:
-        """Return whether the next sample is due."""
-        return not self._samples or now_s - self._samples[-1].at_s >= HISTORY_EVERY_S
-
-    def note(self, backlogs: Sequence[api.Backlog], now_s: float) -> None:
-        """Add a sample.
-
-        Args:
-            backlogs: Backlogs of all tables, largest first.
-            now_s: The current time.
-        """
-        named = [backlog for backlog in backlogs if backlog.table][:HISTORY_TABLES_MAX]
-        self._samples.append(
-            BacklogSample(
-                at_s=now_s,
-                size_bytes=sum(backlog.size_bytes for backlog in backlogs),
-                tables={backlog.table: backlog.size_bytes for backlog in named},
-            )
-        )
-
-    def samples(self) -> list[BacklogSample]:
-        """Return the stored samples, oldest first."""
-        return list(self._samples)
-
-
+"""Points of one hour."""
 RECORDED_S: Final = 3600.0
 """Time after which a tablet that no caller has asked for again is not recorded any more."""
 

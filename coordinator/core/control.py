@@ -1,16 +1,17 @@
 """The control loop: turn facts about the cluster into readings, and readings into a decision.
 
-    facts ─► measured rates ─► readings ─► controller ─► guard ─► decision ─► history
+    facts ─► measured rates ─► readings ─► controller ─► guard ─► decision
 
 A controller is a plug-in and may fail: the current decision then stays in force, and the status
 shows the reason. All state is bounded, and none needs to survive a restart: the first decision is
 made within a period, and rates are available again after a minute.
 """
 
+import heapq
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import exp, isfinite
+from math import exp, isfinite, nan
 from typing import Final
 
 from common.model.file import DataFile, overlapping_files
@@ -29,7 +30,6 @@ from common.spi.controller import (
     ShareClass,
 )
 from common.units import format_bytes, format_duration
-from neve import api
 
 # -------------------------------------------------------------------------------------------- Guard
 # Bounds on the decisions of every controller.
@@ -406,11 +406,6 @@ def fractions(amounts: Mapping[ShareClass, float]) -> dict[ShareClass, float]:
 # --------------------------------------------------------------------------------------------- Loop
 
 
-HISTORY_STEP_S = 5.0
-HISTORY_MAX = 720
-"""Samples of one hour."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlRules:
     """Settings of the operator, and the resources that can be divided."""
@@ -452,7 +447,6 @@ class ControlLoop:
         self.decision = ControlDecision(shares=rules.base_shares, reasons=("no decision so far",))
         self.usage = ClassUsage()
         self.latencies = ReaderLatencies()
-        self.history: deque[api.ControlPoint] = deque(maxlen=HISTORY_MAX)
         self.readings: ControlReadings | None = None
         """Readings of the last look."""
         self.failure = ""
@@ -480,7 +474,6 @@ class ControlLoop:
         self.readings = self._readings(facts, now_s, passed_s)
         wanted = self._asked(self.readings)
         self.decision = guarded(wanted, self.readings, self.rules.guard)
-        self._remember(facts, now_s)
         return self.decision
 
     def slots_of(self, group: str) -> int | None:
@@ -546,26 +539,19 @@ class ControlLoop:
         self.failure = ""
         return wanted
 
-    def _remember(self, facts: ClusterFacts, now_s: float) -> None:
-        if self.history and now_s - self.history[-1].at_s < HISTORY_STEP_S:
-            return
-        decision, worst = self.decision, self.latencies.signal(now_s)
-        self.history.append(
-            api.ControlPoint(
-                at_s=now_s,
-                backlog_bytes=facts.backlog_bytes,
-                shares=_by_name(decision.shares),
-                used=_by_name(fractions(self.usage.last_minute(now_s))),
-                bytes_s=decision.bytes_s,
-                slots=decision.slots,
-                busy_slots=facts.busy_slots,
-                latency_s=None if worst is None else worst[1],
-            )
-        )
 
-
-def _by_name(shares: Mapping[ShareClass, float]) -> dict[str, float]:
-    return {share_class.value: share for share_class, share in shares.items()}
+def control_values(loop: ControlLoop, busy_slots: int, now_s: float) -> dict[str, float]:
+    """Return the decision of the controller and its effect; a value that does not exist is NaN."""
+    decision, worst = loop.decision, loop.latencies.signal(now_s)
+    used = fractions(loop.usage.last_minute(now_s))
+    return {
+        "busy_slots": busy_slots,
+        "system_slots": nan if decision.slots is None else decision.slots,
+        "limit_bytes_s": nan if decision.bytes_s is None else decision.bytes_s,
+        "reader_wait_s": nan if worst is None else worst[1],
+        **{f"shares_{class_.value}": decision.shares[class_] for class_ in ShareClass},
+        **{f"used_{class_.value}": used[class_] for class_ in ShareClass},
+    }
 
 
 def require_sound(decision: ControlDecision) -> None:
@@ -612,20 +598,21 @@ NONE: Final = TabletPressure()
 # --------------------------------------------------------------------------------------- One tablet
 
 
-def with_pressure(plan: TabletPlan, tablet: Tablet) -> TabletPlan:
+def with_pressure(plan: TabletPlan, tablet: Tablet, target_bytes: int) -> TabletPlan:
     """Return a plan with the pressure of its tablet.
 
     Args:
         plan: Plan of the tablet; work waits if it has system jobs or attempts are running.
         tablet: The version that was planned.
+        target_bytes: Target size of the table's files.
     """
     reserved = tablet.reserved_files if tablet.running else ()
     files = [file for file in tablet.files.values() if not file.open]
-    return replace(plan, pressure=tablet_pressure(files, plan.jobs, reserved))
+    return replace(plan, pressure=tablet_pressure(files, plan.jobs, reserved, target_bytes // 2))
 
 
 def tablet_pressure(
-    files: Collection[DataFile], jobs: Iterable[Job], reserved: Iterable[str]
+    files: Collection[DataFile], jobs: Iterable[Job], reserved: Iterable[str], small_bytes: int = 0
 ) -> TabletPressure:
     """Return the pressure of a tablet.
 
@@ -633,18 +620,22 @@ def tablet_pressure(
         files: Files of the tablet.
         jobs: Planned jobs; work waits if there are system jobs or reserved files.
         reserved: Paths that running jobs have reserved.
+        small_bytes: Size below which a file is small.
     """
     inputs = {path for job in jobs if job.kind is Kind.SYSTEM for path in job.inputs}
     inputs.update(reserved)
-    stored = garbage = 0
+    stored = garbage = small = 0
     for file in files:  # One loop: it runs for each tablet of each full scan.
         stored += file.size_bytes
+        small += file.size_bytes < small_bytes
         if file.tombstones or file.live_bytes is not None:
             garbage += garbage_bytes(file)
     return TabletPressure(
         overlapping_files=overlapping_files(files, inputs) if inputs else 0,
         stored_bytes=stored,
         garbage_bytes=garbage,
+        files=len(files),
+        small_files=small if small > 1 else 0,
     )
 
 
@@ -673,16 +664,34 @@ class Pressures:
         self._stored_bytes = self._garbage_bytes = 0
         self._depths: Counter[int] = Counter()
         """Number of overlapping files → number of tablets; zero counts are removed."""
+        self._files, self._small_files = Counter[str](), Counter[str]()
+        """Table → files of its tablets; tables without tablets are removed."""
+        self._depths_of: dict[str, Counter[int]] = {}
+        """The same for each table with overlapping files."""
 
     @property
     def deepest_files(self) -> int:
         """Maximum number of overlapping files in a tablet; 0 if no work waits."""
         return max(self._depths, default=0)
 
+    def deepest_tables(self, count: int) -> dict[str, int]:
+        """Return the largest number of overlapping files of a tablet, for tables with the most."""
+        deepest = {table: max(depths) for table, depths in self._depths_of.items()}
+        return dict(heapq.nlargest(count, deepest.items(), key=lambda item: item[1]))
+
     @property
     def garbage_fraction(self) -> float:
         """Garbage as a fraction of all stored bytes, 0 to 1."""
         return self._garbage_bytes / self._stored_bytes if self._stored_bytes else 0.0
+
+    def of(self, tablet: TabletId) -> TabletPressure:
+        """Return the pressure of a tablet; it is empty if no plan of the tablet is known."""
+        return self._tablets.get(tablet, NONE)
+
+    def small_files(self, count: int) -> list[tuple[str, int, int]]:
+        """Return the tables with the most small files: id, small files, all files."""
+        most = self._small_files.most_common(count)
+        return [(table, small, self._files[table]) for table, small in most if small]
 
     def put(self, tablet: TabletId, pressure: TabletPressure | None) -> None:
         """Store the pressure of a tablet; None or an empty pressure removes the tablet."""
@@ -693,8 +702,12 @@ class Pressures:
         self._of_table.setdefault(tablet.table, {})[tablet] = None
         self._stored_bytes += pressure.stored_bytes
         self._garbage_bytes += pressure.garbage_bytes
+        self._files[tablet.table] += pressure.files
+        self._small_files[tablet.table] += pressure.small_files
         if pressure.overlapping_files:
             self._depths[pressure.overlapping_files] += 1
+            depths = self._depths_of.setdefault(tablet.table, Counter())
+            depths[pressure.overlapping_files] += 1
         if len(self._tablets) > self._count_max:
             self.discard(next(iter(self._tablets)))
 
@@ -705,14 +718,21 @@ class Pressures:
             return
         own = self._of_table[tablet.table]
         del own[tablet]
+        self._files[tablet.table] -= before.files
+        self._small_files[tablet.table] -= before.small_files
         if not own:
             del self._of_table[tablet.table]
+            del self._files[tablet.table], self._small_files[tablet.table]
         self._stored_bytes -= before.stored_bytes
         self._garbage_bytes -= before.garbage_bytes
         if before.overlapping_files:
-            self._depths[before.overlapping_files] -= 1
-            if not self._depths[before.overlapping_files]:
-                del self._depths[before.overlapping_files]
+            depths = self._depths_of[tablet.table]
+            for counts in (self._depths, depths):
+                counts[before.overlapping_files] -= 1
+                if not counts[before.overlapping_files]:
+                    del counts[before.overlapping_files]
+            if not depths:
+                del self._depths_of[tablet.table]
 
     def forget_table(self, table: str) -> None:
         """Remove all tablets of a table."""
@@ -728,6 +748,14 @@ class Pressures:
             pressure.overlapping_files for pressure in pressures if pressure.overlapping_files
         )
         assert self._depths == depths
+        files, small = Counter[str](), Counter[str]()
+        for tablet, pressure in self._tablets.items():
+            files[tablet.table] += pressure.files
+            small[tablet.table] += pressure.small_files
+        assert (self._files, self._small_files) == (files, small)
+        assert self._files.keys() == self._small_files.keys() == self._of_table.keys()
+        assert self._depths == sum(self._depths_of.values(), Counter())
+        assert all(self._depths_of.values())
         assert 0 not in self._depths.values()
         assert self.deepest_files == max(depths, default=0)
         assert sum(map(len, self._of_table.values())) == len(self._tablets) <= self._count_max

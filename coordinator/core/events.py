@@ -276,6 +276,9 @@ class StepAnswered:
 class Ticked:
     """Time has passed."""
 
+    scaling: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Group → its desired and its starting compactors, for groups that the service scales."""
+
 
 PlanEvent = TableSeen | TableGone | TabletPlanned | PlanningFailed | TabletGone | FileFatal
 TakeEvent = TakeAsked | TakeLate | TakeLeft | JobReserved | JobRefused | JobReserveUnknown

@@ -1,7 +1,7 @@
-"""Control: inputs and decisions of the controller, and reports of readers."""
+"""Control: the controller's inputs and decisions, recorded values, and reports of readers."""
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from neve.api.messages import STRICT, MaxLength, ShortText, readable_across_releases
 
@@ -26,25 +26,18 @@ class ClassControl:
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ControlPoint:
-    """A point of the history, for plots."""
-
-    at_s: float
-    backlog_bytes: float
-    shares: dict[str, float]
-    used: dict[str, float]
-    """Class → fraction of the bytes granted in the preceding minute."""
-    bytes_s: float | None = None
-    slots: int | None = None
-    busy_slots: int = 0
-    latency_s: float | None = None
-
-
-@readable_across_releases
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
     """Inputs of the controller, its decisions with their reasons, and the effect."""
 
+    PICKLED: ClassVar[tuple[str, ...]] = (
+        *("controller", "now_s", "decided_at_s", "period_s", "classes", "bytes_s", "slots"),
+        *("reasons", "table_weights", "backlog_bytes", "memory_bytes", "arrival_bytes_s"),
+        *("rewrite_bytes_s", "slot_bytes_s", "living_slots", "busy_slots", "slots_max"),
+        *("latencies_s", "latency_limit_s", "failure", "failures", "history", "deepest_files"),
+        "garbage_fraction",
+    )
+    history: ClassVar[tuple[()]] = ()
+    """Earlier releases sent recent decisions here; `Series` has them now."""
     controller: str
     now_s: float
     decided_at_s: float | None
@@ -71,12 +64,82 @@ class Control:
     failure: str = ""
     """Why the last decision of the controller was rejected. Empty: it was accepted."""
     failures: int = 0
-    history: tuple[ControlPoint, ...] = ()
-    """Points of up to the last hour, oldest first."""
     deepest_files: int = 0
     """Largest number of overlapping files in a tablet with waiting work. 0: no work waits."""
     garbage_fraction: float = 0.0
     """Known garbage as a fraction of all stored bytes, 0 to 1."""
+
+
+# ------------------------------------------------------------------------------------------- Series
+
+
+SERIES_MEASURES = (
+    "backlog_bytes",
+    "queued_jobs",
+    "running_jobs",
+    "rewritten_bytes_s",
+    "compactors",
+    "failures",
+)
+"""Measures of every line of a series. `failures` counts the attempts that failed during a step, so
+its values can be added; all other values are averages over a step. `compactors` of a table are
+those with a job of the table, so a sum over tables counts a compactor once per table."""
+SERIES_OF_GROUPS = ("compactors_desired", "compactors_starting", "compactors_draining")
+"""Further measures of groups, and of the whole service."""
+SERIES_OF_CONTROL = (
+    *("busy_slots", "system_slots", "limit_bytes_s", "reader_wait_s"),
+    *("shares_system", "shares_user", "shares_urgent", "shares_statistics"),
+    *("used_system", "used_user", "used_urgent", "used_statistics"),
+)
+"""Further measures of the whole service: the decisions of the controller and their effect. Null
+also stands for `no limit` in `system_slots` and `limit_bytes_s`, and for `no reports of readers` in
+`reader_wait_s`."""
+SERIES_STEP_S = 5.0
+SERIES_SPAN_S = 3600.0
+"""Longest span that has steps of `SERIES_STEP_S`."""
+SERIES_MINUTE_S = 60.0
+SERIES_SPAN_MAX_S = 24 * 3600.0
+"""Longest span; it has steps of `SERIES_MINUTE_S`."""
+SERIES_TABLES_MAX = 100
+"""Most tables in one answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesLine:
+    """The values of a table or a group, or a sum."""
+
+    name: str = ""
+    """Name of the table or group; empty for a sum."""
+    values: dict[str, list[float | None]]
+    """Measure → one value per step, oldest first. Null: nothing was recorded, for example because
+    no coordinator ran; draw it as a gap."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Recorded values over the last hour or day.
+
+    Value `i` of each line belongs to the step that begins at `start_s + i * step_s`. A step of five
+    seconds is sampled when it begins; longer steps combine steps of five seconds that have ended.
+    """
+
+    now_s: float
+    start_s: float
+    step_s: float
+    count: int
+    """Number of steps."""
+    total: SeriesLine
+    """The whole service; for a caller that may not see every table, the sum of the visible ones."""
+    groups: tuple[SeriesLine, ...] = ()
+    """All groups by name; empty for a caller that may not see every table."""
+    tables: tuple[SeriesLine, ...] = ()
+    """The requested tables, or those with the largest backlog, largest first."""
+    others: SeriesLine | None = None
+    """Sum of the visible tables that are not in `tables`; null if tables were requested by name, or
+    none at all."""
+
+
+# ----------------------------------------------------------------------------- Reports of readers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

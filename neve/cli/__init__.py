@@ -8,7 +8,7 @@
     rows          add, append, flush, call, scan
     requests      compact, request …
     tablets       table split, merge, operations, explain, analyze, quarantine, watermarks
-    jobs          jobs, job …, activity, history
+    jobs          jobs, job …, activity, history, report
     planning      queue, plan, backlog, trigger, ops
     service       up, down, demo, logs, config, serve, status
     simulate      simulate, record

@@ -17,19 +17,19 @@ from neve.cli.session import Panel, Verb, declared_verbs
 EPILOG = "Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 conflict or refused, 4 service unavailable."
 
 FIRST_WORDS = {
-    "service": "status up down logs demo config serve",
+    "service": "status up down logs demo config serve notify",
     "tables": "table pause resume",
     "imports": "table",
     "tablets": "explain analyze lift-quarantine lower-watermark table",
     "rows": "add append flush call scan",
     "requests": "compact request",
-    "jobs": "jobs job activity history",
+    "jobs": "jobs job activity history report",
     "planning": "queue plan backlog trigger ops",
     "control": "control",
     "simulate": "simulate record",
     "compactors": "compactor group limits volume",
     "recovery": "fsck gc rebuild backup restore",
-    "access": "token audit redis-acl",
+    "access": "token audit console redis-acl",
     "doctor": "doctor",
     "top": "top",
 }

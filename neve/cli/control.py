@@ -1,6 +1,6 @@
 """`neve control`: readings and decision of the controller, and the share of each class of work."""
 
-from functools import partial
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -12,7 +12,16 @@ from neve.cli.render import RIGHT, facts, grid, lines, shortened, time_text
 from neve.cli.session import Every, Panel, Session, Watch, verb
 
 HISTORY_SHOWN = 12
-"""Number of history points that are printed; `--json` has all."""
+"""Number of recent steps that are printed; `--json` has the last hour."""
+HISTORY_COLUMNS = {
+    "backlog_bytes": "BACKLOG",
+    "shares_system": "SYSTEM SHARES",
+    "limit_bytes_s": "MAY MOVE",
+    "system_slots": "SLOTS",
+    "busy_slots": "BUSY",
+    "reader_wait_s": "READERS WAIT",
+}
+"""Measure → heading."""
 
 
 @verb("control", Panel.SEE, "neve control --watch")
@@ -30,16 +39,34 @@ def control(
 
     With --watch and --json, each sample is one line.
     """
-    render = partial(render_control, history=history)
-    session.show_or_watch(session.client.control, render, watch=watch, every_s=every)
+    client = session.client
+    if not history:
+        session.show_or_watch(client.control, render_control, watch=watch, every_s=every)
+        return
+    session.show_or_watch(
+        lambda: ControlHistory(client.control(), client.series(count=0, groups=False)),
+        render_with_history,
+        watch=watch,
+        every_s=every,
+    )
 
 
-def render_control(control: api.Control, *, history: bool = False) -> RenderableType:
-    """Render readings and decision of the controller, and recent decisions if `history`."""
-    parts: list[RenderableType | str] = [facts(_facts(control)), "", _classes(control)]
-    if history:
-        parts += ["", _history(control)]
-    return lines(*parts)
+@dataclass(frozen=True, slots=True)
+class ControlHistory:
+    """The state of the controller, and recorded values of the last hour."""
+
+    control: api.Control
+    series: api.Series
+
+
+def render_control(control: api.Control) -> RenderableType:
+    """Render readings and decision of the controller."""
+    return lines(facts(_facts(control)), "", _classes(control))
+
+
+def render_with_history(recent: ControlHistory) -> RenderableType:
+    """Render readings and decision of the controller, and recent decisions."""
+    return lines(render_control(recent.control), "", _history(recent.series))
 
 
 def _facts(control: api.Control) -> list[tuple[str, str | None]]:
@@ -98,30 +125,28 @@ def _classes(control: api.Control) -> RenderableType:
     )
 
 
-def _history(control: api.Control) -> RenderableType:
-    return grid(
-        [
-            ("TIME (UTC)", ""),
-            ("BACKLOG", RIGHT),
-            ("SYSTEM SHARES", RIGHT),
-            ("MAY MOVE", RIGHT),
-            ("SLOTS", RIGHT),
-            ("BUSY", RIGHT),
-            ("READERS WAIT", RIGHT),
-        ],
-        [
-            (
-                time_text(point.at_s),
-                format_bytes(point.backlog_bytes),
-                f"{point.shares.get('system', 0.0):,.0f}",
-                _rate(point.bytes_s, "no limit"),
-                "all" if point.slots is None else point.slots,
-                point.busy_slots,
-                None if point.latency_s is None else _seconds(point.latency_s),
-            )
-            for point in control.history[-HISTORY_SHOWN:]
-        ],
-    )
+def _history(series: api.Series) -> RenderableType:
+    values = series.total.values
+    rows = [
+        (
+            time_text(series.start_s + number * series.step_s),
+            *(_shown(measure, values[measure][number]) for measure in HISTORY_COLUMNS),
+        )
+        for number in range(max(0, series.count - HISTORY_SHOWN), series.count)
+        if values["backlog_bytes"][number] is not None
+    ]
+    headings = [(heading, RIGHT) for heading in HISTORY_COLUMNS.values()]
+    return grid([("TIME (UTC)", ""), *headings], rows)
+
+
+def _shown(measure: str, value: float | None) -> str | None:
+    if value is None:
+        return {"limit_bytes_s": "no limit", "system_slots": "all"}.get(measure)
+    if measure == "backlog_bytes":
+        return format_bytes(value)
+    if measure == "limit_bytes_s":
+        return f"{format_bytes(value)}/s"
+    return _seconds(value) if measure == "reader_wait_s" else f"{value:,.0f}"
 
 
 def _rate(bytes_s: float | None, absent: str) -> str:

@@ -1,11 +1,13 @@
-"""`neve jobs`, `neve job …`, `neve activity`, `neve history`."""
+"""`neve jobs`, `neve job …`, `neve activity`, `neve history`, `neve report`."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import RenderableType
 
+from common.errors import RequestError
 from common.runtime import SystemClock
 from common.units import format_bytes, format_count, format_duration
 from neve import api
@@ -176,6 +178,44 @@ def history(session: Session, name: Name, count: Count = 20) -> None:
         session.client.history(name, count),
         lambda attempts: render_history(attempts, name, session.keys),
     )
+
+
+# ----------------------------------------------------------------------------------- neve report
+
+
+@verb("report", Panel.SEE, "neve report users --days 30 --output users.html")
+def report(
+    session: Session,
+    name: Name,
+    *,
+    days: Annotated[
+        int, typer.Option(help="Days up to today, in UTC; 400 are kept.", min=1, max=400)
+    ] = 7,
+    output: Annotated[
+        Path | None, typer.Option(help="File to write; by default NAME-report.html.")
+    ] = None,
+) -> None:
+    """Write what compaction did for a table, what it cost and what reads gained, as one HTML file.
+
+    The page needs no network and no scripts. It names the days that it covers, and settings that
+    may be worth a change. With gateway.compactor_hour_price it has prices. --json prints the daily
+    sums instead.
+    """
+    client = session.client
+    sums = client.days(name, days)
+    if session.as_json and output is None:
+        session.show(sums, str)
+        return
+    # Imported here so that other verbs start without the charts.
+    from neve.table_report import ReportFacts, as_page, span_text
+
+    facts = ReportFacts(table=client.describe(name), days=sums, count=days)
+    path = output or Path(f"{name}-report.html")
+    try:
+        path.write_text(as_page(facts), "utf-8")
+    except OSError as error:
+        raise RequestError(f"{path} cannot be written: {error}") from error
+    session.show({"written": str(path)}, f"wrote {path}: {span_text(facts)}")
 
 
 # -------------------------------------------------------------------------------------- neve job …

@@ -104,6 +104,8 @@ def render_plan(plan: api.Plan, keys: TabletKeys, *, verbose: bool = False) -> R
         parts += ["", _intervals(plan.intervals, keys)]
     if plan.left:
         parts += ["", reasons(plan.left, verbose=verbose)]
+    if plan.waits:
+        parts += ["", *plan.waits]
     if plan.correction.jobs:
         parts += ["", plan.correction.sentence]
     return lines(*parts)
@@ -383,13 +385,26 @@ class _Wanted:
             )
 
 
+def _recorded(session: Session, name: str | None) -> list[api.BacklogPoint]:
+    """Return the backlog of a table, or of all tables, over the last hour; gaps are left out."""
+    series = session.client.series(
+        measures=["backlog_bytes"], tables=[] if name is None else [name], count=0, groups=False
+    )
+    line = series.total if name is None else series.tables[0]
+    return [
+        api.BacklogPoint(at_s=series.start_s + number * series.step_s, size_bytes=round(size))
+        for number, size in enumerate(line.values["backlog_bytes"])
+        if size is not None
+    ]
+
+
 def _of_service(session: Session, options: _Wanted) -> None:
     client, name = session.client, options.name
     if options.past and options.tablets and name is not None:
         recorded, keys = client.tablet_backlog_history(name, options.count), session.keys
         session.show(recorded, lambda recorded: render_tablet_histories(recorded, name, keys))
     elif options.past:
-        session.show(client.backlog_history(name), render_history)
+        session.show(_recorded(session, name), render_history)
     elif options.tablets and name is not None:
         keys = session.keys
         session.show_or_watch(
@@ -483,7 +498,7 @@ def render_tablet_histories(
 def render_history(points: Sequence[api.BacklogPoint]) -> RenderableType:
     """Render the history of the backlog as a bar for each of at most 20 points in time."""
     if not points:
-        return "no samples yet: the coordinator takes a sample every ten seconds"
+        return "no samples yet: the coordinator takes a sample every few seconds"
     step = -(-len(points) // HISTORY_ROWS_MAX)
     chosen = points[::-1][::step][::-1]
     most = max(point.size_bytes for point in chosen)

@@ -21,7 +21,7 @@ from common.units import format_count
 from neve import api, child_process
 from neve.api.files import open_regular
 from neve.cli import render
-from neve.cli.session import Name, Panel, Session, names, verb
+from neve.cli.session import Name, OptionalTablet, Panel, Session, names, verb
 
 # ------------------------------------------------------------- Files with rows: Parquet, CSV, Arrow
 
@@ -245,9 +245,12 @@ def append(
 
 
 @verb("flush", Panel.TABLES, "neve flush users")
-def flush(session: Session, name: Name) -> None:
-    """Flush the buffered rows of a table, and wait until they are in files."""
-    session.show(session.client.flush(name), render.flushed_sentence)
+def flush(session: Session, name: Name, tablet: OptionalTablet = None) -> None:
+    """Flush the buffered rows of a table, and wait until they are in files.
+
+    With a tablet: only the segments of the buffer with rows of it, whole. All tablets share them.
+    """
+    session.show(session.client.flush(name, tablet), render.flushed_sentence)
 
 
 @verb("call", Panel.TABLES, "neve call users 019513d5-6c00-7000-8000-000000000000")

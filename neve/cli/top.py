@@ -8,7 +8,6 @@ import sys
 import termios
 import threading
 import tty
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -35,8 +34,8 @@ from neve.client.errors import ForbiddenError, NeveError, UnavailableError
 
 QUEUE_MAX = 200
 """Queued jobs that are read; a terminal shows fewer."""
-POINTS_MAX = 360
-"""Points of the backlog's plot: an hour of the service's history, one every ten seconds."""
+POINTS_MAX = 720
+"""Points of the backlog's plot: the hour that the service has recorded."""
 KEY_WAIT_S = 0.2
 NODE_CHARS = 17
 """Ids of nodes are longer; their beginnings and ends differ."""
@@ -44,7 +43,7 @@ NODE_CHARS = 17
 Part = TypeVar("Part")
 
 
-class View(StrEnum):
+class TopView(StrEnum):
     """What the lower part of the frame lists."""
 
     OVERVIEW = "overview"
@@ -64,6 +63,7 @@ class Reading:
     activity: tuple[api.TableActivity, ...] | None = None
     queue: tuple[api.PlannedJob, ...] | None = None
     jobs: tuple[api.Job, ...] | None = None
+    series: api.Series | None = None
 
 
 def read_service(client: Client, now_s: float) -> Reading:
@@ -80,6 +80,11 @@ def read_service(client: Client, now_s: float) -> Reading:
         activity=_allowed(lambda: tuple(client.activity())),
         queue=_allowed(lambda: tuple(client.queue(None, QUEUE_MAX))),
         jobs=_allowed(lambda: tuple(client.jobs())),
+        series=_allowed(
+            lambda: client.series(
+                points=POINTS_MAX, measures=["backlog_bytes"], count=0, groups=False
+            )
+        ),
     )
     if reading == Reading(at_s=now_s):
         client.status()  # Raises the refusal.
@@ -124,6 +129,12 @@ def headline(reading: Reading) -> str:
     status = reading.status
     if status is None:
         return "this token may not see the status of the service"
+    rows = sum(entry.rows for entry in status.buffered)
+    buffered = f"; {format_count(rows, 'row is', 'rows are')} buffered" if rows else ""
+    return f"{_work(reading, status)}{buffered}"
+
+
+def _work(reading: Reading, status: api.Status) -> str:
     wanting = len(needs(status))
     if wanting:
         return f"{format_count(wanting, 'thing needs', 'things need')} you"
@@ -146,28 +157,32 @@ def headline(reading: Reading) -> str:
     )
 
 
-BARS = " ▁▂▃▄▅▆▇█"
-BARS_ASCII = " .:-=+*#@"
+BARS, GAP = " ▁▂▃▄▅▆▇█", "┄"
+BARS_ASCII, GAP_ASCII = " .:-=+*#@", "~"
 
 
-def plot(values: Sequence[float], width: int, *, plain: bool) -> str:
+def plot(values: Sequence[float | None], width: int, *, plain: bool) -> str:
     """Return values as a line of bars, oldest first; each bar is the largest of its span.
 
     Args:
-        values: Values from 0, oldest first.
+        values: Values from 0, oldest first; a span without values is a dash.
         width: Maximum number of bars.
         plain: Whether to use ASCII characters only.
     """
-    bars = BARS_ASCII if plain else BARS
-    most = max(values, default=0.0)
+    bars, gap = (BARS_ASCII, GAP_ASCII) if plain else (BARS, GAP)
+    most = max((value for value in values if value is not None), default=0.0)
     if width <= 0 or not values:
         return ""
     count = min(width, len(values))
     edges = [len(values) * number // count for number in range(count + 1)]
-    tops = [max(values[start:end]) for start, end in pairwise(edges)]
+    spans = [values[start:end] for start, end in pairwise(edges)]
+    tops = [max((value for value in span if value is not None), default=None) for span in spans]
     steps = len(bars) - 1
     # A small value is not nothing, so it gets the lowest bar.
-    return "".join(bars[0 if top <= 0 else max(1, round(top / most * steps))] for top in tops)
+    return "".join(
+        gap if top is None else bars[0 if top <= 0 else max(1, round(top / most * steps))]
+        for top in tops
+    )
 
 
 def progress_bar(fraction: float, width: int, *, plain: bool) -> str:
@@ -314,7 +329,11 @@ RUNNING_COLUMNS = (
     _number("PER S", 10, lambda row: row.bytes_s, format_bytes),
     _name("STATE", lambda row: row.job.state or "assigned"),
 )
-LISTED = {View.TABLES: TABLE_COLUMNS, View.QUEUE: QUEUE_COLUMNS, View.RUNNING: RUNNING_COLUMNS}
+LISTED = {
+    TopView.TABLES: TABLE_COLUMNS,
+    TopView.QUEUE: QUEUE_COLUMNS,
+    TopView.RUNNING: RUNNING_COLUMNS,
+}
 
 
 # ------------------------------------------------------------------------------------------- Frames
@@ -325,27 +344,24 @@ class Board:
     """What is shown: the newest readings, the view, and its order."""
 
     keys: TabletKeys
-    view: View = View.OVERVIEW
+    view: TopView = TopView.OVERVIEW
     plain: bool = False
     """Whether the terminal has ASCII characters only."""
-    sort: dict[View, int] = field(default_factory=dict)
-    """View → number of the column that its rows are sorted by."""
+    sort: dict[TopView, int] = field(default_factory=dict)
+    """TopView → number of the column that its rows are sorted by."""
     reverse: bool = False
     silence: str = ""
     """Why the last reading failed; empty: it did not."""
     now: Reading | None = None
     before: Reading | None = None
-    backlog: deque[float] = field(default_factory=lambda: deque(maxlen=POINTS_MAX))
 
     def add(self, reading: Reading) -> None:
         """Take a reading as the newest."""
         self.before, self.now, self.silence = self.now, reading, ""
-        if reading.control is not None:
-            self.backlog.append(reading.control.backlog_bytes)
 
     def press(self, key: str) -> bool:
         """Act on a key; return whether it ends the display."""
-        views = list(View)
+        views = list(TopView)
         if key in ("q", "\x03", "\x04"):
             return True
         if key.isdigit() and 0 < int(key) <= len(views):
@@ -376,21 +392,22 @@ class Board:
         if self.silence:
             age = format_duration(max(now_s - reading.at_s, 0.0))
             lines.append(_line(f"no answer, figures are {age} old: {self.silence}", "bold red"))
-        control = reading.control
+        control, series = reading.control, reading.series
+        past = () if series is None else series.total.values["backlog_bytes"]
+        bars = _line(plot(past, width, plain=self.plain), "cyan")
         if control is None:
-            return lines
+            return [*lines, bars]
         rates = [f"backlog {format_bytes(control.backlog_bytes)}"]
         if control.arrival_bytes_s is not None:
             rates.append(f"arrives {format_bytes(control.arrival_bytes_s)}/s")
         if control.rewrite_bytes_s is not None:
             rates.append(f"rewritten {format_bytes(control.rewrite_bytes_s)}/s")
         rates.append(f"{control.busy_slots} of {format_count(control.living_slots, 'slot')} busy")
-        bars = plot(list(self.backlog), width, plain=self.plain)
-        return [*lines, _line(" · ".join(rates)), _line(bars, "cyan")]
+        return [*lines, _line(" · ".join(rates)), bars]
 
     def _body(self, reading: Reading, width: int, room: int) -> tuple[RenderableType, int]:
         """Return the lower part of the frame, and the number of its lines."""
-        if self.view is View.OVERVIEW:
+        if self.view is TopView.OVERVIEW:
             texts = _overview(reading)
             if len(texts) > room:
                 texts = [*texts[: room - 1], f"… {len(texts) - room + 1} more lines"]
@@ -422,10 +439,10 @@ class Board:
 
     def _rows(self, reading: Reading) -> list[Any] | None:
         """Return the rows of the view; None: the caller may not see them."""
-        if self.view is View.TABLES:
+        if self.view is TopView.TABLES:
             hidden = reading.backlog is None and reading.activity is None
             return None if hidden else table_rows(reading)
-        if self.view is View.QUEUE:
+        if self.view is TopView.QUEUE:
             if reading.queue is None:
                 return None
             return [JobRow(job, self.keys(job.table, job.tablet)) for job in reading.queue]
@@ -455,7 +472,7 @@ class Board:
     def _foot(self) -> Text:
         names = [
             f"[{number} {view}]" if view is self.view else f" {number} {view} "
-            for number, view in enumerate(View, 1)
+            for number, view in enumerate(TopView, 1)
         ]
         sorts = " · s sort · r reverse" if self.view in LISTED else ""
         return Text(f"{''.join(names)}{sorts} · q quit", style="reverse", no_wrap=True)
@@ -587,7 +604,7 @@ def show_board(board: Board, client: Client, every_s: float) -> None:
 def top(
     session: Session,
     *,
-    view: Annotated[View, typer.Option(help="The view to begin with.")] = View.OVERVIEW,
+    view: Annotated[TopView, typer.Option(help="The view to begin with.")] = TopView.OVERVIEW,
     every: Annotated[
         float, typer.Option(help="Seconds between refreshes.", min=0.2, max=3600)
     ] = 2.0,
@@ -606,8 +623,6 @@ def top(
         return
     plain = "utf" not in (sys.stdout.encoding or "").lower()
     board = Board(session.keys, view=view, plain=plain)
-    past = _allowed(client.backlog_history)
-    board.backlog.extend(point.size_bytes for point in past or ())
     if once:
         board.add(read_service(client, SystemClock().now_s()))
         size = get_terminal_size()

@@ -6,8 +6,9 @@ from neve.api import (
     Finished,
     Job,
     TableActivity,
+    TableDays,
 )
-from neve.client.http import Connection, decode_list
+from neve.client.http import Connection, decode, decode_list
 from neve.client.tables import table_path
 
 
@@ -58,6 +59,18 @@ class JobCalls:
     def activity(self) -> list[TableActivity]:
         """Return the tables with queued or running jobs, most bytes first."""
         return decode_list(TableActivity, self._connection.call("GET", "/v1/activity"), "tables")
+
+    def days(self, table: str, count: int = 7) -> TableDays:
+        """Return daily sums of the finished attempts of a table: jobs, bytes, files, time, rows.
+
+        Days are those of UTC; a day without attempts is missing.
+
+        Args:
+            table: Name of the table.
+            count: Maximum number of days up to today, up to 400.
+        """
+        path = table_path(table, "days")
+        return decode(TableDays, self._connection.call("GET", path, parameters={"count": count}))
 
     def history(self, table: str, count: int = 100) -> list[Finished]:
         """Return the most recently finished attempts, newest first.

@@ -1,10 +1,10 @@
 """Planning: queue, plan, backlog, triggers and maintenance."""
 
 import time  # noqa: TID251  the client may import no clock of the project
+from collections.abc import Mapping, Sequence
 
 from neve.api import (
     Backlog,
-    BacklogPoint,
     OwedTablet,
     Plan,
     PlannedJob,
@@ -37,9 +37,20 @@ class PlanningCalls:
         )
         return decode_list(PlannedJob, answer, "jobs")
 
-    def plan(self, table: str) -> Plan:
-        """Return what would be planned for a table now, and start nothing."""
-        return decode(Plan, self._connection.call("GET", table_path(table, "plan")))
+    def plan(
+        self, table: str, *, tablets: Sequence[str] = (), settings: Mapping[str, str] | None = None
+    ) -> Plan:
+        """Return what would be planned for a table now; start and change nothing.
+
+        Args:
+            table: Name of the table.
+            tablets: Ends of at most 100 tablets; empty: every tablet.
+            settings: Settings of the table to plan with instead of its own, by name.
+        """
+        tried = [f"{name}={value}" for name, value in (settings or {}).items()]
+        parameters = {"tablet": list(tablets) or None, "setting": tried or None}
+        path = table_path(table, "plan")
+        return decode(Plan, self._connection.call("GET", path, parameters=parameters))
 
     def shadow_plan(self, table: str) -> ShadowPlan:
         """Compare the planner of a table with its shadow planner, which starts no jobs.
@@ -93,17 +104,6 @@ class PlanningCalls:
             "GET", table_path(table, "backlog/history"), parameters={"count": count}
         )
         return decode_list(TabletBacklogHistory, answer, "tablets")
-
-    def backlog_history(self, table: str | None = None) -> list[BacklogPoint]:
-        """Return the backlog over the last hour, oldest point first.
-
-        There is one point every ten seconds. A restart of the coordinator clears the history.
-
-        Args:
-            table: Return the backlog of this table; None: the total of all tables.
-        """
-        answer = self._connection.call("GET", "/v1/backlog/history", parameters={"table": table})
-        return decode_list(BacklogPoint, answer, "history")
 
     def maintenance(self, table: str, tablet: str | None = None) -> TableMaintenance:
         """Return possible maintenance of tablets: gain, cost and memory, or why it is not done.

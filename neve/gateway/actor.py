@@ -35,7 +35,8 @@ from common.wire import (
 from coordinator.registry import planner_for, unread_of_table
 from neve.gateway.access.oidc import OidcRules
 from neve.gateway.server import server_of
-from neve.gateway.services import Services, StoreWatch
+from neve.gateway.services import Services
+from neve.gateway.store_watch import StoreWatch
 from neve.gateway.table_locations import locations_of
 from neve.gateway.tls import require_safe_listener
 
@@ -53,7 +54,11 @@ LOG_PART = "gateway"
 FILE_SETTINGS = {
     "store": ("url_file",),
     "gateway": ("token_file", "tls_certificate", "tls_key", "tls_client_authorities"),
-    "access": ("tokens_file", "audit_file", "oidc_authorities"),
+    "access": ("tokens_file", "audit_file", "oidc_authorities", "oidc_client_secret_file"),
+    "notify": (
+        *("webhook_url_file", "webhook_key_file", "webhook_authorities"),
+        *("smtp_password_file", "smtp_authorities", "state_file"),
+    ),
 }
 """Settings that name files which the gateway reads, by section."""
 

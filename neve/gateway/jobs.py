@@ -5,6 +5,7 @@ from typing import Annotated
 
 from fastapi import Query
 
+from common.metadata.changes.days import DAYS_MAX, day_of
 from common.metadata.store_values import HistoryEntry
 from common.wire import RunningAttempt
 from neve import api
@@ -56,6 +57,9 @@ def finished_view(entry: HistoryEntry) -> api.Finished:
     """Return the wire model of a finished attempt."""
     values = {field.name: getattr(entry, field.name) for field in fields(api.Finished)}
     return api.Finished(**values | {"tablet": entry.tablet.text})
+
+
+DAY_S = 86_400.0
 
 
 class JobRoutes:
@@ -149,6 +153,35 @@ class JobRoutes:
         check_table(tables[found])
         await begin_call()
         return found
+
+    @route("GET /v1/tables/{table}/days", READ)
+    async def days(
+        self,
+        table: str,
+        count: Annotated[int, Query(description="Number of days at most, up to today.")] = 7,
+    ) -> api.TableDays:
+        """Return daily sums of the finished attempts of a table: jobs, bytes, files, time, rows.
+
+        Days are those of UTC. 400 days are kept. A day without attempts is missing.
+        """
+        services = self._services
+        stored_table = await services.table(table)
+        bounded_count(count, DAYS_MAX, "count")
+        sums = await services.store.newest_days(
+            stored_table.id, await services.store.days(stored_table.id)
+        )
+        now_s = await services.store.now_s()
+        first = day_of(now_s - (count - 1) * DAY_S)
+        settings = services.settings.gateway
+        return api.TableDays(
+            table=stored_table.name,
+            now_s=now_s,
+            since_s=sums.since_s,
+            days=tuple(day for day in sums.days if day.day >= first),
+            hour_price=settings.compactor_hour_price,
+            currency=settings.currency,
+            slots=services.settings.compactor.slots,
+        )
 
     @route("GET /v1/tables/{table}/history", READ)
     async def history(

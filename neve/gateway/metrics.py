@@ -4,7 +4,8 @@ This module counts requests. The coordinator's metrics are read from it at each 
 coordinator does not answer, the scrape succeeds with `neve_coordinator_up 0`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from prometheus_client import (
     CollectorRegistry,
@@ -13,16 +14,20 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.metrics_core import Metric as Family
 
-from common.telemetry import METRICS, Exporter, Metric
-from common.wire import CoordinatorStatus
+from common.telemetry import METRICS, Metric
+from common.wire import CoordinatorStatus, MetricValue
 from neve import api
 from neve.gateway.access.audit import AuditCounts
 from neve.gateway.access.quotas import BufferUse, ScanSlots
 
-_TABLE = {metric.name: metric for metric in METRICS if metric.exporter is Exporter.GATEWAY}
+_TABLE = {metric.name: metric for metric in METRICS}
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 
 # Otherwise each counter has a second series with its creation time.
@@ -35,7 +40,15 @@ _HERE = {
     *("neve_scans", "neve_scan_held_bytes", "neve_audit_failures_total"),
     *("neve_buffer_delay_seconds_total", "neve_buffer_refusals_total"),
 }
-_OF_PARTS = [metric for metric in _TABLE.values() if metric.of is None and metric.name not in _HERE]
+_OF_COMPACTORS = [
+    metric for metric in _TABLE.values() if metric.labels[:2] == ("group", "compactor")
+]
+"""Metrics that compactors report in heartbeats."""
+_OF_PARTS = [
+    metric
+    for metric in _TABLE.values()
+    if metric.of is None and metric.name not in _HERE and metric not in _OF_COMPACTORS
+]
 """Metrics that the coordinator reports as `figures`."""
 
 
@@ -71,6 +84,8 @@ class RequestMetrics:
         scans: ScanSlots,
         audit: AuditCounts,
         buffers: BufferUse,
+        *,
+        figures: Sequence[MetricValue] = (),
     ) -> bytes:
         """Return all metrics as Prometheus text.
 
@@ -79,6 +94,7 @@ class RequestMetrics:
             scans: Scan slots of this gateway.
             audit: Audit counts of this gateway.
             buffers: Delays and refusals of calls that buffer rows.
+            figures: Metrics of compactors and of tables.
         """
         registry = CollectorRegistry(auto_describe=False)
         own = (
@@ -88,7 +104,8 @@ class RequestMetrics:
             _plain_family("neve_buffer_delay_seconds_total", buffers.delayed_s),
             _plain_family("neve_buffer_refusals_total", buffers.refused),
         )
-        registry.register(_Collected([*own, *_families(status)]))
+        families = [*own, *_families(status, figures), *_compactor_families(figures)]
+        registry.register(_Collected(families))
         return generate_latest(self._registry) + generate_latest(registry)
 
 
@@ -110,7 +127,7 @@ def _plain_family(name: str, value: float) -> Family:
     return family
 
 
-def _families(status: CoordinatorStatus | None) -> Iterator[Family]:
+def _families(status: CoordinatorStatus | None, figures: Sequence[MetricValue]) -> Iterator[Family]:
     up = _family(_TABLE["neve_coordinator_up"])
     up.add_metric((), float(status is not None))
     yield up
@@ -127,10 +144,40 @@ def _families(status: CoordinatorStatus | None) -> Iterator[Family]:
         yield family
     for metric in _OF_PARTS:
         family = _family(metric)
-        for figure in status.figures:
+        for figure in chain(status.figures, figures):
             if figure.metric == metric.name:
                 family.add_metric(figure.labels, figure.value)
         yield family
+
+
+def _compactor_families(values: Iterable[MetricValue]) -> Iterator[Family]:
+    """Yield the metrics of compactors; values of unknown metrics are left out."""
+    by_metric: dict[str, list[MetricValue]] = {}
+    for value in values:
+        by_metric.setdefault(value.metric, []).append(value)
+    for metric in _OF_COMPACTORS:
+        given = by_metric.get(metric.name, [])
+        if metric.kind == "histogram":
+            yield _histogram(metric, given)
+            continue
+        family = _family(metric)
+        for value in given:
+            if len(value.labels) == len(metric.labels):
+                family.add_metric(value.labels, value.value)
+        yield family
+
+
+def _histogram(metric: Metric, values: Iterable[MetricValue]) -> HistogramMetricFamily:
+    """Return a histogram; see `Heartbeat.metrics`."""
+    family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+    lines: dict[tuple[str, ...], dict[str, float]] = {}
+    for value in values:
+        lines.setdefault(value.labels[:-1], {})[value.labels[-1]] = value.value
+    for labels, buckets in lines.items():
+        total = buckets.pop("sum", 0.0)
+        if "+Inf" in buckets:
+            family.add_metric(labels, buckets=list(buckets.items()), sum_value=total)
+    return family
 
 
 def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily:

@@ -4,7 +4,8 @@ import asyncio
 import base64
 import hashlib
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib.resources import files
 from itertools import chain
@@ -20,6 +21,7 @@ from common.errors import (
 from common.metadata.keys import AUDIT_KINDS
 from common.model.table import recovery_note
 from common.units import format_duration
+from common.wire import MetricValue
 from neve import api
 from neve.gateway.access.audit import entry_from, folded
 from neve.gateway.access.callers import (
@@ -51,7 +53,10 @@ class ServiceRoutes:
         silence = self._services.store_watch.warning
         errors = (silence, *reported.errors) if silence else reported.errors
         warnings = (*reported.warnings, *await self._recovery_notes())
-        return replace(reported, errors=errors, warnings=warnings)
+        windows: tuple[api.Window, ...] = ()
+        with suppress(UnavailableError):  # A coordinator of an older release has none.
+            windows = await self._services.coordinator.windows()
+        return replace(reported, errors=errors, warnings=warnings, windows=windows)
 
     async def _recovery_notes(self) -> list[str]:
         try:
@@ -66,6 +71,16 @@ class ServiceRoutes:
         """Return every setting with its value and its source. Secrets are hidden."""
         settings = shown_settings(self._services.settings)
         return {"settings": [api.Setting(**setting) for setting in settings_to_document(settings)]}
+
+    @route("GET /v1/notifications", ADMIN_ALL)
+    async def notifications(self) -> api.Notifications:
+        """Return the targets of notifications, their queues, and the conditions that last."""
+        return self._services.notifier.state()
+
+    @route("POST /v1/notifications/test", ADMIN_ALL)
+    async def test_notifications(self) -> dict[str, list[api.NotificationTest]]:
+        """Send a test message to each target, once, and return which of them took it."""
+        return {"targets": await self._services.notifier.test()}
 
     @route("GET /v1/audit", ADMIN_ALL)
     async def audit(
@@ -185,8 +200,20 @@ class ProbeRoutes:
             status = await services.coordinator.status()
         except UnavailableError:
             status = None
-        text = self._metrics.text(status, services.scans, services.audit.counts, services.buffers)
+        text = self._metrics.text(
+            status,
+            services.scans,
+            services.audit.counts,
+            services.buffers,
+            figures=await self._figures(),
+        )
         return Response(text, media_type=PROMETHEUS_TEXT)
+
+    async def _figures(self) -> Sequence[MetricValue]:
+        try:
+            return await self._services.coordinator.figures()
+        except UnavailableError:
+            return ()  # It is silent, or of an earlier release.
 
     @route("GET /docs", OPEN, include_in_schema=False)
     async def docs(self) -> HTMLResponse:

@@ -5,12 +5,14 @@ import difflib
 from collections.abc import (
     AsyncIterator,
     Callable,
+    Collection,
     Coroutine,
     Iterable,
     Mapping,
     Sequence,
 )
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -21,7 +23,6 @@ from fastapi import Depends
 from fastapi.security import HTTPBearer
 
 from common.errors import (
-    MetadataError,
     RefusedError,
     RequestError,
     UnavailableError,
@@ -33,117 +34,26 @@ from common.metadata.store import TabletStore
 from common.model.job import TabletPlan
 from common.model.table import DNS_LABEL, Table, TableSettings, TableState, filling_text
 from common.model.tablet import Tablet, TabletId
-from common.parquet.buffered import Flushed, FlushPorts, flush_table
+from common.parquet.buffered import Flushed, FlushPorts, flush_table, rows_of_tablet
 from common.parquet.service_files import generation_fault
 from common.primitives import Budget
 from common.runtime import Clock, IdSource
 from common.settings import Settings
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
-from common.units import format_duration
 from common.wire import VolumeUse
 from neve.api import Correction
 from neve.gateway.access.audit import Audit, AuditFile
 from neve.gateway.access.callers import open_table, sees_table
 from neve.gateway.access.quotas import BufferUse, Quotas, ScanSlots, Shares
+from neve.gateway.notify.notifier import Notifier
+from neve.gateway.store_watch import StoreWatch
 from neve.gateway.table_files import StoredFiles, TableFiles
 from neve.gateway.table_locations import (
     Locations,
     Owners,
     locations_of,
 )
-
-# -------------------------------------------------------------------------------------- Store watch
-# Detects within seconds that the store does not answer, and since when.
-#
-# Callers of the store wait for `store.timeout_s` and then retry. That is right for work, but too
-# slow for operators who want to know why nothing happens.
-
-
-LOOK_INTERVAL_S = 1.0
-PATIENCE_S = 2.0
-"""A store that takes longer to return the time counts as not answering."""
-ADVICE = (
-    "reads and changes wait meanwhile; check that it runs and is reachable, and read its log"
-    " (`neve up` restarts its own Redis)"
-)
-
-
-class StoreWatch:
-    """Requests the store's time every second."""
-
-    def __init__(
-        self,
-        store: TabletStore,
-        clock: Clock,
-        log: Log,
-        *,
-        interval_s: float = LOOK_INTERVAL_S,
-        patience_s: float = PATIENCE_S,
-    ) -> None:
-        """Create a watch that assumes that the store answers.
-
-        Args:
-            store: The store.
-            clock: Measures the silence.
-            log: Gets the begin and end of a silence.
-            interval_s: Pause between two checks.
-            patience_s: Longest time for an answer.
-        """
-        self._store = store
-        self._clock = clock
-        self._log = log
-        self._interval_s = interval_s
-        self._patience_s = patience_s
-        self._since_s: float | None = None
-        self._cause = ""
-        self._looked = asyncio.Event()
-
-    @property
-    def silent_s(self) -> float:
-        """How long the store has been silent; 0: it answers."""
-        return 0.0 if self._since_s is None else max(self._clock.now_s() - self._since_s, 0.001)
-
-    @property
-    def warning(self) -> str:
-        """Warning for an operator; empty: the store answers."""
-        if self._since_s is None:
-            return ""
-        length = format_duration(self.silent_s)
-        return f"the store (Redis) has not answered for {length} ({self._cause}): {ADVICE}"
-
-    async def look(self) -> None:
-        """Check once."""
-        asked_s = self._clock.now_s()
-        try:
-            async with asyncio.timeout(self._patience_s):
-                await self._store.now_s()
-        except TimeoutError:
-            self._silent(asked_s, f"no answer within {self._patience_s:g} s")
-        except (MetadataError, UnavailableError) as error:
-            self._silent(asked_s, str(error))
-        else:
-            if self._since_s is not None:
-                self._log("store answers again", silent_s=round(self.silent_s, 1))
-            self._since_s = None
-        self._looked.set()
-
-    async def until_looked(self) -> None:
-        """Wait until the first check has ended."""
-        await self._looked.wait()
-
-    async def run_forever(self) -> None:
-        """Check at every interval."""
-        while True:
-            await self.look()
-            await asyncio.sleep(self._interval_s)
-
-    def _silent(self, since_s: float, cause: str) -> None:
-        if self._since_s is None:
-            self._since_s = since_s
-            self._log("store does not answer", cause=cause)
-        self._cause = cause
-
 
 if TYPE_CHECKING:  # The gateway calls the coordinator's actor, but does not import it.
     from coordinator.actor import CoordinatorActor
@@ -443,6 +353,7 @@ class Services:
     audit: Audit = field(init=False)
     quotas: Quotas = field(init=False)
     buffers: BufferUse = field(init=False)
+    notifier: Notifier = field(init=False)
     pending: set[asyncio.Task[object]] = field(default_factory=set)
     """Background tasks, referenced here so that they are not garbage collected."""
 
@@ -454,9 +365,11 @@ class Services:
         object.__setattr__(self, "rows", self.footers.with_threads(ROW_THREADS))
         object.__setattr__(self, "audit", self._audit())
         object.__setattr__(self, "quotas", self._quotas())
-        ingest = self.settings.ingest
-        buffers = BufferUse(ingest.table_bytes_max, ingest.bytes_max, ingest.store_used_max_pct)
-        object.__setattr__(self, "buffers", buffers)
+        object.__setattr__(self, "buffers", BufferUse(self.settings.ingest))
+        watched = self.coordinator, self.store, self.store_watch
+        rules = self.settings.notify
+        notifier = Notifier(rules, watched, self.clock, self.ids, self.log)
+        object.__setattr__(self, "notifier", notifier)
 
     def _audit(self) -> Audit:
         access = self.settings.access
@@ -479,6 +392,12 @@ class Services:
             request_bytes_max=access.caller_request_bytes_max,
         )
         return Quotas(shares, self.clock)
+
+    def with_coordinator(self, coordinator: "CoordinatorActor") -> "Services":
+        """Return the same services with another door to the coordinator; all else is shared."""
+        shared = copy(self)
+        object.__setattr__(shared, "coordinator", coordinator)
+        return shared
 
     @property
     def looks(self) -> StorageThreads:
@@ -576,12 +495,22 @@ class Services:
             raise UnknownTabletError(f"table {table.name!r} has no tablet {text!r} (any more)")
         return TabletId.parse(table.id, whole_text)
 
-    async def page_of_ids(self, table: Table, after: str | None, count: int) -> Sequence[TabletId]:
+    async def page_of_ids(
+        self, table: Table, after: str | None, count: int, only: str | None = None
+    ) -> Sequence[TabletId]:
         """Return the ids of up to `count` tablets after one, given as text, ascending.
 
+        Args:
+            table: The table.
+            after: End of a tablet; None: begin with the first tablet.
+            count: Maximum number of tablets.
+            only: End of the only tablet to return, or a unique prefix of it.
+
         Raises:
-            UnknownTabletError: The text is not the end of a tablet.
+            UnknownTabletError: A text is not the end of a tablet.
         """
+        if only is not None:
+            return [await self.tablet(table, only)]
         begin = None if after is None else parsed_tablet(table, after).end
         return await self.store.tablet_ids(table.id, begin, count)
 
@@ -722,8 +651,15 @@ def _look_at_location(services: Services, table: Table, store: str, now_s: float
     return services.files.generation(table)
 
 
-async def flush_rows(services: Services, table: Table) -> Flushed:
-    """Put all rows of a table that are buffered now into files.
+async def flush_rows(
+    services: Services, table: Table, numbers: Collection[int] | None = None
+) -> Flushed:
+    """Put the rows of a table that are buffered now into files.
+
+    Args:
+        services: Ports and settings.
+        table: The table.
+        numbers: The segments of its buffer to flush; None: all.
 
     Raises:
         RefusedError: The table does not accept files now; its rows stay buffered.
@@ -741,7 +677,20 @@ async def flush_rows(services: Services, table: Table) -> Flushed:
         write=services.files.write,
         look_max_s=services.settings.coordinator.garbage_grace_s,
     )
-    return await flush_table(ports, table, await check_writable(services, table))
+    return await flush_table(ports, table, await check_writable(services, table), numbers)
+
+
+async def buffered_in(services: Services, table: Table, tablet: str) -> dict[int, int]:
+    """Return how many buffered rows belong to a tablet, given as text: segment → rows.
+
+    Raises:
+        UnknownTabletError: The table has no such tablet.
+        UnavailableError: The store does not answer.
+    """
+    (stored,) = await services.store.tablets([await services.tablet(table, tablet)])
+    if stored is None:
+        raise UnknownTabletError(f"table {table.name!r} has no tablet {tablet!r} (any more)")
+    return await rows_of_tablet(services.store, table, stored, services.rows)
 
 
 async def known_group(services: Services, name: str) -> str:

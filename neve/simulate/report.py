@@ -53,11 +53,11 @@ def chart(
         base: Base of the units of values: 1024 for bytes.
     """
     right = max((line.points[-1][0] for line in lines if line.points), default=1.0) or 1.0
-    step, top = _axis(max((y for line in lines for _, y in line.points), default=0.0), base)
+    step, top = axis(max((y for line in lines for _, y in line.points), default=0.0), base)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
         f'aria-label="{escape(title)}" font-family="system-ui, sans-serif" font-size="11">',
-        *_value_marks(step, top, form),
+        *value_marks(step, top, form),
         *_time_marks(right),
     ]
     for at, line in enumerate(lines):
@@ -110,7 +110,7 @@ def _key(at: int, x: float, y: float) -> str:
     )
 
 
-def _value_marks(step: float, top: float, form: Callable[[float], str]) -> list[str]:
+def value_marks(step: float, top: float, form: Callable[[float], str]) -> list[str]:
     """Return horizontal grid lines with their values."""
     parts: list[str] = []
     for at in range(round(top / step) + 1):
@@ -146,7 +146,7 @@ def _time_step(right: float) -> tuple[float, float, str]:
     return max(right / 4, 1e-6), 1 / 3600, "seconds"
 
 
-def _axis(value: float, base: float) -> tuple[float, float]:
+def axis(value: float, base: float) -> tuple[float, float]:
     """Return the step between two marks and the top of an axis for values up to `value`."""
     if value <= 0:
         return 1.0, 1.0
@@ -464,7 +464,7 @@ def as_page(outcomes: Sequence[Outcome], specification: str) -> str:
     )
     sections = "".join(_section(*item, outcomes) for item in curves_of(outcomes).items())
     return _PAGE.format(
-        style=_STYLE,
+        style=STYLE,
         what=escape(what),
         legend=_legend(outcomes),
         summary=_summary(outcomes),
@@ -508,7 +508,7 @@ def _columns(
         + "</tr>"
         for outcome in outcomes
     )
-    return _table(caption, f'<th scope="col">variant</th>{head}', rows)
+    return html_table(caption, f'<th scope="col">variant</th>{head}', rows)
 
 
 def _kinds(outcomes: Sequence[Outcome]) -> str:
@@ -525,7 +525,7 @@ def _kinds(outcomes: Sequence[Outcome]) -> str:
         for outcome in outcomes
     )
     rest = "".join(f'<th scope="col">{name}</th>' for name in ("read", "written", "dropped"))
-    return _table("Jobs and bytes", f'<th scope="col">variant</th>{head}{rest}', rows)
+    return html_table("Jobs and bytes", f'<th scope="col">variant</th>{head}{rest}', rows)
 
 
 def _section(name: str, curve: _Curve, outcomes: Sequence[Outcome]) -> str:
@@ -558,10 +558,17 @@ def _figures(title: str, lines: Sequence[Line], form: Callable[[float], str]) ->
         + "</tr>"
         for at in range(0, len(longest), step)
     )
-    return _table(title, head, rows)
+    return html_table(title, head, rows)
 
 
-def _table(caption: str, head: str, rows: str) -> str:
+def html_table(caption: str, head: str, rows: str) -> str:
+    """Return a table of a page; it scrolls sideways where it is too wide.
+
+    Args:
+        caption: Plain text above the table.
+        head: HTML of the cells of its head.
+        rows: HTML of its rows.
+    """
     return (
         f'<div class="wide" role="region" tabindex="0" aria-label="{escape(caption)}">'
         f"<table><caption>{escape(caption)}</caption>"
@@ -574,7 +581,7 @@ def _variables(theme: str, ink: str, faint: str, rule: str, paper: str) -> str:
     return f"{lines}--ink:{ink};--faint:{faint};--rule:{rule};--paper:{paper};--edge:{faint}66"
 
 
-_STYLE = re.sub(
+STYLE = re.sub(
     r"\n\s*",
     "",
     f"""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from common.config import checked_groups
 from common.documents import read_list, read_object
 from common.errors import ConfigError, RequestError
 from common.model.file import DataFile
@@ -20,7 +21,7 @@ from common.plugins import (
     load_tracker,
     request_errors,
 )
-from common.settings import AutoscalerSettings, CoordinatorSettings, checked_groups
+from common.settings import AutoscalerSettings, CoordinatorSettings
 from common.spi.controller import TrackerPlugin
 from common.spi.planner import Planner, check_options, check_table, with_derived
 from neve.setting_values import read_settings

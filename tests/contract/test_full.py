@@ -190,6 +190,30 @@ async def test_health_warns_of_eviction_and_missing_persistence(full: Full) -> N
     assert any("nearly full" in warning for warning in (await full.store.health()).warnings)
 
 
+async def test_health_names_the_durability_of_acknowledged_changes(full: Full) -> None:
+    assert "appendonly no" in (await full.store.health()).durability
+    with running() as server:
+        keyspace = RedisKeyspace(server.url, timeout_s=5.0)
+        for sync, words in (("everysec", "the last second"), ("always", "before the answer")):
+            server.say("CONFIG", "SET", "appendfsync", sync)
+            health = await keyspace.health()
+            assert f"appendfsync {sync}" in health.durability
+            assert words in health.durability
+        await keyspace.close()
+        # A user with Névé's rights only may not read settings: they have passwords, too.
+        keyspace = RedisKeyspace(server.user_url, timeout_s=5.0, wait_replicas=2)
+        for _ in range(2):
+            health = await keyspace.health()
+            assert health.lacks == ()
+            assert "and 2 replicas, synced to disk as its appendfsync says" in health.durability
+        await keyspace.close()
+        keyspace = RedisKeyspace(server.user_url, timeout_s=5.0, append_sync="always")
+        assert "appendfsync always" in (await keyspace.health()).durability
+        await keyspace.close()
+        refused = [entry for entry in server.say("ACL", "LOG") if b"config" in entry[b"object"]]
+        assert [entry[b"count"] for entry in refused] == [2], "each process asks once"
+
+
 async def test_no_reserve_is_kept_that_is_not_wanted(full: Full) -> None:
     await full.bound(MEMORY_BYTES)
     await full.store.keep_reserve()

@@ -42,7 +42,7 @@ def dashboard_port() -> int:
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory, dashboard_port: int) -> Iterator[LocalStack]:
     home = tmp_path_factory.mktemp("home")
-    # Ray serves its metrics only beside its dashboard.
+    # Ray takes jobs over HTTP only with its dashboard.
     options = StackOptions(actors=False, dashboard_port=dashboard_port)
     with InstalledStack.start(home=home, options=options) as stack:
         yield stack

@@ -387,8 +387,12 @@ def check_backlog(shell: Shell, service: Service) -> None:
     told = httpx.get(f"{service.stack.gateway_url}/metrics", headers=token).text
     assert series in told
     assert f'neve_backlog_group_bytes{{group="night"}} {float(owed.size_bytes)}' in told
-    past = service.client.backlog_history
-    service.wait("a sample", lambda: owed.size_bytes in {p.size_bytes for p in past("nightly")})
+
+    def past() -> set[float | None]:
+        series = service.client.series(tables=["nightly"], measures=["backlog_bytes"])
+        return set(series.tables[0].values["backlog_bytes"])
+
+    service.wait("a sample", lambda: owed.size_bytes in past())
 
     def recorded() -> dict[str, list[int]]:
         histories = shell.json("backlog", "nightly", "--tablets", "--history", "--count", "2")

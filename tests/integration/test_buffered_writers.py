@@ -16,7 +16,7 @@ import pytest
 from neve.client import Client
 from neve.client.errors import NeveError
 from tests.support.gateway import TOKEN
-from tests.support.redis_server import RedisServer, free_port
+from tests.support.redis_server import RedisServer, free_port, running
 from tests.tidy.tree import ROOT
 
 WRITERS, ROWS, DEATHS = 6, 150, 3
@@ -98,3 +98,16 @@ def test_no_acknowledged_row_is_lost_or_doubled_though_gateways_are_killed(
         client.flush("events")
         check_rows(client.scan("events"), sum(writers.acknowledged))
         assert sum(file.rows for file in client.files("events")) == WRITERS * ROWS
+
+
+@pytest.mark.slow
+def test_an_acknowledgement_names_the_durability_of_the_store(tmp_path: Path) -> None:
+    port = free_port()
+    with running(fsync="always") as server, gateway(server.url, port):
+        client = Client(f"http://127.0.0.1:{port}", token=TOKEN, timeout_s=20)
+        client.create_table("events", str(tmp_path / "events"), schema=SCHEMA)
+        row = {"writer": 1, "n": 1, "text": "x"}
+        assert (
+            "before the answer (appendfsync always)"
+            in client.buffer_rows("events", [row]).durability
+        )

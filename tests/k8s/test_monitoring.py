@@ -9,6 +9,7 @@ import tomllib
 import pytest
 import yaml
 
+from common.settings import GatewaySettings
 from common.telemetry import METRICS
 from scripts import dashboard
 from tests.support.manifests import ROOT, Resource, group_of, one, rendered
@@ -38,18 +39,18 @@ def labels_in(expression: str) -> set[str]:
 
 def existing_names() -> set[str]:
     return {
-        metric.series + suffix for metric in METRICS for suffix in SUFFIXES.get(metric.kind, ("",))
+        metric.name + suffix for metric in METRICS for suffix in SUFFIXES.get(metric.kind, ("",))
     }
 
 
 def labels_of(name: str) -> set[str]:
-    (metric,) = (each for each in METRICS if name.removesuffix("_bucket") == each.series)
+    (metric,) = (each for each in METRICS if name.removesuffix("_bucket") == each.name)
     return {"le", *metric.labels}
 
 
 def series_of(name: str) -> str:
     """Return the name by which Prometheus knows a metric of the table."""
-    (series,) = (metric.series for metric in METRICS if metric.name == name)
+    (series,) = (metric.name for metric in METRICS if metric.name == name)
     return series
 
 
@@ -114,11 +115,34 @@ def test_a_template_of_an_alert_names_a_label_that_it_keeps() -> None:
 
 def test_the_dashboard_is_what_the_table_of_metrics_says(request: pytest.FixtureRequest) -> None:
     if request.config.getoption("--rewrite"):
-        dashboard.TARGET.write_text(dashboard.page(), encoding="utf-8")
+        dashboard.write()
 
-    assert dashboard.TARGET.read_text("utf-8") == dashboard.page(), (
-        "`python -m scripts.dashboard` writes it"
-    )
+    for path, text in dashboard.files().items():
+        assert path.read_text("utf-8") == text, f"`python -m scripts.dashboard` writes {path}"
+
+
+def test_the_files_for_one_machine_are_those_of_kubernetes() -> None:
+    config = yaml.safe_load(dashboard.TARGET.read_text("utf-8"))
+    plain = json.loads((dashboard.PLAIN_FOLDER / "dashboard.json").read_text("utf-8"))
+    assert plain == json.loads(config["data"]["neve.json"])
+
+    rules = yaml.safe_load((dashboard.PLAIN_FOLDER / "alerts.yml").read_text("utf-8"))
+    assert [rule for group in rules["groups"] for rule in group["rules"]] == alerts()
+
+
+def test_the_scrape_file_shows_the_token_to_the_gateway() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text("utf-8")
+    (text,) = re.findall(r"```yaml\n(scrape_configs:.*?)```", page, re.DOTALL)
+    loaded = yaml.safe_load(text)
+    (job,) = loaded["scrape_configs"]
+
+    assert job["metrics_path"] == "/metrics"
+    assert job["authorization"] == {
+        "type": "Bearer",
+        "credentials_file": "/home/you/.neve/default/token",
+    }
+    assert job["static_configs"] == [{"targets": [f"127.0.0.1:{GatewaySettings().port}"]}]
+    assert loaded["rule_files"] == ["alerts.yml"]
 
 
 def test_grafana_gets_every_metric_in_a_panel_of_its_own() -> None:

@@ -31,6 +31,7 @@ from common.wire import (
     AttemptReport,
     Heartbeat,
     HeartbeatReply,
+    MetricValue,
     TakeRequest,
 )
 from compactor.core import (
@@ -270,6 +271,9 @@ class FakeMetrics:
 
     def rows_dropped(self, counts: RowCounts) -> None:
         self.dropped.append(counts)
+
+    def values(self, slots: int, busy: int) -> tuple[MetricValue, ...]:
+        return (MetricValue("neve_compactor_slots", slots),)
 
 
 class FakeSpans:

@@ -7,7 +7,6 @@ environment of its cluster when it is imported.
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -15,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 import pyarrow as pa
 import ray
@@ -180,11 +178,11 @@ class Life:
         (report,) = self._heard.reports
         (output,) = report.outputs
         inputs = [self._folder / "one" / name for name in ("a.parquet", "b.parquet")]
-        self._exports("attempts_total", 1, end="committed")
+        self._exports("attempts_total", 1, "committed")
         self._exports("read_bytes_total", sum(path.stat().st_size for path in inputs))
         self._exports("written_bytes_total", (self._folder / "one" / output).stat().st_size)
-        self._exports("rewrite_seconds_count", 1)
-        self._exports("rows_dropped_total", 50, reason="superseded")
+        self._exports("rewrite_seconds", 1, "+Inf")
+        self._exports("rows_dropped_total", 50, "superseded")
         self._exports("slots", 2)
         (beat,) = self._heard.beats.values()
         psutil.Process(beat.engine_pid).kill()
@@ -193,16 +191,16 @@ class Life:
         self._heard.until(
             lambda heard: heard.beats[beat.incarnation].engine_pid not in (gone, None)
         )
-        assert exported("neve_compactor_memory_bytes", {"compactor": self._name})[0] > 0
+        self._heard.until(
+            lambda heard: exported(heard.beats[beat.incarnation], "memory_bytes")[0] > 0
+        )
 
-    def _exports(self, name: str, value: float, **labels: str) -> None:
-        """Wait until Ray's agent says it: it hears from its processes every few seconds."""
-        labels |= {"group": "default", "compactor": self._name}
-        limit_s, values = time.monotonic() + SERVICE_S, list[float]()
-        while values != [value]:
-            assert time.monotonic() < limit_s, (name, labels, values)
-            time.sleep(0.2)
-            values = exported(f"neve_compactor_{name}", labels)
+    def _exports(self, name: str, value: float, *labels: str) -> None:
+        """Wait until a heartbeat has a value."""
+        (incarnation,) = self._heard.beats
+        self._heard.until(
+            lambda heard: exported(heard.beats[incarnation], name, *labels) == [value]
+        )
 
     def _dies(self, first: str) -> str:
         """Kill the process; return the incarnation that Ray starts instead."""
@@ -229,14 +227,10 @@ class Life:
         ray.kill(self._actor, no_restart=True)
 
 
-def exported(name: str, labels: dict[str, str]) -> list[float]:
-    """Return the values that the Ray agent of the node exports of a metric with these labels."""
-    (node,) = ray.nodes()
-    answer = httpx.get(f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics")
-    assert answer.is_success, answer
-    found = re.findall(rf"^ray_{name}{{(.*)}} (\S+)$", answer.text, re.M)
-    wanted = {f'{label}="{value}"' for label, value in labels.items()}
-    return [float(value) for said, value in found if wanted <= set(said.split(","))]
+def exported(beat: Heartbeat, name: str, *labels: str) -> list[float]:
+    """Return the values of a metric with these labels in a heartbeat."""
+    wanted = (f"neve_compactor_{name}", labels)
+    return [each.value for each in beat.metrics if (each.metric, each.labels) == wanted]
 
 
 def drain_node(node: str) -> None:

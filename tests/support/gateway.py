@@ -7,10 +7,13 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import nan
 from typing import cast
 
+from common.control_settings import NotifySettings
 from common.errors import UnavailableError
 from common.metadata.store import TabletStore
+from common.metadata.store_values import StoreHealth
 from common.model.job import Job, Kind, TabletPlan, job_id
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
@@ -20,20 +23,27 @@ from common.storage_threads import StorageThreads
 from common.telemetry import Log
 from common.wire import (
     AttemptProgress,
-    BacklogSample,
+    Condition,
     CoordinatorStatus,
+    MetricValue,
+    Notices,
     QueuedJob,
+    RecordedSeries,
+    RequestEnds,
     RunningAttempt,
+    SeriesQuery,
     StoryEntry,
     StoryKind,
     TabletStory,
     VolumeUse,
 )
 from coordinator.actor import CoordinatorActor
+from coordinator.core.series import SeriesPart, SeriesSample, SeriesStore
 from neve import api
 from neve.client import Client
 from neve.gateway.server import server_of
-from neve.gateway.services import Services, StoreWatch, TabletPlanner
+from neve.gateway.services import Services, TabletPlanner
+from neve.gateway.store_watch import StoreWatch
 from neve.gateway.table_files import StoredFiles, TableFiles
 from tests.support.memory_store import MemoryStore
 
@@ -61,6 +71,43 @@ STORY = (
 )
 
 
+FIGURES = (
+    MetricValue("neve_table_small_files", 7.0, ("events",)),
+    MetricValue("neve_compactor_attempts_total", 3.0, ("default", "local-1", "committed")),
+    MetricValue("neve_compactor_slots", 2.0, ("default", "local-1")),
+    MetricValue("neve_compactor_rewrite_seconds", 1.0, ("default", "local-1", "0.5")),
+    MetricValue("neve_compactor_rewrite_seconds", 4.0, ("default", "local-1", "+Inf")),
+    MetricValue("neve_compactor_rewrite_seconds", 9.5, ("default", "local-1", "sum")),
+    MetricValue("neve_compactor_slots", 9.0, ("label of another release",)),
+    MetricValue("neve_compactor_of_another_release", 1.0, ("default", "local-1")),
+)
+RECORDED_TABLES = {"id-events": "events", "id-secret": "secret"}
+
+
+def recorded() -> SeriesStore:
+    """Return recorded values of three steps; nothing was recorded at the second one."""
+    store = SeriesStore()
+    for at_s, size_bytes in ((0.0, 90), (10.0, 45)):
+        tables = {"id-events": size_bytes, "id-secret": 1000}
+        control = {"shares_system": 240.0, "limit_bytes_s": nan, "busy_slots": 8}
+        sample = SeriesSample(
+            tables={"backlog_bytes": tables},
+            groups={"backlog_bytes": {"default": sum(tables.values())}},
+            total=control,
+        )
+        store.note(sample, STARTED_S + at_s)
+        store = _restarted(store, STARTED_S + at_s + 1)
+    return store
+
+
+def _restarted(store: SeriesStore, now_s: float) -> SeriesStore:
+    """Return what a new coordinator knows after it has read the snapshot of another one."""
+    packed = {name: store.part(name).packed() for name in store.parts()}
+    again = SeriesStore()
+    again.load({name: SeriesPart.unpacked(part) for name, part in packed.items()}, now_s + 5)
+    return again
+
+
 @dataclass
 class FakeCoordinator:
     """Answers like a coordinator with one group, one compactor, one job; notes what it is told."""
@@ -73,10 +120,22 @@ class FakeCoordinator:
     warnings: tuple[str, ...] = ()
     store_warnings: tuple[str, ...] = ()
     quarantines: tuple[api.Quarantine, ...] = ()
+    busy_tablets: tuple[str, ...] = ()
+    """Tablets with a backlog that `tablet_loads` adds to those it is asked for."""
     uses: list[tuple[VolumeUse, ...]] = field(default_factory=list)
     """Reports of the bytes that reads and appends have moved."""
     rate: float | None = None
     """What they may move per second on each volume."""
+    overlapping: dict[str, int] = field(default_factory=dict)
+    backlogs: tuple[api.Backlog, ...] = ()
+    buffers_refused: tuple[tuple[str, str], ...] = ()
+    buffered: tuple[api.BufferedTable, ...] = ()
+    id: str = "coord-1"
+    conditions: tuple[Condition, ...] = ()
+    request_ends: tuple[RequestEnds, ...] = ()
+    windows_listed: tuple[api.Window, ...] = ()
+    closed: tuple[str, ...] = ()
+    """Sentences about windows that are closed."""
 
     async def status(self) -> CoordinatorStatus:
         self._answers()
@@ -99,7 +158,30 @@ class FakeCoordinator:
             turns=100,
             scopes=(SCOPE,),
             triggers=(TRIGGERED,),
+            durability=StoreHealth(append_sync="always").durability,
+            overlapping=tuple(self.overlapping.items()),
+            backlogs=self.backlogs,
+            buffers_refused=self.buffers_refused,
+            buffered=self.buffered,
         )
+
+    async def notices(self) -> Notices:
+        self._answers()
+        return Notices(
+            coordinator=self.id, conditions=self.conditions, request_ends=self.request_ends
+        )
+
+    async def edition(self) -> str:
+        self._answers()
+        return ""
+
+    async def windows(self) -> tuple[api.Window, ...]:
+        self._answers()
+        return self.windows_listed
+
+    async def closed_windows(self, table: str, groups: Sequence[str]) -> Sequence[str]:
+        self._answers()
+        return self.closed if groups else ()
 
     async def queue(self, group: str | None, count: int) -> Sequence[QueuedJob]:
         self._answers()
@@ -118,6 +200,17 @@ class FakeCoordinator:
         owed = api.OwedTablet(tablet="last", strategy="ratio", size_bytes=90, group="default")
         return [owed][:count]
 
+    async def tablet_loads(self, table: str, tablets: Sequence[str]) -> api.TabletLoads:
+        self._answers()
+        busy = [tablet == "last" for tablet in tablets]
+        return api.TabletLoads(
+            tablets=(*tablets, *self.busy_tablets),
+            backlog_bytes=(*(90 * is_busy for is_busy in busy), *(70 for _ in self.busy_tablets)),
+            overlapping_files=(*(4 * is_busy for is_busy in busy), *(9 for _ in self.busy_tablets)),
+            garbage_shares=(*(0.0 for _ in busy), *(0.25 for _ in self.busy_tablets)),
+            scans_s=(*(0.5 for _ in busy), *(0.0 for _ in self.busy_tablets)),
+        )
+
     async def tablet_backlogs(self, table: str, count: int) -> Sequence[api.TabletBacklogHistory]:
         self._answers()
         points = tuple(
@@ -126,12 +219,17 @@ class FakeCoordinator:
         )
         return [api.TabletBacklogHistory(tablet="last", history=points)][:count]
 
-    async def backlog_history(self) -> Sequence[BacklogSample]:
+    async def figures(self) -> Sequence[MetricValue]:
         self._answers()
-        return [
-            BacklogSample(at_s=STARTED_S + 10 * number, size_bytes=100 - number, tables=each)
-            for number, each in enumerate([{"events": 90}, {}])
-        ]
+        return FIGURES
+
+    async def series(self, query: SeriesQuery) -> RecordedSeries:
+        self._answers()
+        return recorded().read(query, RECORDED_TABLES)
+
+    async def recorded_tables(self) -> Sequence[str]:
+        self._answers()
+        return list(RECORDED_TABLES.values())
 
     async def compactors(self) -> Sequence[api.Compactor]:
         self._answers()
@@ -317,18 +415,6 @@ CONTROL = api.Control(
     latency_limit_s=0.1,
     deepest_files=12,
     garbage_fraction=0.125,
-    history=(
-        api.ControlPoint(
-            at_s=STARTED_S + 55.0,
-            backlog_bytes=31.0 * 1024**3,
-            shares={"system": 240.0, "user": 1000.0},
-            used={"system": 0.2, "user": 0.8},
-            bytes_s=None,
-            slots=None,
-            busy_slots=8,
-            latency_s=None,
-        ),
-    ),
 )
 COMPACTOR = api.Compactor(
     compactor="local-1",
@@ -463,6 +549,7 @@ def _settings(
     access: Mapping[str, object],
     control: Mapping[str, object],
     ingest: Mapping[str, object],
+    notify: Mapping[str, object],
 ) -> Settings:
     """Return settings with tables anywhere, unless they say otherwise."""
     given = {"token": TOKEN, "port": 0, "locations": ("/", "s3://"), **gateway}
@@ -479,6 +566,7 @@ def _settings(
         control=shares,
         sources=sources,
         ingest=bounds,
+        notify=NotifySettings(**notify),  # type: ignore[arg-type]  # by name
     )
 
 
@@ -493,6 +581,7 @@ def serving(
     control: Mapping[str, object] = {},
     clock: Clock | None = None,
     ingest: Mapping[str, object] = {},
+    notify: Mapping[str, object] = {},
     **gateway: object,
 ) -> Iterator[Gateway]:
     """Serve the application until the block ends.
@@ -507,6 +596,7 @@ def serving(
         control: Settings of the section of that name.
         clock: Clock of the calls; that of this machine if left out.
         ingest: Settings of the section of that name.
+        notify: Settings of the section of that name.
         gateway: Settings of the section of that name.
     """
     store = store or MemoryStore(SystemClock())
@@ -515,7 +605,7 @@ def serving(
     services = _services(
         store,
         coordinator,
-        _settings(coordinator_s, gateway, access, control, ingest),
+        _settings(coordinator_s, gateway, access, control, ingest, notify),
         lambda event, **fields: log.append((event, fields)),
         watch_s,
         storage or Storage(),

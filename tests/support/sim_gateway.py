@@ -28,7 +28,8 @@ from neve import api
 from neve.gateway.rows.add import add_files
 from neve.gateway.rows.ingestion import append_rows
 from neve.gateway.rows.scan import ScanOptions, open_scan
-from neve.gateway.services import Services, StoreWatch
+from neve.gateway.services import Services
+from neve.gateway.store_watch import StoreWatch
 from neve.gateway.table_files import TableFiles
 from tests.support.predictable import CountedIds
 from tests.support.sim_disk import ROW_BYTES, Rows, key_number

@@ -5,12 +5,13 @@ Pure: no Redis, no event loop, no clock, no randomness.
   protocol        what all changes share: Transaction, Needs, Write, refusals, reads, effects
   tables          create, fill, change, trigger and drop a table; restore its name
   files           add files; the mark of a call; replaced windows; versions that adds have reached
-  buffers         append rows to a table's buffer, close a segment of it
+  buffers         append rows to a table's buffer, of one call or of a group; close a segment of it
   attempts        reserve, commit, retag, release
+  days            daily sums of finished attempts
   requests        submit, cancel a range, move on, close
   selections      a request in one tablet: wait, select, complete, drop the hold, cancel, finish
   split_merge     begin, step, abandon, end
-  upkeep          analyses, garbage, pins, generations, manifests; limits, scales, who leads
+  upkeep          analyses, garbage, pins, generations, manifests; limits, scales, series, who leads
   repair_files    repairs of files and their entries; a restore
   repair_tablets  repairs of counts, reservations, markers, watermarks, bounds
 
@@ -24,7 +25,8 @@ How a change becomes effects:
 """
 
 from common.metadata.changes.attempts import CommitAttempt, ReleaseAttempt, ReserveFiles, RetagFiles
-from common.metadata.changes.buffers import AppendRows, CloseSegment, RowSpan
+from common.metadata.changes.buffers import AppendGroup, AppendRows, CloseSegment, RowSpan
+from common.metadata.changes.days import DailySums, StoreDays
 from common.metadata.changes.files import AddFiles, Window
 from common.metadata.changes.protocol import (
     Applied,
@@ -87,6 +89,7 @@ from common.metadata.changes.upkeep import (
     KeepGarbage,
     PinFiles,
     PublishManifest,
+    SaveSeries,
     SetLimit,
     SetScale,
     StampGarbage,
@@ -99,6 +102,7 @@ __all__ = [
     "AbandonOperation",
     "AcceptGeneration",
     "AddFiles",
+    "AppendGroup",
     "AppendRows",
     "Applied",
     "BeginOperation",
@@ -116,6 +120,7 @@ __all__ = [
     "Confirm",
     "CorrectFile",
     "CreateTable",
+    "DailySums",
     "DiscardFiles",
     "DropDuplicate",
     "DropHold",
@@ -147,11 +152,13 @@ __all__ = [
     "ResumeFilling",
     "RetagFiles",
     "RowSpan",
+    "SaveSeries",
     "SelectFiles",
     "SetLimit",
     "SetScale",
     "StampGarbage",
     "StepOperation",
+    "StoreDays",
     "SubmitRequest",
     "TriggerTable",
     "TrimTablet",

@@ -1,4 +1,4 @@
-"""Upkeep: analyses, garbage, pins, manifests, generations; limits, scales, who leads."""
+"""Upkeep: analyses, garbage, pins, manifests, generations; limits, scales, series, who leads."""
 
 from dataclasses import dataclass, replace
 from math import inf
@@ -52,6 +52,7 @@ from common.metadata.keys import (
     COORDINATOR,
     LIMITS,
     SCALES,
+    SERIES,
     STORE,
     TableKeys,
     TabletKeys,
@@ -65,6 +66,7 @@ from common.metadata.keyspace import (
     hdel,
     hget,
     hgetall,
+    hlen,
     hmget,
     hset,
     incr,
@@ -670,6 +672,37 @@ def _set_by_operator(
         return Write((hset(key, {name: value}),), durable=True)
 
     return Transaction(Needs((key,), {"known": hgetall(key)}), decide)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveSeries(Change):
+    """Store a part of the recorded values (`neve:series`); the last write wins."""
+
+    part: str
+    values: bytes
+
+
+SERIES_PARTS_MAX = 100
+"""Largest number of parts."""
+SERIES_PART_BYTES_MAX = 1024**2
+"""Largest size of a part."""
+
+
+@transaction_of.register
+def save_series(change: SaveSeries) -> Transaction:
+    """Return the transaction that stores a part of the recorded values.
+
+    No decision depends on these values, so a lost write is not repeated.
+    """
+
+    def decide(seen: Seen) -> Decision:
+        if seen["count"] > SERIES_PARTS_MAX:
+            return Refusal(RefusalCode.LIMITS, f"{seen['count']} parts of series are stored")
+        if len(change.values) > SERIES_PART_BYTES_MAX:
+            return Refusal(RefusalCode.LIMITS, f"part {change.part} of series is too large")
+        return Write((hset(SERIES, {change.part: change.values}),))
+
+    return Transaction(Needs((), {"count": hlen(SERIES)}), decide)
 
 
 FORMAT = 1

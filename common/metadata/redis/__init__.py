@@ -27,6 +27,7 @@ def connect(settings: StoreSettings) -> TabletStore:
             timeout_s=settings.timeout_s,
             wait_replicas=settings.wait_replicas,
             reserve_bytes=settings.reserve_bytes,
+            append_sync=settings.append_fsync,
         ),
         patience=RetryLimits(tries_max=settings.tries_max),
         sleep=asyncio.sleep,

@@ -36,6 +36,8 @@ from common.metadata.store_values import StoreHealth
 
 MULTI: Command = ("MULTI",)
 EXEC: Command = ("EXEC",)
+APPEND_SYNC: Command = ("CONFIG", "GET", "appendfsync")
+"""No user needs this right: it shows passwords, too. Without it, durability is not named."""
 DISCARDED = "EXECABORT Transaction discarded because of: "
 """What precedes the reason if only `EXEC` is refused."""
 KEYLESS = frozenset({"TIME", "SCAN", "INFO", "DBSIZE", "PING"})
@@ -271,11 +273,13 @@ class RedisKeyspace:
         timeout_s: float = 10.0,
         wait_replicas: int = 0,
         reserve_bytes: int = 0,
+        append_sync: str = "",
     ) -> None:
         """Connect later; `StoreSettings` explains the limits, which are those of each node."""
         self._nodes = Nodes.of(url, connections_max, timeout_s)
         self._streams = StreamReads(self._nodes)
         self._wait_replicas = wait_replicas
+        self._reads_sync, self._append_sync = True, append_sync
         self._reserve_bytes = reserve_bytes
 
     @asynccontextmanager
@@ -331,15 +335,25 @@ class RedisKeyspace:
         if self._nodes.only is not None:
             unused.append("cluster|slots")
         questions: list[Command] = [TIME, INFO, ("EXISTS", FULL + node.tags[0])]
+        if self._reads_sync:
+            questions.append(APPEND_SYNC)
         try:
             async with node.lend(extra=True, fresh=True) as link:
-                now, info, is_full = await link.exchange(questions)
+                now, info, is_full, *more = await link.exchange(questions)
                 lacks = await missing_rights(link.exchange, unused)
                 await link.disconnect()  # Its transaction is never executed.
         except LinkLostError as error:
             return StoreHealth(silence=str(error)), 0.0
+        append_sync = self._append_sync
+        for config in more:
+            if isinstance(config, ReplyError):
+                # Each refusal would be a line in the server's log of refused commands.
+                self._reads_sync = str(config).startswith(TRANSIENT)
+            else:
+                append_sync = config.get(b"appendfsync", b"").decode() or append_sync
         health = StoreHealth.of_info(info, full=is_full == 1, replicas_wanted=self._wait_replicas)
-        return replace(health, lacks=lacks), 0.0 if isinstance(now, ReplyError) else time_s(now)
+        health = replace(health, lacks=lacks, append_sync=append_sync)
+        return health, 0.0 if isinstance(now, ReplyError) else time_s(now)
 
     async def keep_reserve(self) -> None:
         """Set memory aside in each node, or give up what is no longer wanted."""

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.model.file import DataFile
-from common.model.job import AttemptWork, Job, Kind, TabletBacklog, TabletPlan
+from common.model.job import (
+    AttemptWork,
+    Job,
+    Kind,
+    TabletBacklog,
+    TabletPlan,
+    TabletPressure,
+)
 from common.model.outcome import AttemptEnd
 from common.model.table import Table, TableSettings
 from common.model.tablet import Record, Tablet, TabletId
@@ -23,16 +30,16 @@ from coordinator.core import events as on
 from coordinator.core.assignment import cluster_facts
 from coordinator.core.backlog import (
     HISTORY_COUNT_MAX,
-    HISTORY_EVERY_S,
-    HISTORY_TABLES_MAX,
     RECORDED_S,
-    BacklogHistory,
     Backlogs,
     Progress,
     TabletHistories,
     largest_tablets,
 )
+from coordinator.core.cluster_state import ClusterState
+from coordinator.core.limits import Limits
 from coordinator.core.state import CoordinatorState
+from coordinator.core.views import tablet_loads
 from coordinator.registry import with_backlog
 from coordinator.wiring import backlog_figures
 from neve import api
@@ -547,27 +554,6 @@ def test_a_tracker_that_fails_while_attempts_run_leaves_the_measured_backlog() -
     assert told(backlogs, [(at("a", 1), "at1", done(0.5))])[0].size_bytes == 100
 
 
-def test_the_history_has_a_sample_every_ten_seconds_and_an_hour_at_most() -> None:
-    state = CoordinatorState(CoordinatorSettings())
-    state.handle(on.TableSeen(table=Table(id="t", name="trips", location="x", schema=())), 0.0)
-    for version, size_bytes in enumerate((70, 40), 1):
-        event = on.TabletPlanned(
-            tablet=at("t", 1),
-            plan=TabletPlan(backlog=owed(size_bytes)),
-            record=Record(version=version),
-            settings_version=0,
-        )
-        state.handle(event, 100.0 * version)
-        for second in range(25):
-            state.handle(on.Ticked(), 100.0 * version + second)
-    found = [(each.at_s, each.size_bytes, each.tables) for each in state.backlog_history()]
-    assert found == [
-        (start + HISTORY_EVERY_S * number, size_bytes, {"trips": size_bytes})
-        for start, size_bytes in ((100.0, 70), (200.0, 40))
-        for number in range(3)
-    ]
-
-
 def test_the_history_of_a_tablet_begins_when_a_caller_asks_for_it() -> None:
     state, histories = CoordinatorState(CoordinatorSettings()), TabletHistories()
     state.handle(on.TableSeen(table=Table(id="t", name="trips", location="x", schema=())), 0.0)
@@ -624,33 +610,36 @@ def test_a_hundred_tablets_are_recorded_those_asked_for_last() -> None:
     assert {len(each.history) for each in found} == {HISTORY_COUNT_MAX}
 
 
-def test_the_history_is_bounded_in_moments_and_tables() -> None:
-    history = BacklogHistory()
-    many = [
-        api.Backlog(table=f"t{number}", strategy="ratio", size_bytes=1000 - number, tablets=1)
-        for number in range(98)
-    ]
-    others = api.Backlog(table="", strategy="", size_bytes=5000, tablets=9, tables=9)
-    for number in range(HISTORY_COUNT_MAX + 5):
-        history.note([others, *many], float(number))
-    samples = history.samples()
-    assert [each.at_s for each in (samples[0], samples[-1])] == [5.0, HISTORY_COUNT_MAX + 4.0]
-    assert samples[-1].size_bytes == 5000 + sum(each.size_bytes for each in many)
-    assert list(samples[-1].tables) == [each.table for each in many[:HISTORY_TABLES_MAX]]
-
-
-@pytest.mark.parametrize("kind", [Kind.SYSTEM, Kind.USER])
-def test_what_a_user_waits_for_counts_while_it_runs(kind: Kind) -> None:
-    request = "r1" if kind is Kind.USER else None
-    held = tablet(running={"at1": running("at1", "a", kind=kind, request=request)})
-    found = measured(held, trackers={})
-    assert found is not None
-    assert found.falls == {"at1": 10}
-
-
 def test_a_service_that_is_not_configured_is_no_reason_to_fail_here() -> None:
     """The planning says so."""
     busy = tablet(running={"at1": running("at1", "a")})
     elsewhere = replace(TABLE, settings=TableSettings(service="night"))
     plan = TabletPlan(left={"a": "as it was"})
     assert with_backlog(plan, busy, elsewhere, TRACKERS, NOW_S, services=SERVICES) is plan
+
+
+def test_loads_of_tablets_begin_with_the_given_ones_and_add_the_largest() -> None:
+    cluster = ClusterState(Limits())
+    for number, size_bytes in ((1, 70), (2, 90), (3, 80)):
+        cluster.backlogs.put(at("t1", number), owed(size_bytes))
+    cluster.backlogs.put(at("t2", 4), owed(500))
+    pressure = TabletPressure(overlapping_files=6, stored_bytes=400, garbage_bytes=100)
+    cluster.pressures.put(at("t1", 2), pressure)
+    cluster.heat.note_scans(at("t1", 9), 60, NOW_S)
+
+    loads = tablet_loads(cluster, "t1", ["09", "03"], NOW_S)
+
+    assert loads.tablets == ("09", "03", "02", "03", "01")
+    assert loads.backlog_bytes == (0, 80, 90, 80, 70)
+    assert loads.overlapping_files == (0, 0, 6, 0, 0)
+    assert loads.garbage_shares == (0.0, 0.0, 0.25, 0.0, 0.0)
+    assert loads.scans_s[0] > 0.0 == loads.scans_s[1]
+
+
+def test_the_largest_backlogs_are_sought_among_a_bounded_number_of_tablets() -> None:
+    backlogs = Backlogs()
+    for number, size_bytes in ((1, 10), (2, 30), (3, 20), (4, 99)):
+        backlogs.put(at("t1", number), owed(size_bytes))
+
+    assert backlogs.largest("t1", 3, 2) == [at("t1", 2), at("t1", 3)]
+    assert backlogs.largest("t2", 3, 2) == []

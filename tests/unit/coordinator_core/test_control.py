@@ -20,8 +20,6 @@ from common.spi.controller import (
 from coordinator.core.control import (
     DECAY_S,
     FLOOR_MARGIN,
-    HISTORY_MAX,
-    HISTORY_STEP_S,
     LATENCY_MAX_S,
     MOVED_PER_INPUT,
     TABLES_MAX,
@@ -335,16 +333,6 @@ def test_slots_are_divided_between_groups_as_the_settings_divide_them() -> None:
     assert [loop.slots_of(each) for each in ("small", "large", "other", "none")] == [2, 8, 10, 1]
     assert script.heard[-1].slots_max == 80
     assert script.heard[-1].slots == 50
-
-
-def test_the_history_keeps_an_hour_and_no_more() -> None:
-    loop = ControlLoop(Scripted(), ControlRules())
-    for second in range(5000):
-        loop.look(facts(float(second)), float(second))
-    assert len(loop.history) == HISTORY_MAX
-    times = [each.at_s for each in loop.history]
-    assert times == [times[0] + HISTORY_STEP_S * n for n in range(HISTORY_MAX)]
-    assert loop.history[-1].backlog_bytes == times[-1]
 
 
 def test_readers_are_heard_only_if_there_is_a_limit() -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from common.model.job import KNOWS_BUFFERS
 from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings
-from common.wire import Heartbeat
+from common.wire import Heartbeat, MetricValue
 from coordinator.core import events as on
+from coordinator.core.attempt_events import METRICS_MAX
 from coordinator.core.limits import Limits
 from coordinator.core.state import CoordinatorState
+from coordinator.core.views import compactor_figures, table_figures
 from tests.unit.coordinator_core.test_turns import TABLE, planned
 
 pytestmark = pytest.mark.unit
@@ -33,6 +38,7 @@ def heard(group: str) -> on.CompactorHeard:
             slots=1,
             attempts=(),
             draining=False,
+            actions=(KNOWS_BUFFERS,),
         )
     )
 
@@ -64,3 +70,33 @@ def test_a_group_with_a_compactor_is_nothing_to_speak_of() -> None:
     state = state_with("small")
     state.handle(heard("small"), 0.1)
     assert state.status(0.2).warnings == ()
+
+
+def test_the_metrics_of_a_heartbeat_get_the_labels_of_its_compactor() -> None:
+    state = state_with("small")
+    event = heard("small")
+    many = tuple(MetricValue("neve_compactor_slots", number) for number in range(200))
+    ended = MetricValue("neve_compactor_attempts_total", 3.0, ("failed",))
+    state.handle(replace(event, beat=replace(event.beat, metrics=(ended, *many))), 0.1)
+
+    figures = state.look(compactor_figures)
+
+    assert figures[0] == replace(ended, labels=("small", "c1", "failed"))
+    assert len(figures) == METRICS_MAX
+    state.handle(on.CompactorGone(compactor="c1", incarnation="1", cause="killed"), 0.2)
+    assert state.look(compactor_figures) == []
+
+
+def test_the_worst_tables_are_named_in_metrics() -> None:
+    state = state_with("small")
+    for number, at_s in ((1, 5.0), (2, 20.0)):
+        state.handle(planned(number), at_s)
+    event = on.FileFatal(tablet=TabletId("t", b"0001"), path="a", cause="it crashes readers")
+    state.handle(event, 21.0)
+
+    figures = {value.metric: value for value in state.look(table_figures, 25.0)}
+
+    oldest = figures["neve_table_queue_oldest_seconds"]
+    assert (oldest.value, oldest.labels) == (20.0, (TABLE.name,))
+    quarantined = figures["neve_table_quarantined_tablets"]
+    assert (quarantined.value, quarantined.labels) == (1, (TABLE.name,))

@@ -81,19 +81,43 @@ def test_a_file_without_rows_has_no_garbage() -> None:
 
 def test_a_plan_tells_the_pressure_of_its_tablet() -> None:
     files = {name: file(name, 1, 2 + at, tombstones=1) for at, name in enumerate("abcdefgh")}
-    found = with_pressure(planned(tablet(files=files)), tablet(files=files)).pressure
-    assert found == TabletPressure(overlapping_files=8, stored_bytes=800, garbage_bytes=80)
+    found = with_pressure(planned(tablet(files=files)), tablet(files=files), 100).pressure
+    assert found == TabletPressure(overlapping_files=8, stored_bytes=800, garbage_bytes=80, files=8)
     written = files | {"h": replace(files["h"], open=True)}
-    found = with_pressure(planned(tablet(files=written)), tablet(files=written)).pressure
-    assert found == TabletPressure(overlapping_files=7, stored_bytes=700, garbage_bytes=70)
+    found = with_pressure(planned(tablet(files=written)), tablet(files=written), 100).pressure
+    assert found == TabletPressure(overlapping_files=7, stored_bytes=700, garbage_bytes=70, files=7)
+
+
+def test_files_below_half_of_the_target_size_are_small_unless_one_is_alone() -> None:
+    sizes = {"a": 49, "b": 50, "c": 10}
+    files = {name: replace(file(name), size_bytes=size) for name, size in sizes.items()}
+    for names, small in (("abc", 2), ("ab", 0), ("a", 0), ("ac", 2)):
+        own = tablet(files={name: files[name] for name in names})
+        pressure = with_pressure(planned(own), own, 100).pressure
+        assert pressure is not None
+        assert (pressure.files, pressure.small_files) == (len(names), small), names
+
+
+def test_the_tables_with_most_small_files_are_named_with_all_their_files() -> None:
+    found = Pressures(10)
+    for tablet_id, small, files in zip(
+        TABLETS, (1, 2, 0, 5, 0, 3), (4, 4, 9, 5, 5, 5), strict=True
+    ):
+        pressure = TabletPressure(stored_bytes=1, files=files, small_files=small)
+        found.put(tablet_id, pressure)
+    assert found.small_files(9) == [("u", 8, 15), ("t", 3, 17)]
+    assert found.small_files(1) == [("u", 8, 15)]
+    for tablet_id in TABLETS[3:]:
+        found.discard(tablet_id)
+    assert found.small_files(9) == [("t", 3, 17)]
 
 
 def test_no_files_overlap_where_no_work_waits() -> None:
     two = {name: file(name, 1, 2, live_bytes=50) for name in "ab"}
-    rest = with_pressure(TabletPlan(), tablet(files=two)).pressure
-    assert rest == TabletPressure(stored_bytes=200, garbage_bytes=100)
+    rest = with_pressure(TabletPlan(), tablet(files=two), 0).pressure
+    assert rest == TabletPressure(stored_bytes=200, garbage_bytes=100, files=2)
     busy = tablet(files=two, running={"at1": running("at1", "a", "b")})
-    assert with_pressure(TabletPlan(), busy).pressure == replace(rest, overlapping_files=2)
+    assert with_pressure(TabletPlan(), busy, 0).pressure == replace(rest, overlapping_files=2)
 
 
 # ----------------------------------------------------------------------------------- Of all tablets
@@ -102,7 +126,11 @@ def test_no_files_overlap_where_no_work_waits() -> None:
 TABLETS = [TabletId(table, end) for table in ("t", "u") for end in (b"a", b"b", b"c")]
 PRESSURES = st.builds(
     lambda depth, stored, part: TabletPressure(
-        overlapping_files=depth, stored_bytes=stored, garbage_bytes=stored * part // 10
+        overlapping_files=depth,
+        stored_bytes=stored,
+        garbage_bytes=stored * part // 10,
+        files=stored,
+        small_files=part,
     ),
     st.integers(0, 4),
     st.integers(0, 50),
@@ -138,6 +166,13 @@ def test_sums_and_the_deepest_are_those_of_the_tablets(
         assert found.garbage_fraction == (garbage / stored if stored else 0.0)
         deepest = max((each.overlapping_files for each in model.values()), default=0)
         assert found.deepest_files == deepest
+        by_table = dict[str, int]()
+        for id_, each in model.items():
+            if each.overlapping_files:
+                depth = max(by_table.get(id_.table, 0), each.overlapping_files)
+                by_table[id_.table] = depth
+        assert found.deepest_tables(100) == by_table
+        assert [*found.deepest_tables(1).values()] == ([deepest] if deepest else [])
 
 
 def test_a_depth_that_comes_and_goes_leaves_nothing_behind() -> None:

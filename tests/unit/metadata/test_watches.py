@@ -93,6 +93,18 @@ WATCHES: list[tuple[changes.Change, str]] = [
         append_rows({b"m": changes.RowSpan(key_min=b"a", key_max=b"b")}),
         "table call:c1 rows bounds purge",
     ),
+    (
+        changes.AppendGroup(
+            table="t1",
+            calls=(
+                append_rows(),
+                replace(
+                    append_rows({b"m": changes.RowSpan(key_min=b"a", key_max=b"b")}), call="c3"
+                ),
+            ),
+        ),
+        "table call:c1 call:c3 rows bounds purge",
+    ),
     (changes.CloseSegment(table="t1", number=7), "rows"),
     (
         changes.WriteAnalysis(tablet=T, analysis=Analysis.EMPTY, version=1, settings_version=1),
@@ -198,9 +210,15 @@ WATCHES: list[tuple[changes.Change, str]] = [
     (changes.RestoreFiles(tablet=T, files=(), run="r"), "table bounds operation files purge files"),
     (changes.AcceptGeneration(table="t1", generation=1), "table generation loss manifest rows"),
     (changes.LowerWatermark(tablet=T, to=None), "table bounds purge"),
+    (
+        changes.StoreDays(table="t1", before="0-0", sums=changes.DailySums(position="1-0")),
+        "table days",
+    ),
 ]
 OF_THE_TABLE = {
     "call:c1",
+    "days",
+    "call:c3",
     "dropped",
     "garbage",
     "generation",
@@ -241,6 +259,8 @@ def test_the_coordinator_s_id_limits_and_scales_live_outside_all_tables() -> Non
     assert needs.watch == ("neve:coordinator",)
     assert transaction_for(LIMIT).needs.watch == ("neve:limits",)
     assert transaction_for(SCALE).needs.watch == ("neve:scales",)
+    series = changes.SaveSeries(part="tables:0", values=b"")
+    assert transaction_for(series).needs.watch == (), "the last write wins"
 
 
 def test_a_commit_that_looks_for_its_inputs_watches_no_more() -> None:
@@ -264,7 +284,12 @@ def test_a_commit_that_looks_for_its_inputs_watches_no_more() -> None:
 
 
 def test_every_change_has_a_transaction() -> None:
-    outside = {changes.ClaimCoordination, changes.SetLimit, changes.SetScale}
+    outside = {
+        changes.ClaimCoordination,
+        changes.SaveSeries,
+        changes.SetLimit,
+        changes.SetScale,
+    }
     tried = {type(change) for change, _ in WATCHES} | outside
     assert tried == transaction_of.registry.keys() - {object}
     assert all(isinstance(transaction_for(change), Transaction) for change, _ in WATCHES)

@@ -17,9 +17,10 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from neve import api
 from neve.client import Client
 from neve.client.errors import NotFoundError
-from tests.support.gateway import CONTROL, TOKEN, Gateway, serving
+from tests.support.gateway import CONTROL, STARTED_S, TOKEN, Gateway, serving
 from tests.support.patience import PATIENCE_S
 from tests.support.shell import Shell
 
@@ -69,15 +70,108 @@ def test_the_controller_is_shown_to_programs_and_people(
     assert (found.controller, found.slots, found.bytes_s) == ("drain-time", 5, CONTROL.bytes_s)
     assert found.classes[0].shares == 250.0
     neve = Shell(tmp_path / "home", NEVE_URL=gateway.url, NEVE_TOKEN=TOKEN)
-    assert neve.json("control")["history"][0]["shares"] == {"system": 240.0, "user": 1000.0}
+    recent = neve.json("control", "--history")["series"]["total"]["values"]
+    assert recent["shares_system"][-3:] == [240.0, None, 240.0]
     shown = " ".join(neve.run("control", "--history").stdout.split())
     for each in (
         *("drain-time", "30.0 GiB", "10.0 MiB/s", "5 of 8 busy, at most 20", "50.0 MiB/s"),
         *("events 120 ms; limit 100 ms", "250 shares", "20.0%", "25.0%", "events x 2"),
-        *("31.0 GiB", "no limit", "READERS WAIT"),
+        *("1.0 KiB", "no limit", "READERS WAIT"),
         *("overlap 12 files in the deepest tablet", "garbage 12.5% of what is stored"),
     ):
         assert each in shown, each
+
+
+@pytest.fixture(scope="module")
+def recorded_tables(client: Client, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Create the tables of which values are recorded."""
+    for name in ("events", "secret"):
+        client.create_table(name, str(tmp_path_factory.mktemp(name)), schema=SCHEMA)
+
+
+@pytest.mark.usefixtures("recorded_tables")
+def test_recorded_values_are_those_of_tables_groups_and_the_service(client: Client) -> None:
+    found = client.series(span_s=20.0)
+
+    assert (found.count, found.step_s, found.start_s) == (4, 5.0, STARTED_S - 5.0)
+    lines = {line.name: line.values["backlog_bytes"] for line in found.tables}
+    assert lines == {"secret": [None, 1000.0, None, 1000.0], "events": [None, 90.0, None, 45.0]}
+    assert found.total.values["backlog_bytes"] == [None, 1090.0, None, 1045.0]
+    assert [line.name for line in found.groups] == ["default"]
+    assert found.others is not None
+    assert found.others.values["backlog_bytes"] == [None, 0.0, None, 0.0]
+
+    one = client.series(span_s=20.0, tables=["events"], measures=["failures"], groups=False)
+    assert [line.name for line in one.tables] == ["events"]
+    assert one.tables[0].values == {"failures": [None, 0.0, None, 0.0]}
+    assert (one.groups, one.others) == ((), None)
+
+    few = client.series(span_s=20.0, points=2, count=1, measures=["backlog_bytes"])
+    assert few.tables[0].values == {"backlog_bytes": [1000.0, 1000.0]}
+    assert few.others is not None
+    assert few.others.values == {"backlog_bytes": [90.0, 45.0]}
+
+
+@pytest.mark.usefixtures("recorded_tables")
+def test_the_history_of_a_backlog_is_that_of_a_table_or_of_all(
+    gateway: Gateway, tmp_path: Path
+) -> None:
+    neve = Shell(tmp_path / "home", NEVE_URL=gateway.url, NEVE_TOKEN=TOKEN)
+    points = neve.json("backlog", "events", "--history")
+    assert [(point["at_s"], point["size_bytes"]) for point in points] == [
+        (STARTED_S, 90),
+        (STARTED_S + 10, 45),
+    ]
+    assert [point["size_bytes"] for point in neve.json("backlog", "--history")] == [1090, 1045]
+    assert "1.1 KiB" in neve.run("backlog", "--history").stdout
+    neve.run("backlog", "evnets", "--history", code=2, says="evnets")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ("span_s=4", "span_s is 4, expected 5 to 86400 seconds"),
+        ("span_s=nan", "span_s is nan"),
+        ("points=0", "points 0 is out of range"),
+        ("count=101", "101 tables are wanted, expected 0 to 100"),
+        ("measure=backlog", "measure is 'backlog', expected one of backlog_bytes"),
+        ("table=evnets", "evnets"),
+    ],
+)
+def test_a_wrong_parameter_of_the_series_is_refused(
+    gateway: Gateway, parameters: str, says: str
+) -> None:
+    answer = httpx.get(f"{gateway.url}/v1/series?{parameters}", headers=TRUSTED)
+    assert answer.status_code in {400, 404}
+    assert says in answer.json()["detail"]
+
+
+def test_a_grant_on_one_table_shows_its_recorded_values_only(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.json"
+    with serving(access={"tokens_file": str(tokens)}) as served:
+        owner = Shell(tmp_path / "home", NEVE_ACCESS_TOKENS_FILE=str(tokens))
+        token = owner.run("token", "create", "one", "--grant", "read:events").stdout.strip()
+        with served.client(TOKEN) as admin:
+            for name in ("events", "secret"):
+                admin.create_table(name, str(tmp_path / name), schema=SCHEMA)
+        with served.client(token) as caller:
+            found = caller.series(span_s=20.0)
+            with pytest.raises(NotFoundError, match="secret"):
+                caller.series(tables=["secret"])
+            own = caller.series(span_s=20.0, tables=["events"])
+        text = httpx.get(
+            f"{served.url}/v1/series", headers={"Authorization": f"Bearer {token}"}
+        ).text
+    assert "secret" not in text
+    assert "1000.0" not in text
+    assert [line.name for line in found.tables] == ["events"]
+    mine = [None, 90.0, None, 45.0]
+    assert found.tables[0].values["backlog_bytes"] == mine
+    assert found.total.values.keys() == set(api.SERIES_MEASURES), "nothing of the controller"
+    assert found.total.values["backlog_bytes"] == own.total.values["backlog_bytes"] == mine
+    assert found.groups == ()
+    assert found.others is not None
+    assert found.others.values["backlog_bytes"] == [None, 0.0, None, 0.0]
 
 
 @pytest.mark.parametrize("as_json", [True, False])

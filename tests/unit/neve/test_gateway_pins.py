@@ -52,7 +52,8 @@ from neve.gateway.rows.scan import (
     open_scan,
     scan_options,
 )
-from neve.gateway.services import Services, StoreWatch
+from neve.gateway.services import Services
+from neve.gateway.store_watch import StoreWatch
 from tests.support.gateway import FakeCoordinator, plan_all
 from tests.support.memory_store import MemoryStore
 from tests.support.predictable import CountedIds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import threading
 import time
@@ -12,6 +13,7 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from common.control_settings import IngestSettings
 from common.errors import CompactionError, ConflictError, MetadataError, UnknownOutcomeError
 from common.metadata.changes import (
     Applied,
@@ -19,6 +21,7 @@ from common.metadata.changes import (
     ReserveFiles,
     Unknown,
 )
+from common.metadata.changes.days import DailySums, StoreDays, day_of
 from common.model.file import ChunkGrid
 from common.model.job import Kind, PlannedInterval, TabletPlan
 from common.model.outcome import RefusalCode
@@ -32,7 +35,7 @@ from common.model.tablet import (
     TabletId,
 )
 from common.settings import Settings
-from common.telemetry import METRICS, Exporter
+from common.telemetry import METRICS
 from coordinator.registry import planner_for
 from neve import api
 from neve.api import ARROW_STREAM, PROBLEM
@@ -52,6 +55,7 @@ from neve.gateway.planning import plan_view
 from neve.local.supervisor import ask_actors
 from tests.support.gateway import QUEUED, TOKEN, Gateway, serving
 from tests.support.patience import PATIENCE_S
+from tests.support.shell import Shell
 
 SCHEMA = pa.schema([("x", pa.int64())])
 TIMED = pa.schema([("at", pa.int64())])
@@ -237,10 +241,19 @@ def test_metrics_are_those_of_the_table(gateway: Gateway) -> None:
     text = httpx.get(f"{gateway.url}/metrics", headers=TRUSTED).text
 
     told = {line.split()[2]: line.split()[3] for line in text.splitlines() if "# TYPE" in line}
-    assert told == {
-        metric.name: metric.kind for metric in METRICS if metric.exporter is Exporter.GATEWAY
-    }
+    assert told == {metric.name: metric.kind for metric in METRICS}
     assert 'neve_queue_jobs{group="default"} 1.0' in text
+    compactor = 'compactor="local-1"'
+    for line in (
+        'neve_table_small_files{table="events"} 7.0',
+        f'neve_compactor_attempts_total{{{compactor},end="committed",group="default"}} 3.0',
+        f'neve_compactor_slots{{{compactor},group="default"}} 2.0',
+        f'neve_compactor_rewrite_seconds_bucket{{{compactor},group="default",le="0.5"}} 1.0',
+        f'neve_compactor_rewrite_seconds_count{{{compactor},group="default"}} 4.0',
+        f'neve_compactor_rewrite_seconds_sum{{{compactor},group="default"}} 9.5',
+    ):
+        assert line in text.splitlines(), line
+    assert "of_another_release" not in text
     assert 'code="404",method="GET",route="/v1/tables/{table}"' in text
 
 
@@ -248,7 +261,7 @@ def test_a_route_label_is_never_a_path() -> None:
     metrics = RequestMetrics()
     metrics.answered("none", "BREW", 404, 0.1)
 
-    text = metrics.text(None, ScanSlots(1, 1), AuditCounts(), BufferUse(1, 1, 1.0))
+    text = metrics.text(None, ScanSlots(1, 1), AuditCounts(), BufferUse(IngestSettings()))
     assert b'code="404",method="other",route="none"' in text
 
 
@@ -269,14 +282,6 @@ def test_the_client_lists_jobs_queue_and_compactors(gateway: Gateway, client: Cl
     assert [compactor.compactor for compactor in client.compactors()] == ["local-1"]
 
 
-def test_the_history_of_backlogs_is_that_of_a_table_or_of_all(
-    gateway: Gateway, client: Client
-) -> None:
-    assert [each.size_bytes for each in client.backlog_history()] == [100, 99]
-    with pytest.raises(NotFoundError, match="evnets"):
-        client.backlog_history("evnets")
-
-
 def test_the_tablets_that_owe_most_are_told_by_table(
     gateway: Gateway, client: Client, tmp_path: Path
 ) -> None:
@@ -287,6 +292,92 @@ def test_the_tablets_that_owe_most_are_told_by_table(
         client.owed_tablets("oiwng")
     with pytest.raises(CallerError, match="count 0 is out of range, expected 1 to 10000"):
         client.owed_tablets("owing", count=0)
+
+
+def map_of(gateway: Gateway, table: str) -> api.TabletMap:
+    answer = httpx.get(f"{gateway.url}/v1/tables/{table}/map", headers=TRUSTED)
+    assert answer.status_code == 200, answer.text
+    document = answer.json()
+    sizes = {int(power): count for power, count in document.pop("sizes").items()}
+    return api.TabletMap(**document, sizes=sizes)
+
+
+def test_the_map_of_a_small_table_has_a_cell_for_each_tablet(
+    gateway: Gateway, client: Client, tmp_path: Path
+) -> None:
+    keyed = pa.schema([("x", pa.int64()), ("v", pa.int64())])
+    client.create_table(
+        "mapped", str(tmp_path), schema=keyed, key=["x"], version_column="v", splits=["10", "20"]
+    )
+    for x in (1, 2, 15):
+        client.append("mapped", pa.table({"x": [x], "v": [1]}))
+    drawn = map_of(gateway, "mapped")
+
+    ends = [tablet.tablet for tablet in client.tablets("mapped")]
+    assert (drawn.tablets, list(drawn.ends), drawn.counts) == (3, ends, [1, 1, 1])
+    assert drawn.files == [2, 1, 0]
+    assert drawn.backlog_bytes == [0, 0, 90]
+    assert drawn.scans_s == [0.5, 0.5, 0.5]
+    assert (drawn.sampled_tablets, sum(drawn.sizes.values())) == (3, 3)
+    assert sum(drawn.size_bytes) == client.describe("mapped").size_bytes
+
+    only = {"tablet": ends[1]}
+    path = f"{gateway.url}/v1/tables/mapped"
+    page = httpx.get(f"{path}/tablets", params=only, headers=TRUSTED).json()
+    assert ([tablet["tablet"] for tablet in page["tablets"]], page["next"]) == ([ends[1]], None)
+    page = httpx.get(f"{path}/files", params=only, headers=TRUSTED).json()
+    assert ([file["tablet"] for file in page["files"]], page["next"]) == ([ends[1]], None)
+    uncounted = httpx.get(path, params={"totals": False}, headers=TRUSTED).json()
+    assert (uncounted["name"], uncounted["tablets"]) == ("mapped", None)
+
+
+def test_a_cell_of_several_tablets_has_the_largest_backlog_of_them(
+    gateway: Gateway,
+    client: Client,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keyed = pa.schema([("x", pa.int64()), ("v", pa.int64())])
+    splits = [str(number) for number in range(10, 60, 10)]
+    client.create_table(
+        "wide", str(tmp_path), schema=keyed, key=["x"], version_column="v", splits=splits
+    )
+    monkeypatch.setattr("neve.gateway.tablets.CELLS_MAX", 4)
+    ends = [tablet.tablet for tablet in client.tablets("wide")]
+    monkeypatch.setattr(gateway.coordinator, "busy_tablets", (ends[0],))
+    drawn = map_of(gateway, "wide")
+
+    assert (drawn.tablets, list(drawn.ends), drawn.counts) == (6, ends[1::2], [2, 2, 2])
+    assert drawn.backlog_bytes == [70, 0, 90]
+    assert drawn.overlapping_files == [9, 0, 4]
+    assert drawn.garbage_shares == [0.25, 0.0, 0.0]
+
+
+def test_daily_sums_and_their_report_are_of_the_days_asked_for(
+    gateway: Gateway, client: Client, tmp_path: Path
+) -> None:
+    table = client.create_table("summed", str(tmp_path / "summed"), schema=SCHEMA)
+    now_s = gateway.services.clock.now_s()
+    days = tuple(
+        api.TableDay(day=day_of(now_s - back * 86_400), jobs=back + 1) for back in (9, 1, 0)
+    )
+    sums = DailySums(position="5-0", since_s=now_s - 9 * 86_400, days=days)
+    change = StoreDays(table=table.id, before="0-0", sums=sums)
+    asyncio.run_coroutine_threadsafe(gateway.store.apply(change), gateway.loop).result(PATIENCE_S)
+
+    assert [day.jobs for day in client.days("summed").days] == [2, 1]
+    assert [day.jobs for day in client.days("summed", 10).days] == [10, 2, 1]
+    with pytest.raises(CallerError, match="count 401 is out of range, expected 1 to 400"):
+        client.days("summed", 401)
+    with pytest.raises(NotFoundError, match="smumed"):
+        client.days("smumed")
+    neve = Shell(tmp_path / "home", NEVE_URL=gateway.url, NEVE_TOKEN=TOKEN)
+    target = tmp_path / "summed.html"
+    written = neve.run("report", "summed", "--days", "2", "--output", str(target)).stdout
+    assert "2 days. Days are those of UTC" in " ".join(written.split())
+    assert "<h1>Compaction of summed</h1>" in target.read_text("utf-8")
+    assert [day["jobs"] for day in neve.json("report", "summed")["days"]] == [2, 1]
+    neve.run("report", "summed", "--output", str(tmp_path), code=2, says="cannot be written")
 
 
 def test_the_history_of_tablets_is_bounded_and_of_one_table(
@@ -473,6 +564,19 @@ def test_the_plan_of_a_table_has_the_stored_state_of_each_interval() -> None:
     ]
 
 
+def test_a_plan_names_the_windows_that_its_jobs_wait_for(tmp_path: Path) -> None:
+    sentence = "system jobs wait for the window of table hours, which opens at 22:00"
+    with serving(plan=planner_for(Settings())) as served, served.client() as client:
+        served.coordinator.closed = (sentence,)
+        create_hours(client, "hours", tmp_path / "hours")
+        assert client.plan("hours").waits == (sentence,)
+        client.create_table("empty", str(tmp_path / "empty"), schema=SCHEMA)
+        assert client.plan("empty").waits == (), "no job waits"
+        served.coordinator.up = False
+        plan = client.plan("hours")
+        assert (len(plan.jobs), plan.waits) == (1, ()), "a plan needs no coordinator"
+
+
 def test_rules_of_a_table_decide_its_plan(planning: Client, tmp_path: Path) -> None:
     create_hours(planning, "ruled", tmp_path)
     assert [len(job.files) for job in planning.plan("ruled").jobs] == [2]
@@ -493,6 +597,30 @@ def test_rules_of_a_table_decide_its_plan(planning: Client, tmp_path: Path) -> N
         CallerError, match="option rules: 'stable if file = 2': measure 'file' is unk"
     ):
         set_rules("stable if file = 2")
+
+
+def test_a_plan_with_other_settings_changes_nothing(planning: Client, tmp_path: Path) -> None:
+    create_hours(planning, "tried", tmp_path)
+    ((tablet,),) = [[tablet.tablet for tablet in planning.tablets("tried")]]
+
+    rules = "granularity=1h,skip_offset=0,rules=stable if files = 2"
+    changed = planning.plan("tried", settings={"planner_options": rules})
+    assert (changed.jobs, len(changed.left)) == ((), 3)
+    (job,) = planning.plan("tried", tablets=[tablet]).jobs
+    assert len(job.files) == 2
+    assert "rules" not in planning.describe("tried").settings["planner_options"]
+    with pytest.raises(CallerError, match="max_files is 1, expected"):
+        planning.plan("tried", settings={"max_files": "1"})
+    with pytest.raises(NotFoundError, match="no tablet 'zz'"):
+        planning.plan("tried", tablets=["zz"])
+
+
+def test_a_setting_of_a_plan_has_a_value(gateway: Gateway, client: Client, tmp_path: Path) -> None:
+    client.create_table("untried", str(tmp_path), schema=SCHEMA)
+    url = f"{gateway.url}/v1/tables/untried/plan?setting=ratio"
+    problem = httpx.get(url, headers=TRUSTED).json()["detail"]
+
+    assert problem == "setting 'ratio' has no value, expected name=value"
 
 
 def test_a_table_is_not_at_rest_while_its_only_job_runs(
