@@ -200,6 +200,12 @@ lock: install  ## Pin all requirements again, with hashes
 	--constraint $(LOCK)
 	@scripts/lock $(PY) $(MUTATION_LOCK) "What \`make mutation\` runs" "mutation" --constraint $(LOCK)
 
+.PHONY: console-scripts
+console-scripts: install  ## Copy the console's scripts, and axe for its tests, from the lock in requirements/npm; needs npm
+	@rm -rf build/npm && mkdir -p build/npm && cp requirements/npm/package*.json build/npm
+	@npm ci --prefix build/npm --ignore-scripts --no-audit --no-fund --omit-lockfile-registry-resolved
+	@$(PY) -m scripts.vendor_scripts build/npm/node_modules
+
 .PHONY: clean
 clean:  ## Remove files of builds and tools; .venv stays
 	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \

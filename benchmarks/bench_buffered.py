@@ -1,23 +1,33 @@
-"""Many writers of small batches through one gateway: acknowledged rows per second, and latency.
+"""Buffered rows through one gateway: rows per second, latency, processor time per call.
 
-    python -m benchmarks.bench_buffered --writers 16 --rows 20 --seconds 30
+    python -m benchmarks.bench_buffered --seconds 60
+    python -m benchmarks.bench_buffered --shapes full half --seconds 20 --key
+    python -m benchmarks.bench_buffered --shapes many --writers 500 --seconds 300
 
-Redis, a gateway without a coordinator, and the writers share this machine. The buffer is flushed
-once per second. Afterwards every acknowledged row is counted.
+    full     writers that send batches of rows one after the other, as fast as they can
+    half     the same batches at a fixed rate, half of the goal; latency from when a batch is due
+    many     `client.writer`s of one row per second each
+    append   the batches of `full` as appends, for comparison
+
+Redis (`appendfsync everysec`), a gateway and the writers share this machine, each in a process of
+its own. There is no coordinator: a thread flushes the buffer. Afterwards every acknowledged row is
+counted. On a machine with other work look at the processor time: it decides what two idle cores do.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 
 from neve.client import Client
@@ -29,94 +39,225 @@ from tests.support.redis_server import RedisServer, free_port
 SCHEMA = pa.schema([("writer", pa.int64()), ("n", pa.int64()), ("text", pa.string())])
 TEXT = "x" * 84
 """With two numbers, a row has 100 bytes."""
+GOAL_ROWS_S, GOAL_P99_MS, GOAL_CPU_MS = 20_000, 50.0, 2.0
+"""Processor time per call: with batches of 20 rows, 1,000 calls per second on two cores."""
+PACERS = 8
+"""Threads that write into the writers of `many`."""
 
 
-class Load:
-    """Writers that send batches until the time is over."""
+@dataclass
+class Stack:
+    """Redis, a gateway, and this process."""
 
-    def __init__(self, url: str, rows: int, *, by_append: bool) -> None:
-        self._url, self._rows, self._by_append = url, rows, by_append
-        self._over = threading.Event()
-        self.latencies_s: list[float] = []
-        self.acknowledged = 0
-        self.failed = 0
+    url: str
+    processes: dict[str, psutil.Process]
 
-    def run(self, writers: int, seconds: float) -> float:
-        """Return how long the load lasted."""
-        threads = [threading.Thread(target=self._write, args=(n,)) for n in range(writers)]
-        if not self._by_append:
-            threads.append(threading.Thread(target=self._flush))
-        begun_s = time.monotonic()
-        for thread in threads:
-            thread.start()
-        time.sleep(seconds)
-        self._over.set()
-        for thread in threads:
-            thread.join()
-        return time.monotonic() - begun_s
+    def cpu_s(self) -> dict[str, float]:
+        """Return the processor time of each process."""
+        times = {name: process.cpu_times() for name, process in self.processes.items()}
+        return {name: time_.user + time_.system for name, time_ in times.items()}
 
-    def _write(self, number: int) -> None:
-        client = Client(self._url, token=TOKEN)
-        send = client.append if self._by_append else client.buffer_rows
-        columns = {"writer": [number] * self._rows, "text": [TEXT] * self._rows}
-        while not self._over.is_set():
-            numbers = list(range(self._rows))
-            rows = pa.table({**columns, "n": numbers}).select(SCHEMA.names)
-            begun_s = time.monotonic()
-            try:
-                send("events", rows)
-            except NeveError:
-                self.failed += 1
-                continue
-            self.latencies_s.append(time.monotonic() - begun_s)
-            self.acknowledged += self._rows
-
-    def _flush(self) -> None:
-        client = Client(self._url, token=TOKEN)
-        while not self._over.wait(1.0):
-            with suppress(NeveError):
-                client.flush("events")
+    def client(self) -> Client:
+        return Client(self.url, token=TOKEN)
 
 
-def measure(writers: int, rows: int, seconds: float, *, by_append: bool) -> None:
-    """Start Redis and a gateway, and print what a load has reached."""
+@contextmanager
+def stack() -> Iterator[tuple[Stack, Path]]:
+    """Start Redis and a gateway; yield them and a folder for tables."""
     port = free_port()
     with ExitStack() as ended:
-        folder = ended.enter_context(tempfile.TemporaryDirectory())
-        redis = RedisServer(Path(folder))
+        folder = Path(ended.enter_context(tempfile.TemporaryDirectory()))
+        redis = RedisServer(folder)
         redis.start()
         ended.callback(redis.stop)
         command = [sys.executable, "-m", "tests.support.gateway_process", redis.url, str(port)]
         gateway = ended.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         ended.callback(gateway.kill)
         assert gateway.stdout is not None
-        client = Client(url := gateway.stdout.readline().strip(), token=TOKEN)
-        client.create_table("events", f"{folder}/events", schema=SCHEMA)
-        load = Load(url, rows, by_append=by_append)
-        took_s = load.run(writers, seconds)
+        processes = {
+            "writers": psutil.Process(),
+            "gateway": psutil.Process(gateway.pid),
+            "redis": psutil.Process(redis.pid),
+        }
+        yield Stack(gateway.stdout.readline().strip(), processes), folder
+
+
+@dataclass
+class Tally:
+    """What the writers of one shape have seen. Lists and sums are safe to change by threads."""
+
+    latencies_s: list[float] = field(default_factory=list)
+    acknowledged: list[int] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    over: threading.Event = field(default_factory=threading.Event)
+
+
+Shape = Callable[[Stack, argparse.Namespace, Tally, int], None]
+"""The work of one thread: stack, options, tally and its number."""
+
+
+def batches(stack: Stack, options: argparse.Namespace, tally: Tally, number: int) -> None:
+    """Send batches as fast as possible."""
+    _send_batches(stack, options, tally, number, pause_s=0.0)
+
+
+def paced(stack: Stack, options: argparse.Namespace, tally: Tally, number: int) -> None:
+    """Send batches at half of the goal, all writers together."""
+    pause_s = options.writers * options.rows / (GOAL_ROWS_S / 2)
+    _send_batches(stack, options, tally, number, pause_s=pause_s)
+
+
+def appends(stack: Stack, options: argparse.Namespace, tally: Tally, number: int) -> None:
+    """Send the same batches as appends."""
+    _send_batches(stack, options, tally, number, pause_s=0.0, by_append=True)
+
+
+def _send_batches(
+    stack: Stack,
+    options: argparse.Namespace,
+    tally: Tally,
+    number: int,
+    *,
+    pause_s: float,
+    by_append: bool = False,
+) -> None:
+    client = stack.client()
+    send = client.append if by_append else client.buffer_rows
+    columns = {"writer": [number] * options.rows, "text": [TEXT] * options.rows}
+    due_s = time.monotonic() + pause_s * number / options.writers
+    count = 0
+    while not tally.over.wait(max(0.0, due_s - time.monotonic()) if pause_s else 0.0):
+        numbers = range(count * options.rows, (count + 1) * options.rows)
+        rows = pa.table({**columns, "n": list(numbers)}).select(SCHEMA.names)
+        begun_s = due_s if pause_s else time.monotonic()
+        count, due_s = count + 1, due_s + pause_s
+        try:
+            send("events", rows)
+        except NeveError as error:
+            tally.failures.append(str(error))
+            continue
+        tally.latencies_s.append(time.monotonic() - begun_s)
+        tally.acknowledged.append(options.rows)
+
+
+def single_rows(stack: Stack, options: argparse.Namespace, tally: Tally, number: int) -> None:
+    """Write a row per second into each writer of this thread's part."""
+    client = stack.client()
+    count = len(range(number, options.many, PACERS))
+    with ExitStack() as writers:
+        opened = [writers.enter_context(client.writer("events")) for _ in range(count)]
+        begun_s = time.monotonic()
+        for n in range(int(options.seconds)):
+            for at, writer in enumerate(opened):
+                time.sleep(max(0.0, begun_s + n + at / count - time.monotonic()))
+                try:
+                    row = {"writer": PACERS * at + number, "n": n, "text": TEXT}
+                    writer.write(row)
+                except NeveError as error:
+                    tally.failures.append(str(error))
+        for writer in opened:
+            with suppress(NeveError):
+                writer.sync()
+    tally.acknowledged += [writer.acknowledged for writer in opened]
+
+
+SHAPES: dict[str, Shape] = {
+    "full": batches,
+    "half": paced,
+    "many": single_rows,
+    "append": appends,
+}
+
+
+def flushes(stack: Stack, every_s: float, over: threading.Event) -> None:
+    """Flush the buffer at intervals, as a coordinator does."""
+    client = stack.client()
+    while not over.wait(every_s):
+        with suppress(NeveError):
+            client.flush("events")
+
+
+def warm_up(stack: Stack) -> None:
+    """Make the first calls, which check the location of the table."""
+    client = stack.client()
+    for number in range(3):
+        begun_s = time.monotonic()
+        client.buffer_rows("events", pa.table([[-1], [number], [TEXT]], schema=SCHEMA))
+        if not number:
+            print(f"first call: {1000 * (time.monotonic() - begun_s):.0f} ms")
+    client.flush("events")
+
+
+def measure(name: str, options: argparse.Namespace) -> None:
+    """Start Redis and a gateway, and print what one shape has reached."""
+    with stack() as (parts, folder):
+        client, tally = parts.client(), Tally()
+        keyed = {"key": ["writer", "n"]} if options.key else {}
+        client.create_table("events", f"{folder}/events", schema=SCHEMA, **keyed)
+        warm_up(parts)
+        count = PACERS if name == "many" else options.writers
+        threads = [
+            threading.Thread(target=SHAPES[name], args=(parts, options, tally, number))
+            for number in range(count)
+        ]
+        flusher = threading.Thread(target=flushes, args=(parts, options.flush_s, tally.over))
+        before, begun_s = parts.cpu_s(), time.monotonic()
+        for thread in (*threads, flusher):
+            thread.start()
+        if name != "many":  # Which ends by itself.
+            time.sleep(options.seconds)
+            tally.over.set()
+        for thread in threads:
+            thread.join()
+        took_s = time.monotonic() - begun_s
+        used = {part: cpu_s - before[part] for part, cpu_s in parts.cpu_s().items()}
+        tally.over.set()
+        flusher.join()
         client.flush("events")
-        counted, files = client.count("events"), len(client.files("events"))
-    latencies = sorted(load.latencies_s)
-    p50, p99 = (1000 * latencies[int(len(latencies) * part)] for part in (0.5, 0.99))
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        counted, files = client.count("events") - 3, len(client.files("events")) - 1
+    report(name, options, tally, took_s, used)
+    print(f"    counted {counted:,} of {sum(tally.acknowledged):,}, {files} files")
+
+
+def report(
+    name: str,
+    options: argparse.Namespace,
+    tally: Tally,
+    took_s: float,
+    used: dict[str, float],
+) -> None:
+    """Print the figures of one shape."""
+    rows = sum(tally.acknowledged)
+    calls = rows if name == "many" else len(tally.latencies_s)
     print(
-        f"{'append' if by_append else 'buffer'}: {load.acknowledged / took_s:,.0f} rows/s, "
-        f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, {load.failed} failed, counted {counted:,} of "
-        f"{load.acknowledged:,}, {files} files ({1000 * files / load.acknowledged:.2f} per 1,000 "
-        f"rows), {used.ru_utime + used.ru_stime:.0f} CPU-s of Redis and gateway so far"
+        f"{name}: {rows / took_s:,.0f} rows/s, {calls / took_s:,.0f} calls/s, "
+        f"{len(tally.failures)} failed"
     )
+    if latencies := sorted(tally.latencies_s):
+        p50, p99 = (1000 * latencies[int(len(latencies) * part)] for part in (0.5, 0.99))
+        print(f"    p50 {p50:.1f} ms, p99 {p99:.1f} ms (goal at half the rate: {GOAL_P99_MS:g} ms)")
+    split = ", ".join(f"{part} {1000 * cpu_s / max(1, calls):.2f}" for part, cpu_s in used.items())
+    total_ms = 1000 * sum(used.values()) / max(1, calls)
+    print(f"    CPU {total_ms:.2f} ms per call (goal {GOAL_CPU_MS:g}): {split}")
+    for failure in sorted(set(tally.failures))[:3]:
+        print(f"    failed: {failure}")
 
 
 def main() -> None:
-    """Measure buffered rows, and the same batches as appends."""
+    """Measure the chosen shapes, one after the other."""
     exit_on_sigterm()
+    pa.array([0])  # Arrow loads pandas at the first value, which takes seconds on a busy machine.
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["full", "half", "many"])
     parser.add_argument("--writers", type=int, default=16)
-    parser.add_argument("--rows", type=int, default=20)
+    parser.add_argument("--many", type=int, default=500, help="Writers of one row per second.")
+    parser.add_argument("--rows", type=int, default=20, help="Rows of a batch.")
     parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--flush-s", type=float, default=10.0, help="Pause between two flushes.")
+    parser.add_argument("--key", action="store_true", help="Rows have a key: writer and number.")
     options = parser.parse_args()
-    for by_append in (False, True):
-        measure(options.writers, options.rows, options.seconds, by_append=by_append)
+    for name in options.shapes:
+        measure(name, options)
 
 
 if __name__ == "__main__":

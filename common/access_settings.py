@@ -103,6 +103,28 @@ class AccessSettings:
         least=60.0,
         most=31_622_400.0,
     )
+    session_max_s: float = setting(
+        43_200.0,
+        "Longest session of the console. A session also ends with the token that it began with.",
+        least=60.0,
+        most=31_622_400.0,
+    )
+
+    oidc_client_id: str = setting(
+        "",
+        "Id under which the issuer knows the console; people then sign in there. It needs"
+        " `gateway.public_url`, and `/console/sign-in/issued` below it as redirect URI. Empty:"
+        " people sign in with a token.",
+    )
+    oidc_client_secret_file: str = setting(
+        "",
+        "Absolute path of a file with the client's secret. Empty: the client is public (PKCE).",
+    )
+    oidc_scopes: tuple[str, ...] = setting(
+        ("openid",),
+        "Scopes that the console requests. Some issuers need one for the audience of the access"
+        " token, and `offline_access` for a refresh token, with which a session outlives it.",
+    )
 
     def __post_init__(self) -> None:
         """Refuse values that break their rules."""

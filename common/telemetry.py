@@ -80,7 +80,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "neve_buffer_delay_seconds_total",
         "counter",
-        "Time that calls which buffer rows were delayed, because buffers were filling.",
+        "Time that calls which buffer rows were delayed, because buffers or compactions lag.",
     ),
     Metric(
         "neve_buffer_refusals_total",
@@ -236,6 +236,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("neve_series_stored_bytes", "gauge", "Size of their snapshot in the store, compressed."),
     Metric("neve_series_tables", "gauge", "Tables with recorded values of their own, up to 447."),
     Metric("neve_buffered_bytes", "gauge", "Decoded size of rows that are not in files so far."),
+    Metric("neve_buffered_bytes_max", "gauge", "Bound of these bytes, `ingest.bytes_max`."),
     Metric("neve_buffered_rows", "gauge", "Acknowledged rows that are not in files so far."),
     Metric("neve_buffered_oldest_seconds", "gauge", "Age of the oldest of these rows."),
     Metric("neve_flushed_rows_total", "counter", "Buffered rows that were written to files."),

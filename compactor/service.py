@@ -30,7 +30,7 @@ from common.metadata.changes import (
 )
 from common.metadata.store import TabletStore
 from common.model.file import DataFile
-from common.model.job import KEEPS_DELETED, JobAction
+from common.model.job import KEEPS_DELETED, KNOWS_BUFFERS, JobAction
 from common.model.outcome import AttemptEnd, Refusal, RefusalCode, RowCounts
 from common.model.table import Table
 from common.parquet.location import Location, existing_files
@@ -76,6 +76,8 @@ _ENDS: dict[type[CompactionError], AttemptEnd] = {
     EngineRestartedError: AttemptEnd.LOST,
 }
 """Outcome of an attempt by the class of its error; any other error is a failure."""
+ACTIONS = (JobAction.ANALYZE.value, KEEPS_DELETED, KNOWS_BUFFERS)
+"""What a compactor of this release supports in addition to rewrites and drops."""
 _SPAN_NAMES = {
     AttemptPhase.PREPARING: "prepare",
     AttemptPhase.REWRITING: "rewrite",
@@ -531,6 +533,7 @@ class CompactorService:
             edition=self._edition,
             task_memory=self._task_memory,
             metrics=self._metrics.values(self._settings.slots, len(self._attempts)),
+            actions=ACTIONS,
         )
 
     async def _beat_forever(self) -> None:
@@ -615,7 +618,7 @@ class CompactorService:
             group=self._group,
             node=self._node,
             wait_max_s=self._settings.take_wait_max_s,
-            actions=(JobAction.ANALYZE.value, KEEPS_DELETED),
+            actions=ACTIONS,
         )
 
     async def _start_engine(self) -> None:

@@ -15,13 +15,19 @@ from common.model.request import RequestState
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.parquet.append import write_guarded
-from common.parquet.buffered import FlushPorts
+from common.parquet.buffered import FlushPorts, FlushRules
 from common.parquet.location import identities_of
 from common.settings import CoordinatorSettings, Settings
 from common.spi.planner import Surroundings
-from common.wire import CoordinatorStatus, MetricValue
+from common.wire import (
+    Condition,
+    CoordinatorStatus,
+    MetricValue,
+    Notices,
+    bounded_conditions,
+)
 from coordinator.autoscaler import Autoscaler
-from coordinator.context import ShellContext, TableFaults
+from coordinator.context import ArrowStorage, FreeSpace, ShellContext, TableFaults
 from coordinator.core import events as on
 from coordinator.core.backlog import PLANNED_JOBS
 from coordinator.core.limits import Limits
@@ -30,7 +36,8 @@ from coordinator.core.scans import GarbageRules
 from coordinator.core.series import SeriesStore
 from coordinator.core.shadow import COMPARED_TABLETS_MAX, ShadowPlans
 from coordinator.core.state import CoordinatorState
-from coordinator.maintenance import Maintenance, OwnKind, OwnMaintenance
+from coordinator.core.views import conditions
+from coordinator.maintenance import Maintenance, OwnKind, OwnMaintenance, TriggerDriver
 from coordinator.ports import CompactorLever, PlanTablet, Submit
 from coordinator.registry import control_loop, planner_for
 from coordinator.requests import (
@@ -44,7 +51,7 @@ from coordinator.scan.full_scan import FullScan, LocalRangeScans, RangeScans
 from coordinator.scan.scanner import Scanner
 from coordinator.service import CoordinatorService
 from coordinator.split_merge import OperationDriver, OperationRules, OperationSteps
-from coordinator.storage.flushes import BufferFlusher, FlushRules
+from coordinator.storage.flushes import BufferFlusher
 from coordinator.storage.garbage_collector import (
     TABLES_AT_ONCE,
     GarbageCollector,
@@ -52,7 +59,6 @@ from coordinator.storage.garbage_collector import (
     finish_drops_forever,
 )
 from coordinator.storage.manifests import ManifestPublisher
-from coordinator.storage.storage_access import ArrowStorage, FreeSpace
 from coordinator.store_watch import (
     DailySumsKeeper,
     RateLimits,
@@ -60,7 +66,6 @@ from coordinator.store_watch import (
     StoreHealthWatch,
     TableCorrections,
 )
-from coordinator.triggers import TriggerDriver
 from neve import api
 
 # -------------------------------- Counters as metric values, described in docs/reference/metrics.md
@@ -214,6 +219,8 @@ def backlog_figures(backlogs: Collection[api.Backlog]) -> Iterator[MetricValue]:
 # ------------------------------------------------------------------------------------------- Wiring
 
 
+CONDITIONS_MAX = 100
+"""Tables or groups in one condition that operators are notified of by name."""
 SHADOW_PAUSE_S = 1.0
 """Pause while no tablet has to be planned by a shadow planner."""
 
@@ -319,11 +326,39 @@ class CoordinatorParts:
             quarantined=status.quarantined + faults.unreadable_tablets,
             tables_unscanned=self.full_scan.unscanned_tables,
             figures=figures,
+            durability=self.store_care.health.durability,
+            buffered=self.flusher.buffered(self.scanner.tables),
+            buffers_refused=(*status.buffers_refused, *self.full_scan.why_no_buffers()),
             store_warnings=(
                 *self.store_care.health.warnings,
+                *self.flusher.warnings(self.store_care.health),
                 *faults.notices,
                 *faults.all_unreadable(),
             ),
+        )
+
+    def notices(self, backlog_bytes: int) -> Notices:
+        """Return what operators may be notified of.
+
+        Args:
+            backlog_bytes: Backlog above which a table is listed; 0: none is.
+        """
+        names = {table.id: table.name for table in self.scanner.tables.values()}
+        found = self.state.look(conditions, backlog_bytes)
+        for table, (count, cause) in self.context.faults.unreadable_records.items():
+            name = names.get(table, table)
+            same = [one for one in found if (one.kind, one.subject) == ("quarantined", name)]
+            found = [one for one in found if one not in same]
+            whole = count + sum(one.count for one in same)
+            found.append(Condition(kind="quarantined", subject=name, count=whole, text=cause))
+        generations = self.context.generations
+        for table, reason in ({} if generations is None else generations.read_only).items():
+            subject = names.get(table, table)
+            found.append(Condition(kind="read-only", subject=subject, text=reason))
+        return Notices(
+            coordinator=self.context.coordinator,
+            conditions=tuple(bounded_conditions(found, CONDITIONS_MAX)),
+            request_ends=tuple(ends for _, ends in self.requests.request_ends),
         )
 
     def _scaling(self, group: str, status: CoordinatorStatus) -> api.GroupScaling | None:
@@ -455,8 +490,7 @@ def _flusher(settings: Settings, context: ShellContext) -> BufferFlusher:
         write=write_guarded,
         look_max_s=own.garbage_grace_s,
     )
-    ingest = settings.ingest
-    rules = FlushRules(age_max_s=ingest.flush_age_max_s, segment_bytes=ingest.flush_bytes)
+    rules = FlushRules.of(settings.ingest)
     known = context.generations.known if context.generations else lambda _table: 0
     return BufferFlusher(ports, rules, context.log, known_generation=known)
 

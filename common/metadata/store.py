@@ -26,6 +26,7 @@ from common.metadata import bulk_reads
 from common.metadata.bulk_reads import RangeReader, read_raw_tablets, tile_after
 from common.metadata.changes import (
     AddFiles,
+    AppendGroup,
     AppendRows,
     BeginOperation,
     Change,
@@ -127,6 +128,7 @@ HISTORY_READS = (100, 2_000, HISTORY_MAX + 1_000)
 GROWING = (
     AddFiles,
     AppendRows,
+    AppendGroup,
     CreateTable,
     SelectFiles,
     SubmitRequest,
@@ -248,6 +250,11 @@ class TabletStore:
         """Return up to `count` tablets whose end is greater than `after`, ascending."""
         ends = await self._read(members_after(TableKeys(table).index, after, count))
         return [TabletId(table, end) for end in ends]
+
+    async def tablet_count(self, table: str) -> int:
+        """Return the number of tablets of a table."""
+        count: int = await self._read(zcard(TableKeys(table).index))
+        return count
 
     async def every(self, table: str, count: int) -> Sequence[bytes]:
         """Return the end of every `count`-th tablet, to divide a scan of a table.

@@ -15,7 +15,7 @@ from common.model.location_identity import LocationIdentity, identity_of_uri
 from common.model.outcome import AttemptEnd
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
-from common.units import format_bytes
+from common.units import format_bytes, format_count
 from neve.api import Correction
 
 # -------------------------------------------------------------------------------- Entries and marks
@@ -423,11 +423,14 @@ class StoreHealth:
     """For a Redis Cluster: largest difference between the clocks of its nodes."""
     lacks: tuple[str, ...] = ()
     """Rights that the user of `store.url` needs and lacks, as ACL rules name them."""
+    append_sync: str = ""
+    """Redis' `appendfsync`: when the append-only file is synced; empty: it may not be read."""
 
     @classmethod
-    def of_info(cls, info: bytes, *, full: bool, replicas_wanted: int) -> "StoreHealth":
-        """Return what a Redis reports of itself as answer to `INFO`."""
-        fields = dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
+    def of_info(cls, info: object, *, full: bool, replicas_wanted: int) -> "StoreHealth":
+        """Return what a Redis reports of itself as answer to `INFO`; nothing if it refuses."""
+        lines = info.decode().splitlines() if isinstance(info, bytes) else ()
+        fields = dict(line.split(":", 1) for line in lines if ":" in line)
         states = {
             "append-only file": fields.get("aof_last_write_status", "ok"),
             "snapshot": fields.get("rdb_last_bgsave_status", "ok"),
@@ -466,6 +469,7 @@ class StoreHealth:
             replicas_wanted=every[0].replicas_wanted,
             nodes=nodes,
             clocks_apart_s=clocks_apart_s,
+            append_sync=min((health.append_sync for health in every), key=_WEAKEST_FIRST.index),
         )
 
     def check(self) -> None:
@@ -511,6 +515,15 @@ class StoreHealth:
             )
             if sentence
         )
+
+    @property
+    def durability(self) -> str:
+        """What it guarantees for changes that it has acknowledged, in words."""
+        copies = f" and {format_count(self.replicas_wanted, 'replica')}"
+        where = f"in the metadata store{copies if self.replicas_wanted else ''}, "
+        if not self.append_only:
+            return where + "which has no append-only file (appendonly no): a restart loses them"
+        return where + _KEPT[self.append_sync if self.append_sync in _KEPT else ""]
 
     def _rights(self) -> str:
         if not self.lacks:
@@ -569,6 +582,16 @@ def _of_node(address: str, sentence: str) -> str:
     )
 
 
+_KEPT: Mapping[str, str] = {
+    "no": "synced to disk when its operating system does (appendfsync no): a power failure may lose"
+    " the last half minute",
+    "": "synced to disk as its appendfsync says, which the user of store.url may not read",
+    "everysec": "synced to disk once per second (appendfsync everysec): a power failure may lose"
+    " the last second",
+    "always": "synced to disk before the answer (appendfsync always)",
+}
+"""Redis' `appendfsync` → what becomes of acknowledged changes; the weakest first."""
+_WEAKEST_FIRST = [*_KEPT]
 _NO_LOG = (
     "the store (Redis) has no append-only file (appendonly no): a restart loses recent changes"
 )

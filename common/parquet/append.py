@@ -7,6 +7,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -126,6 +128,31 @@ def cut_by_tablet(
         parts.append(TabletRows(target.end, tablet_rows))
         begin = behind
     return parts
+
+
+def tablet_indices(
+    keys: pa.LargeBinaryArray, targets: Sequence[AppendTarget]
+) -> tuple[list[bytes], npt.NDArray[np.int64]]:
+    """Return the ends of the tablets of some keys, and the index of its tablet for each key.
+
+    Args:
+        keys: Encoded keys.
+        targets: Targets of rows, ascending. A key above all of them belongs to the last one.
+    """
+    order = pc.array_sort_indices(keys)
+    ordered, positions = keys.take(order), order.to_numpy()
+    ends: list[bytes] = []
+    tablets = np.empty(len(keys), np.int64)
+    begin = 0
+    while begin < len(keys):
+        at = _target_index(targets, ordered[begin].as_py())
+        behind = _index_after(ordered, begin, targets[at].up_to)
+        if behind == begin:
+            behind = len(keys)
+        tablets[positions[begin:behind]] = len(ends)
+        ends.append(targets[at].end)
+        begin = behind
+    return ends, tablets
 
 
 def _by_partition(rows: pa.Table, table: Table) -> Iterator[TabletRows]:

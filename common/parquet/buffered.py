@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyarrow import parquet as pq
 
+from common.control_settings import IngestSettings
 from common.errors import BrokenValueError, ConflictError, RefusedError, UnavailableError
 from common.metadata.changes import AddFiles, Applied, CloseSegment, Outcome, Refused
 from common.metadata.codec.layout import broken_value_error
 from common.metadata.codec.table import unpack_rows
 from common.metadata.keys import TableKeys
 from common.metadata.store import TabletStore
-from common.metadata.store_values import BufferSegment, CallKind
+from common.metadata.store_values import BufferSegment, CallKind, TableBuffer
 from common.model.file import DataFile
 from common.model.location_identity import append_file_names
 from common.model.outcome import RefusalCode
@@ -44,6 +45,7 @@ from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from common.runtime import IdSource
 from common.storage_threads import StorageThreads
+from common.units import exact_duration, format_bytes, format_count, format_duration
 
 # ---------------------------------------------------------------------------------- Rows of a call
 
@@ -87,6 +89,80 @@ def rows_of_calls(table: Table, segment: BufferSegment, calls: Mapping[bytes, by
     except (pa.ArrowException, OSError, ValueError) as error:
         raise broken_value_error(where, f"has damaged rows ({error})") from error
     return conform(rows, arrow_schema(table.schema), "the buffer")
+
+
+# ------------------------------------------------------------------------- When a buffer is flushed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushRules:
+    """When a buffer is flushed."""
+
+    age_max_s: float
+    segment_bytes: int
+    """Decoded size at which a segment is closed."""
+    bytes_max: int = 0
+    """Bound of all buffers."""
+
+    @classmethod
+    def of(cls, settings: IngestSettings) -> "FlushRules":
+        """Return the rules that settings give."""
+        return cls(
+            age_max_s=settings.flush_age_max_s,
+            segment_bytes=settings.flush_bytes,
+            bytes_max=settings.bytes_max,
+        )
+
+
+def why_due(buffer: TableBuffer, now_s: float, rules: FlushRules) -> str | None:
+    """Return why a buffer must be flushed now, or None if it may wait.
+
+    Args:
+        buffer: The buffer.
+        now_s: The store's time.
+        rules: When it is flushed.
+    """
+    if not buffer.segments:
+        return None
+    if closed := [segment for segment in buffer.segments if not segment.is_open]:
+        return f"{format_count(len(closed), 'segment')} of buffered rows are closed"
+    age_s = now_s - buffer.segments[0].opened_s
+    if age_s >= rules.age_max_s:
+        return f"buffered rows are {exact_duration(round(age_s))} old"
+    if buffer.size_bytes >= rules.segment_bytes:
+        return f"{format_bytes(buffer.size_bytes)} of rows are buffered"
+    return None
+
+
+def buffer_text(buffer: TableBuffer, now_s: float, rules: FlushRules) -> str:
+    """Return what a buffer holds, and why it is flushed now, or why it is not.
+
+    The number of its oldest segment is the position of the log that it keeps: a flush of that
+    segment frees all before the next one.
+
+    Args:
+        buffer: The buffer.
+        now_s: The store's time.
+        rules: When it is flushed.
+    """
+    if not buffer.segments:
+        return "no rows are buffered"
+    numbers = [segment.number for segment in buffer.segments]
+    which = f"segment {numbers[0]}"
+    if len(numbers) > 1:
+        which = f"segments {numbers[0]} to {numbers[-1]}"
+    age_s = max(0.0, now_s - buffer.segments[0].opened_s)
+    holds = (
+        f"{format_count(buffer.rows, 'row')} in {format_bytes(buffer.size_bytes)} are buffered"
+        f" ({which}), the oldest for {format_duration(age_s)}"
+    )
+    due = why_due(buffer, now_s, rules)
+    if due is not None:
+        return f"{holds}; a flush is due: {due}"
+    return (
+        f"{holds}; a flush is due at {exact_duration(rules.age_max_s)}, at"
+        f" {format_bytes(rules.segment_bytes)}, or when the metadata store is short of memory"
+    )
 
 
 # -------------------------------------------------------------------------------------------- Flush
@@ -140,7 +216,7 @@ class Flushed:
 
 
 async def flush_table(
-    ports: FlushPorts, table: Table, generation: int, only_closed: Collection[int] | None = None
+    ports: FlushPorts, table: Table, generation: int, numbers: Collection[int] | None = None
 ) -> Flushed:
     """Flush the rows that are buffered now; rows that arrive meanwhile stay buffered.
 
@@ -148,7 +224,7 @@ async def flush_table(
         ports: Ports of the process.
         table: The table.
         generation: The generation that its store must have reached.
-        only_closed: Numbers of the segments to flush; None: all, and the open one is closed.
+        numbers: Segments to flush; None: all. An open one is closed first.
 
     Raises:
         RefusedError: The table does not accept files now; its rows stay buffered.
@@ -158,7 +234,7 @@ async def flush_table(
     (buffer,) = await ports.store.buffers([table.id])
     flushed, damage = Flushed(), list[BrokenValueError]()
     for segment in buffer.segments:
-        if only_closed is not None and segment.number not in only_closed:
+        if numbers is not None and segment.number not in numbers:
             continue
         counts, closed = buffer.counts, segment
         if segment.is_open:
@@ -317,6 +393,8 @@ class BufferedRows:
     flushes: frozenset[str] = frozenset()
     """The segments that were read, by the call ids of their flushes."""
     rows: tuple[pa.Table, ...] = ()
+    numbers: tuple[int, ...] = ()
+    """The segment of each table of rows."""
 
 
 async def read_buffer(store: TabletStore, table: Table, threads: StorageThreads) -> BufferedRows:
@@ -343,9 +421,29 @@ async def read_buffer(store: TabletStore, table: Table, threads: StorageThreads)
                 for segment, calls in zip(buffer.segments, stored, strict=True)
             ]
             return BufferedRows(
-                frozenset(segment.flush for segment in buffer.segments), tuple(rows)
+                frozenset(segment.flush for segment in buffer.segments), tuple(rows), tuple(numbers)
             )
     raise ConflictError(f"table {table.name}: its buffered rows keep being flushed; try again")
+
+
+async def rows_of_tablet(
+    store: TabletStore, table: Table, tablet: Tablet, threads: StorageThreads
+) -> dict[int, int]:
+    """Return how many buffered rows belong to a tablet: segment → rows; others are left out.
+
+    Raises:
+        MetadataError: Rows are damaged.
+        ConflictError: Flushes were faster than the reads.
+    """
+    buffered = await read_buffer(store, table, threads)
+    targets = [AppendTarget(tablet.bounds.start, tablet.id.end, tablet.id.end)]
+
+    def count(rows: pa.Table) -> int:
+        parts = _parts(rows, table, targets)
+        return sum(part.rows.num_rows for part in parts if part.end == tablet.id.end)
+
+    counts = [await threads.run(table.location, count, rows) for rows in buffered.rows]
+    return {number: rows for number, rows in zip(buffered.numbers, counts, strict=True) if rows}
 
 
 async def is_buffered(store: TabletStore, table: Table, buffered: BufferedRows) -> bool:

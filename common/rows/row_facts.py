@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -324,9 +325,14 @@ def _named(name: str, array: pa.Array) -> Words:
     """Return a column's contribution to its rows: 0 where it is null."""
     if is_type.is_null(array.type):
         return np.zeros(len(array), np.uint64)
+    return np.where(validity(array), _mix(_values(array) + _salt(name)), np.uint64(0))
+
+
+@lru_cache(maxsize=10_000)
+def _salt(name: str) -> np.uint64:
+    """Return the hash of a column's name."""
     raw = np.frombuffer(name.encode(), np.uint8)
-    salt = _texts(raw, np.array([0, len(raw)], np.int64))
-    return np.where(validity(array), _mix(_values(array) + salt), np.uint64(0))
+    return np.uint64(_texts(raw, np.array([0, len(raw)], np.int64))[0])
 
 
 def _values(array: pa.Array) -> Words:

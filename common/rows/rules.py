@@ -251,6 +251,12 @@ def keeps_deleted_rows(table: Table) -> bool:
     return table.settings.keep_deleted_rows and table.tombstone_column is not None
 
 
+def may_drop_rows(table: Table) -> bool:
+    """Return whether compactions may drop dead rows of a table: deleted or expired ones."""
+    expires = table.settings.ttl_s is not None and table.time_column is not None
+    return table.version_column is not None and (expires or table.tombstone_column is not None)
+
+
 def may_hold_older(file: HoldsRows, key: bytes, version: bytes) -> bool:
     """Return whether a file may hold a row of this key that a dead row of `version` hides.
 

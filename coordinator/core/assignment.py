@@ -11,6 +11,7 @@ from typing import assert_never
 
 from common.model.job import (
     KEEPS_DELETED,
+    KNOWS_BUFFERS,
     PLANNED_ACTIONS,
     Job,
     JobAction,
@@ -24,7 +25,7 @@ from common.model.request import Request, TransformKind
 from common.model.table import Table
 from common.model.tablet import Reservation, Tablet, TabletId
 from common.rows.key_encoding import partition_folder
-from common.rows.rules import keeps_deleted_rows
+from common.rows.rules import keeps_deleted_rows, may_drop_rows
 from common.spi.controller import ControlDecision, ShareClass
 from common.units import format_count
 from common.wire import Assignment, OutsideFile, TakeRequest
@@ -290,17 +291,43 @@ def _hand_out_group(cluster: ClusterState, group: str, now_s: float) -> list[Act
         take = next(candidate for candidate in free if _knows(cluster, candidate, job))
         free.remove(take)
         cluster.takes.reserve(take, job)
-        cluster.capacity.enter(take.take, group, job.input_bytes)
+        cluster.job_enters(take.take, job, now_s)
         actions.append(do.Reserve(take=take.take, job=job, compactor=take.compactor))
     return actions
 
 
 def _knows(cluster: ClusterState, take: Take, job: Job) -> bool:
     """Return whether a compactor supports a job's action and table; an older release may not."""
+    if job.action not in PLANNED_ACTIONS:
+        return job.action in take.actions
     table = cluster.tables.get(job.tablet.table)
-    if job.action in PLANNED_ACTIONS and table is not None and keeps_deleted_rows(table):
-        return KEEPS_DELETED in take.actions
-    return job.action in PLANNED_ACTIONS or job.action in take.actions
+    if table is None:
+        return True
+    keeps = not keeps_deleted_rows(table) or KEEPS_DELETED in take.actions
+    # Rows may be buffered at any time until the commit. Without the knowledge of buffers, it could
+    # drop a tombstone that a buffered row is older than.
+    return keeps and (not may_drop_rows(table) or KNOWS_BUFFERS in take.actions)
+
+
+def why_no_buffers(cluster: ClusterState) -> dict[str, str]:
+    """Return the tables whose rows may not be buffered now, by id, and why.
+
+    An attempt that an older coordinator has assigned to an older compactor may drop rows. All later
+    ones know of buffers.
+    """
+    reasons: dict[str, str] = {}
+    for attempt in cluster.attempts:
+        table = cluster.tables.get(attempt.tablet.table)
+        drops = table is None or may_drop_rows(table)
+        if attempt.assignment is not None or attempt.state is AttemptState.DOUBTFUL or not drops:
+            continue
+        compactor = cluster.compactors.get(attempt.compactor)
+        if compactor is None or KNOWS_BUFFERS not in compactor.actions:
+            reasons[attempt.tablet.table] = (
+                f"attempt {attempt.id} of compactor {attempt.compactor} was begun by an earlier"
+                " coordinator, and the compactor has not announced that it knows buffered rows"
+            )
+    return reasons
 
 
 def _next_job(cluster: ClusterState, group: str, free: Sequence[Take], now_s: float) -> Job | None:
@@ -318,8 +345,13 @@ def _next_job(cluster: ClusterState, group: str, free: Sequence[Take], now_s: fl
             cluster.replan_timers.set(job.tablet, now_s + UNKNOWN_ACTION_PAUSE_S)
             continue
         pause = cluster.retry.pause_of(job, now_s)
-        if pause is None:
+        wait_queue = cluster.windows.wait_queue_of(job, now_s)
+        if pause is None and wait_queue is None:
             return job
+        if pause is None:
+            assert wait_queue is not None
+            cluster.deferrals.defer(job.tablet, wait_queue, now_s)
+            continue
         if pause.until_s is not None:
             cluster.replan_timers.set(job.tablet, pause.until_s)
     return None
@@ -353,9 +385,13 @@ def _compactor_of_take(cluster: ClusterState, request: TakeRequest, now_s: float
     """Return the compactor with the details in a take; a heartbeat has more."""
     heard = cluster.compactors.get(request.compactor)
     if heard is not None and heard.incarnation == request.incarnation:
-        return replace(heard, heard_s=now_s)
+        return replace(heard, heard_s=now_s, actions=request.actions)
     return Compactor(
-        name=request.compactor, incarnation=request.incarnation, group=request.group, heard_s=now_s
+        name=request.compactor,
+        incarnation=request.incarnation,
+        group=request.group,
+        heard_s=now_s,
+        actions=request.actions,
     )
 
 
@@ -386,7 +422,7 @@ def _job_reserved(cluster: ClusterState, event: on.JobReserved, now_s: float) ->
         return release_attempt(cluster, running, ending, now_s) + answer
     running = replace(running, incarnation=take.incarnation, assignment=assignment)
     cluster.attempts.add(running)
-    cluster.capacity.enter(attempt, job.group, job.input_bytes)
+    cluster.job_enters(attempt, job, now_s)
     cluster.takes.note_answer(take.take, attempt)
     note_handed_out(cluster, job, now_s)
     if _transforms_rows(assignment):
@@ -437,6 +473,7 @@ def _reservation_unknown(
 
 def _reservation_answered(cluster: ClusterState, take: str) -> ReservingTake | None:
     cluster.capacity.leave(take)
+    cluster.windows.refund(take)
     return cluster.takes.reserved(take)
 
 

@@ -309,6 +309,8 @@ class Compactor:
     """Memory of a task, and why it is that much."""
     metrics: tuple[MetricValue, ...] = ()
     """Metrics in its last heartbeat."""
+    actions: tuple[str, ...] = ()
+    """What it supports, as in `TakeRequest`."""
 
     def lists(self, attempt: str) -> AttemptProgress | None:
         """Return the progress of an attempt from the last heartbeat, or None if not listed."""

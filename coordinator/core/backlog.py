@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import nlargest
+from itertools import islice
 from typing import Final
 
 from common.model.file import DataFile
@@ -325,6 +326,20 @@ class Backlogs:
         own = self._tables.get(table)
         falls = self._falls(key for key in progress if key[0].table == table)
         return ({} if own is None else own.tablets.copy()), falls
+
+    def largest(self, table: str, seen_max: int, count: int) -> list[TabletId]:
+        """Return tablets of a table with large backlogs, the progress of attempts left aside.
+
+        Args:
+            table: The id of the table.
+            seen_max: Tablets that are compared; beyond it, the result is not exact.
+            count: Maximum number of tablets.
+        """
+        own = self._tables.get(table)
+        if own is None:
+            return []
+        sizes = own.tablets
+        return nlargest(count, islice(sizes, seen_max), key=lambda id_: sizes[id_].size_bytes)
 
     def sizes(
         self, tablets: Iterable[TabletId], progress: Iterable[Progress]

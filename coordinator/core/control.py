@@ -7,10 +7,11 @@ shows the reason. All state is bounded, and none needs to survive a restart: the
 made within a period, and rates are available again after a minute.
 """
 
+import heapq
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import exp, isfinite
+from math import exp, isfinite, nan
 from typing import Final
 
 from common.model.file import DataFile, overlapping_files
@@ -539,6 +540,20 @@ class ControlLoop:
         return wanted
 
 
+def control_values(loop: ControlLoop, busy_slots: int, now_s: float) -> dict[str, float]:
+    """Return the decision of the controller and its effect; a value that does not exist is NaN."""
+    decision, worst = loop.decision, loop.latencies.signal(now_s)
+    used = fractions(loop.usage.last_minute(now_s))
+    return {
+        "busy_slots": busy_slots,
+        "system_slots": nan if decision.slots is None else decision.slots,
+        "limit_bytes_s": nan if decision.bytes_s is None else decision.bytes_s,
+        "reader_wait_s": nan if worst is None else worst[1],
+        **{f"shares_{class_.value}": decision.shares[class_] for class_ in ShareClass},
+        **{f"used_{class_.value}": used[class_] for class_ in ShareClass},
+    }
+
+
 def require_sound(decision: ControlDecision) -> None:
     """Reject a decision that is invalid or would stop all work.
 
@@ -651,16 +666,27 @@ class Pressures:
         """Number of overlapping files → number of tablets; zero counts are removed."""
         self._files, self._small_files = Counter[str](), Counter[str]()
         """Table → files of its tablets; tables without tablets are removed."""
+        self._depths_of: dict[str, Counter[int]] = {}
+        """The same for each table with overlapping files."""
 
     @property
     def deepest_files(self) -> int:
         """Maximum number of overlapping files in a tablet; 0 if no work waits."""
         return max(self._depths, default=0)
 
+    def deepest_tables(self, count: int) -> dict[str, int]:
+        """Return the largest number of overlapping files of a tablet, for tables with the most."""
+        deepest = {table: max(depths) for table, depths in self._depths_of.items()}
+        return dict(heapq.nlargest(count, deepest.items(), key=lambda item: item[1]))
+
     @property
     def garbage_fraction(self) -> float:
         """Garbage as a fraction of all stored bytes, 0 to 1."""
         return self._garbage_bytes / self._stored_bytes if self._stored_bytes else 0.0
+
+    def of(self, tablet: TabletId) -> TabletPressure:
+        """Return the pressure of a tablet; it is empty if no plan of the tablet is known."""
+        return self._tablets.get(tablet, NONE)
 
     def small_files(self, count: int) -> list[tuple[str, int, int]]:
         """Return the tables with the most small files: id, small files, all files."""
@@ -680,6 +706,8 @@ class Pressures:
         self._small_files[tablet.table] += pressure.small_files
         if pressure.overlapping_files:
             self._depths[pressure.overlapping_files] += 1
+            depths = self._depths_of.setdefault(tablet.table, Counter())
+            depths[pressure.overlapping_files] += 1
         if len(self._tablets) > self._count_max:
             self.discard(next(iter(self._tablets)))
 
@@ -698,9 +726,13 @@ class Pressures:
         self._stored_bytes -= before.stored_bytes
         self._garbage_bytes -= before.garbage_bytes
         if before.overlapping_files:
-            self._depths[before.overlapping_files] -= 1
-            if not self._depths[before.overlapping_files]:
-                del self._depths[before.overlapping_files]
+            depths = self._depths_of[tablet.table]
+            for counts in (self._depths, depths):
+                counts[before.overlapping_files] -= 1
+                if not counts[before.overlapping_files]:
+                    del counts[before.overlapping_files]
+            if not depths:
+                del self._depths_of[tablet.table]
 
     def forget_table(self, table: str) -> None:
         """Remove all tablets of a table."""
@@ -722,6 +754,8 @@ class Pressures:
             small[tablet.table] += pressure.small_files
         assert (self._files, self._small_files) == (files, small)
         assert self._files.keys() == self._small_files.keys() == self._of_table.keys()
+        assert self._depths == sum(self._depths_of.values(), Counter())
+        assert all(self._depths_of.values())
         assert 0 not in self._depths.values()
         assert self.deepest_files == max(depths, default=0)
         assert sum(map(len, self._of_table.values())) == len(self._tablets) <= self._count_max

@@ -4,19 +4,20 @@ The functions only read `ClusterState` and return wire values.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import nlargest
 from itertools import chain, islice
-from math import nan
 from typing import assert_never
 
-from common.model.job import Job, analysis_id, is_urgent
+from common.model.job import KNOWS_BUFFERS, Job, analysis_id, is_urgent
 from common.model.table import TableState
 from common.model.tablet import TabletId
 from common.spi.controller import ShareClass
 from common.units import format_bytes, format_count
 from common.wire import (
+    OTHERS,
+    Condition,
     CoordinatorStatus,
     MetricValue,
     QueuedJob,
@@ -24,7 +25,12 @@ from common.wire import (
     RunningAttempt,
     SeriesQuery,
 )
-from coordinator.core.assignment import saturated_tables, under_way, why_barred
+from coordinator.core.assignment import (
+    saturated_tables,
+    under_way,
+    why_barred,
+    why_no_buffers,
+)
 from coordinator.core.attempts import (
     Attempt,
     AttemptState,
@@ -33,11 +39,14 @@ from coordinator.core.attempts import (
     work_done,
 )
 from coordinator.core.cluster_state import ClusterState, LastPlan
-from coordinator.core.control import ControlLoop, fractions
-from coordinator.core.plan_events import why_not_queued
+from coordinator.core.control import ControlLoop, control_values, fractions
+from coordinator.core.plan_events import WAITS_FOR_WINDOW, why_not_queued
 from coordinator.core.queue import JobQueue
 from coordinator.core.queue_index import QueueEntry
-from coordinator.core.retry import table_of_wait_queue
+from coordinator.core.retry import (
+    is_group_queue,
+    window_of_wait_queue,
+)
 from coordinator.core.series import SeriesSample
 from coordinator.core.throttle import UNLIMITED
 from coordinator.core.triggers import is_gated, triggers_text
@@ -82,6 +91,8 @@ def coordinator_status(
         turns=turns or counters.turns,
         scopes=cluster.grants.statuses(),
         backlogs=table_backlogs(cluster),
+        buffers_refused=tuple(why_no_buffers(cluster).items()),
+        overlapping=tuple(cluster.pressures.deepest_tables(BACKLOGS_MAX).items()),
         triggers=cluster.triggers.of_tables(TRIGGERS_SHOWN_MAX),
         warnings=tuple(_warnings(cluster, now_s)),
         quarantines=tuple(
@@ -93,22 +104,60 @@ def coordinator_status(
     )
 
 
+def conditions(cluster: ClusterState, backlog_bytes: int) -> list[Condition]:
+    """Return what operators are notified of: quarantines, full queues and large backlogs.
+
+    Args:
+        cluster: The coordinator's memory; only read.
+        backlog_bytes: Backlog above which a table is listed; 0: none is.
+    """
+    quarantined, reasons = Counter[str](), dict[str, str]()
+    for tablet, reason in cluster.retry.quarantined().items():
+        name = cluster.table_name(tablet.table)
+        quarantined[name] += 1
+        reasons.setdefault(name, reason)
+    found = [
+        Condition(kind="quarantined", subject=name, count=count, text=reasons[name])
+        for name, count in quarantined.items()
+    ]
+    for group in cluster.deferrals.full_since_s:
+        count = cluster.deferrals.count(group)
+        found.append(Condition(kind="shed", subject=group, count=count))
+    if backlog_bytes:
+        lines = cluster.backlogs.top(cluster.table_name, work_done(cluster.attempts), BACKLOGS_MAX)
+        found += [
+            Condition(kind="backlog", subject=line.table or OTHERS, count=line.size_bytes)
+            for line in lines
+            if line.size_bytes > backlog_bytes
+        ]
+    return found
+
+
 def _warnings(cluster: ClusterState, now_s: float) -> Iterator[str]:
     """Yield one warning for each problem that keeps jobs from running."""
     for group in _group_names(cluster):
         for sentence in (cluster.unserved(group), cluster.overload(group, now_s)):
             if sentence is not None:
                 yield sentence
-    for compactor in cluster.compactors.every():
-        if compactor.start_problem:
-            where = f"compactor {compactor.name} of group {compactor.group}"
-            yield f"{where} cannot start: {compactor.start_problem}"
+    yield from _compactor_warnings(cluster)
     waiting = cluster.retry.waiting_for_storage()
     for table, cause in waiting[:WAITING_SHOWN_MAX]:
         name = cluster.table_name(table)
         yield f"jobs of table {name} wait for its storage and are retried: {cause}"
     if len(waiting) > WAITING_SHOWN_MAX:
         yield f"jobs of {len(waiting) - WAITING_SHOWN_MAX} more tables wait for their storage"
+
+
+def _compactor_warnings(cluster: ClusterState) -> Iterator[str]:
+    for compactor in cluster.compactors.every():
+        where = f"compactor {compactor.name} of group {compactor.group}"
+        if compactor.start_problem:
+            yield f"{where} cannot start: {compactor.start_problem}"
+        if KNOWS_BUFFERS not in compactor.actions:
+            yield (
+                f"{where} is of an older release, which knows no buffered rows: it gets no jobs of"
+                " tables with deletes or expiry"
+            )
 
 
 def table_backlogs(cluster: ClusterState) -> tuple[api.Backlog, ...]:
@@ -213,7 +262,7 @@ def series_sample(
                 compactor.group for compactor in compactors if compactor.draining
             ),
         },
-        total=_control_values(cluster.control, len(busy), now_s)
+        total=control_values(cluster.control, len(busy), now_s)
         | {"backlog_bytes": sum(table_bytes.values())},
         attempts={
             attempt.id: (
@@ -225,20 +274,6 @@ def series_sample(
             for attempt in busy
         },
     )
-
-
-def _control_values(loop: ControlLoop, busy_slots: int, now_s: float) -> dict[str, float]:
-    """Return the decision of the controller and its effect; a value that does not exist is NaN."""
-    decision, worst = loop.decision, loop.latencies.signal(now_s)
-    used = fractions(loop.usage.last_minute(now_s))
-    return {
-        "busy_slots": busy_slots,
-        "system_slots": nan if decision.slots is None else decision.slots,
-        "limit_bytes_s": nan if decision.bytes_s is None else decision.bytes_s,
-        "reader_wait_s": nan if worst is None else worst[1],
-        **{f"shares_{class_.value}": decision.shares[class_] for class_ in ShareClass},
-        **{f"used_{class_.value}": used[class_] for class_ in ShareClass},
-    }
 
 
 def recorded_series(cluster: ClusterState, query: SeriesQuery) -> RecordedSeries:
@@ -356,6 +391,41 @@ def table_activity(cluster: ClusterState, now_s: float) -> list[api.TableActivit
     ]
     return sorted(
         tables, key=lambda table: (-table.queued_bytes - table.running_bytes, table.table)
+    )
+
+
+LOADED_TABLETS_MAX = 500
+"""Tablets with a backlog that `tablet_loads` adds to those it was asked for."""
+COMPARED_TABLETS_MAX = 5000
+"""Tablets with a backlog among which those are sought. If more have one, some of them are among
+the tablets that a map asks for."""
+
+
+def tablet_loads(
+    cluster: ClusterState, table: str, tablets: Sequence[str], now_s: float
+) -> api.TabletLoads:
+    """Return what is remembered of tablets, and of the tablets with the largest backlogs.
+
+    The cost is bounded by the number of given tablets, whatever the size of the table.
+
+    Args:
+        cluster: The coordinator's memory; only read.
+        table: Id of the table.
+        tablets: Ends of tablets. The answer begins with them, in this order.
+        now_s: The current time.
+    """
+    ids = [TabletId.parse(table, tablet) for tablet in tablets]
+    ids += cluster.backlogs.largest(table, COMPARED_TABLETS_MAX, LOADED_TABLETS_MAX)
+    sizes = cluster.backlogs.sizes(ids, work_done(cluster.attempts))
+    pressures = [cluster.pressures.of(tablet) for tablet in ids]
+    return api.TabletLoads(
+        tablets=tuple(tablet.text for tablet in ids),
+        backlog_bytes=tuple(sizes[tablet] for tablet in ids),
+        overlapping_files=tuple(pressure.overlapping_files for pressure in pressures),
+        garbage_shares=tuple(
+            pressure.garbage_bytes / (pressure.stored_bytes or 1) for pressure in pressures
+        ),
+        scans_s=tuple(cluster.heat.of(tablet, now_s).scans_s for tablet in ids),
     )
 
 
@@ -510,6 +580,7 @@ def explain_tablet(cluster: ClusterState, tablet: TabletId, now_s: float) -> api
         *_of_analysis(cluster, tablet),
         *(() if last_plan is None else last_plan.holds),
         *_of_queue(cluster, queued),
+        *_of_window(cluster, tablet, now_s),
         *_of_deferral(cluster, tablet, now_s),
         *_of_trigger(cluster, tablet, now_s),
         *_of_gate(cluster, tablet, last_plan),
@@ -589,6 +660,8 @@ def why_held(cluster: ClusterState, job: Job, now_s: float) -> str | None:
     pause = cluster.retry.pause_of(job, now_s)
     if pause is not None and why == pause.reason:
         return f"{why} ({_until(pause.until_s, now_s)})"
+    if why == WAITS_FOR_WINDOW:
+        return next(iter(closed_windows(cluster, job.tablet.table, [job.group], now_s)), why)
     if why is None and job.group in cluster.paused_groups:
         return f"group {job.group} is paused"
     return why
@@ -623,9 +696,40 @@ def _why_waiting(cluster: ClusterState, job: Job) -> str:
     )
 
 
+def _of_window(cluster: ClusterState, tablet: TabletId, now_s: float) -> list[str]:
+    """State which window a tablet waits for, and when it opens."""
+    wait_queue = cluster.deferrals.wait_queue_of(tablet)
+    window = None if wait_queue is None else window_of_wait_queue(wait_queue)
+    return [] if window is None else closed_windows(cluster, tablet.table, [window[1]], now_s)
+
+
+def windows(cluster: ClusterState, now_s: float) -> tuple[api.Window, ...]:
+    """Return the windows of tables and groups, closed ones first, at most 100."""
+    return cluster.windows.lines(cluster.table_name, now_s)
+
+
+def closed_windows(
+    cluster: ClusterState, table: str, groups: Iterable[str], now_s: float
+) -> list[str]:
+    """Return why system jobs of a table do not start now because of windows.
+
+    Args:
+        cluster: The coordinator's memory; only read.
+        table: Id of the table.
+        groups: Groups of the jobs.
+        now_s: The current time.
+
+    Returns:
+        One sentence for each group whose window, or that of the table, is closed.
+    """
+    name = cluster.table_name(table)
+    sentences = (cluster.windows.sentence(table, name, group, now_s) for group in groups)
+    return [sentence for sentence in sentences if sentence is not None]
+
+
 def _of_deferral(cluster: ClusterState, tablet: TabletId, now_s: float) -> list[str]:
     wait_queue, since_s = cluster.deferrals.wait_queue_of(tablet), cluster.deferrals.since_s(tablet)
-    if wait_queue is None or since_s is None or table_of_wait_queue(wait_queue):
+    if wait_queue is None or since_s is None or not is_group_queue(wait_queue):
         return []
     return [
         f"the full queue of group {wait_queue} dropped jobs {_ago(now_s - since_s)} ago; they are"

@@ -4,7 +4,7 @@
                                                                              │
     tablets asked, wanted and not queued, queued and not wanted ─► the scanner's second lane
 
-If a table has several ranges, they are scanned in Ray tasks (`coordinator.scan.ray_ranges`),
+If a table has several ranges, they are scanned in Ray tasks (`coordinator.ray_compactors`),
 otherwise in this process. The scanner plans the tablets found, after those from the change feed.
 The scan waits while the scanner's second lane is long, so that memory is bounded. A failed range is
 retried and counted. See `docs/design/0005-full-scan.md`.
@@ -252,6 +252,8 @@ TRIES_MAX = 3
 RETRY_PAUSE_S = 1.0
 COMPARED_AT_ONCE = 500
 """Tablets that are compared with the queue before the event loop may run other tasks."""
+UNSCANNED_MAX = 1000
+"""Tables without a first scan that a status names."""
 _NEWS = "the table is new or has changed, or changes of it were missed"
 
 
@@ -379,7 +381,20 @@ class FullScan:
     @property
     def unscanned_tables(self) -> int:
         """Number of tables whose first scan since the start has not ended."""
-        return sum(table not in self._scanned for table in self._scanner.tables)
+        return len(self._unscanned())
+
+    def why_no_buffers(self) -> list[tuple[str, str]]:
+        """Return why rows of tables may not be buffered yet: their attempts are not known.
+
+        With many such tables: one reason for all.
+        """
+        tables = self._unscanned()
+        if len(tables) > UNSCANNED_MAX:
+            return [("", f"the first scan of {len(tables):,} tables has not ended")]
+        return [(table, "its first scan has not ended") for table in tables]
+
+    def _unscanned(self) -> list[str]:
+        return [table for table in self._scanner.tables if table not in self._scanned]
 
     async def _scan_ranges(self, work: _TableScan, scans: RangeScans) -> None:
         while work.todo:
@@ -425,7 +440,10 @@ class FullScan:
         table, wanted = scan_range.table.id, dict(findings.wanted)
 
         def differs(tablet: TabletId) -> bool:
-            if jobs_digest(self._queued.queued_ids(tablet)) != wanted[tablet.end]:
+            jobs = self._queued.queued_ids(tablet)
+            if not jobs and self._queued.is_deferred(tablet):
+                return False  # Its jobs wait for a window, or for the end of a pause.
+            if jobs_digest(jobs) != wanted[tablet.end]:
                 return True
             work.unconfirmed.pop(tablet.end, None)
             return False

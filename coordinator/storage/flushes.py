@@ -7,52 +7,33 @@ the buffers that another one has left.
 """
 
 import asyncio
-from collections.abc import Callable
+import heapq
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from common.errors import CompactionError
-from common.metadata.store_values import TableBuffer
+from common.metadata.store_values import StoreHealth, TableBuffer
 from common.model.table import Table, TableState
-from common.parquet.buffered import Flushed, FlushPorts, flush_table
+from common.parquet.buffered import (
+    Flushed,
+    FlushPorts,
+    FlushRules,
+    buffer_text,
+    flush_table,
+    why_due,
+)
 from common.telemetry import Log
-from common.units import exact_duration, format_bytes, format_count
+from common.units import format_bytes, format_count
 from common.wire import MetricValue
 from coordinator.core.maintenance import OperationName, OperationStatistics, flush_score
 from neve import api
 
 LOOK_S = 1.0
 """Interval between readings of the buffers that are known to have rows."""
+BUFFERED_MAX = 100
+"""Tables with buffered rows in a status."""
 MIB = 1024**2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlushRules:
-    """When a buffer is flushed."""
-
-    age_max_s: float
-    segment_bytes: int
-    """Decoded size at which a segment is closed."""
-
-
-def why_due(buffer: TableBuffer, now_s: float, rules: FlushRules) -> str | None:
-    """Return why a buffer must be flushed now, or None if it may wait.
-
-    Args:
-        buffer: The buffer.
-        now_s: The store's time.
-        rules: When it is flushed.
-    """
-    if not buffer.segments:
-        return None
-    if closed := [segment for segment in buffer.segments if not segment.is_open]:
-        return f"{format_count(len(closed), 'segment')} of buffered rows are closed"
-    age_s = now_s - buffer.segments[0].opened_s
-    if age_s >= rules.age_max_s:
-        return f"buffered rows are {exact_duration(round(age_s))} old"
-    if buffer.size_bytes >= rules.segment_bytes:
-        return f"{format_bytes(buffer.size_bytes)} of rows are buffered"
-    return None
 
 
 def flush_statistics(
@@ -160,31 +141,69 @@ class BufferFlusher:
         self._buffers.pop(table.id, None)
         return None
 
-    async def row(self, table: Table) -> api.MaintenanceOperation:
-        """Return the row of a table's buffer in the listing of operations."""
+    async def row(self, table: Table, scans_s: float = 0.0) -> api.MaintenanceOperation:
+        """Return the row of a table's buffer in the listing of operations.
+
+        Args:
+            table: The table.
+            scans_s: Scans per second. Each reads the whole buffer.
+        """
         (buffer,) = await self._ports.store.buffers([table.id])
         row = api.MaintenanceOperation(tablet="", kind=OperationName.FLUSH.value)
         if not buffer.segments:
             return replace(row, why="no rows are buffered")
         now_s = await self._ports.store.now_s()
         facts = flush_statistics(table.id, buffer, now_s, self._rules)
-        age_s = now_s - buffer.segments[0].opened_s
-        rows = format_count(buffer.rows, "row")
-        why = (
-            f"{rows} in {format_bytes(buffer.size_bytes)} are buffered, the oldest for "
-            f"{exact_duration(round(age_s))}"
-        )
+        reads = ""
+        if scans_s:
+            reads = f"; scans read {format_bytes(round(scans_s * buffer.size_bytes))}/s of them"
         return replace(
             row,
             state=api.MaintenanceState.RUNNABLE.value,
-            why=why,
+            why=f"{buffer_text(buffer, now_s, self._rules)}{reads}",
             gain=float(buffer.rows),
             gain_unit="rows in files",
             freed_bytes=buffer.size_bytes,
             cost_bytes=buffer.size_bytes,
             score=facts.perf,
             adjusted=facts.perf,
+            age_s=max(0.0, now_s - buffer.segments[0].opened_s),
+            later_bytes=2 * buffer.size_bytes,
+            scan_bytes_s=scans_s * buffer.size_bytes,
         )
+
+    def buffered(self, tables: Mapping[str, Table]) -> tuple[api.BufferedTable, ...]:
+        """Return the tables with buffered rows, largest first.
+
+        Args:
+            tables: All tables by id.
+        """
+        known = [
+            (tables[table].name, buffer)
+            for table, buffer in self._buffers.items()
+            if buffer.segments and table in tables
+        ]
+        largest = heapq.nlargest(BUFFERED_MAX, known, key=lambda item: item[1].size_bytes)
+        return tuple(
+            api.BufferedTable(
+                table=name,
+                rows=buffer.rows,
+                size_bytes=buffer.size_bytes,
+                age_s=max(0.0, self._now_s - buffer.segments[0].opened_s),
+                why=buffer_text(buffer, self._now_s, self._rules),
+            )
+            for name, buffer in largest
+        )
+
+    def warnings(self, health: StoreHealth) -> list[str]:
+        """Return a sentence if rows are acknowledged though a restart of the store loses them."""
+        has_rows = self.flushed.rows or any(buffer.segments for buffer in self._buffers.values())
+        if health.append_only or not has_rows:
+            return []
+        return [
+            "rows are buffered in a store (Redis) without an append-only file (appendonly no): a"
+            " restart loses acknowledged rows; `CONFIG SET appendonly yes` keeps them"
+        ]
 
     def figures(self) -> list[MetricValue]:
         """Return the metrics of buffers and flushes."""
@@ -195,6 +214,7 @@ class BufferFlusher:
         buffers = self._buffers.values()
         return [
             MetricValue("neve_buffered_bytes", sum(buffer.size_bytes for buffer in buffers)),
+            MetricValue("neve_buffered_bytes_max", self._rules.bytes_max),
             MetricValue("neve_buffered_rows", sum(buffer.rows for buffer in buffers)),
             MetricValue("neve_buffered_oldest_seconds", oldest_s),
             MetricValue("neve_flushed_rows_total", self.flushed.rows),

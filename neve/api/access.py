@@ -1,4 +1,4 @@
-"""Access: entries of the audit."""
+"""Access: entries of the audit, links to the console."""
 
 from dataclasses import dataclass
 
@@ -26,3 +26,13 @@ class AuditEntry:
     """IP address of the connection."""
     details: str = ""
     """Further parameters of the call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsoleLink:
+    """A link that signs a browser in to the console, once."""
+
+    link: str
+    """Address. Without `gateway.public_url` it begins with a slash: the caller knows the host."""
+    ends_s: float
+    """Time until which the link may be used. Seconds since the epoch."""

@@ -103,9 +103,11 @@ class Buffered:
     durability: str
     """What the metadata store guarantees for them."""
     delay_s: float = 0.0
-    """How long the call was delayed, because buffers are filling."""
+    """How long the call was delayed."""
     repeated: bool = False
     """Whether the call was accepted before. Nothing was buffered now."""
+    delay_reason: str = ""
+    """Why it was delayed; empty: it was not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +119,8 @@ class FlushedRows:
     files: int
     size_bytes: int
     """Size of the files."""
+    tablet_rows: int | None = None
+    """If a tablet was named: how many of its rows were in the segments; None: none was named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,6 +126,35 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableSummary:
+    """Figures of a table from some of its tablets, evenly spread over it."""
+
+    table: str
+    tablets: int
+    """Number of tablets of the table."""
+    sampled_tablets: int
+    """Number of tablets that the following figures are about."""
+    files: int
+    size_bytes: int
+    files_max: int
+    """Largest number of files in one of these tablets."""
+    small_share: float
+    """Fraction of the files that are smaller than a quarter of the table's `target_bytes`."""
+    tombstone_share: float
+    """Fraction of the rows that are tombstones."""
+    garbage_share: float | None
+    """Fraction of the bytes that no reader sees, in files that an analysis has counted; null: it
+    has counted none."""
+    committed_at_s: float | None
+    """Time of the last committed job among the newest 20 attempts; null: there is none."""
+
+    @property
+    def files_per_tablet(self) -> float | None:
+        """Average number of files in a tablet; None: no tablet was read."""
+        return self.files / self.sampled_tablets if self.sampled_tablets else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Dropped:
     """A dropped table, and when its name is free again."""
 

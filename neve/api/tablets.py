@@ -79,6 +79,54 @@ class LiveBytes:
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TabletLoads:
+    """What the coordinator remembers of tablets, as columns. All columns have the same length.
+
+    A tablet at rest may have no memory; its values are 0.
+    """
+
+    tablets: tuple[str, ...] = ()
+    backlog_bytes: tuple[int, ...] = ()
+    """Bytes that are still to be rewritten."""
+    overlapping_files: tuple[int, ...] = ()
+    """Largest number of files that may hold the same key, if work waits."""
+    garbage_shares: tuple[float, ...] = ()
+    """Known garbage as a fraction of the stored bytes, 0 to 1."""
+    scans_s: tuple[float, ...] = ()
+    """Scans per second, averaged over about the last minute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TabletMap:
+    """A summary of all tablets of a table in the order of their keys; columns of cells.
+
+    A cell stands for one tablet or, in a table with many tablets, for as many tablets in a row as
+    `counts` says. Such a cell has the files and bytes of its last tablet, and the largest backlog,
+    overlap, garbage and reads that are known of its tablets.
+    """
+
+    table: str
+    tablets: int
+    """Number of tablets of the table."""
+    ends: tuple[str, ...] = ()
+    """Last tablet of each cell."""
+    counts: tuple[int, ...] = ()
+    files: tuple[int, ...] = ()
+    size_bytes: tuple[int, ...] = ()
+    backlog_bytes: tuple[int, ...] = ()
+    overlapping_files: tuple[int, ...] = ()
+    garbage_shares: tuple[float, ...] = ()
+    scans_s: tuple[float, ...] = ()
+    unreadable: int = 0
+    """Cells whose tablet cannot be decoded; they count no files."""
+    sampled_tablets: int = 0
+    """Number of tablets whose files are counted in `sizes`."""
+    sizes: dict[int, int] = field(default_factory=dict)
+    """Exponent of two → number of sampled files of at least so many bytes, and less than twice."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """Explanation of a tablet's state. `left`: path → why no job takes the file."""
 

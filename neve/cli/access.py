@@ -1,12 +1,16 @@
-"""`neve token …`, `neve audit`, `neve redis-acl`: access rights and the record of calls.
+"""`neve token …`, `neve audit`, `neve console`, `neve redis-acl`: rights and the record of calls.
 
 The verbs of `neve token` edit the token file directly. They and `redis-acl` need no running
 service.
 """
 
 import hashlib
+import html
 import re
 import sys
+import tempfile
+import threading
+import webbrowser
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -356,3 +360,50 @@ def _password(file: Path | None) -> str:
             "characters without spaces; `openssl rand -hex 32` creates such a password"
         )
     return password
+
+
+# ------------------------------------------------------------------------------------------ Console
+
+
+BROWSER_READS_S = 5.0
+"""How long a browser may take to read the file that leads it to the console."""
+
+
+@verb("console", Panel.SEE, "neve console --print")
+def console(
+    session: Session,
+    *,
+    print_: Annotated[
+        bool, typer.Option("--print", help="Print the link instead of opening a browser.")
+    ] = False,
+) -> None:
+    """Open the console in a browser, signed in with the rights of your token.
+
+    The link works once, within five minutes.
+    """
+    link = session.client.console_link()
+    if print_ or session.as_json:
+        session.show(link, link.link)
+        return
+    if not _open_browser(link.link):
+        session.say("no browser could be opened; open this link, which works once:")
+        session.show(link, link.link)
+        return
+    session.show(link, "the console opens in your browser; `neve console --print` prints a link")
+
+
+def _open_browser(link: str) -> bool:
+    """Open a link in a browser, and return whether there is one.
+
+    Other users of the machine see the arguments of a browser's process. So it opens a file that
+    only this user can read, and that leads to the link.
+    """
+    with tempfile.NamedTemporaryFile("w", prefix="neve-console-", suffix=".html") as file:
+        file.write(
+            f'<!doctype html><meta http-equiv="refresh" content="0;url={html.escape(link)}">'
+        )
+        file.flush()
+        if not webbrowser.open(Path(file.name).as_uri()):
+            return False
+        threading.Event().wait(BROWSER_READS_S)
+    return True

@@ -104,6 +104,8 @@ def render_plan(plan: api.Plan, keys: TabletKeys, *, verbose: bool = False) -> R
         parts += ["", _intervals(plan.intervals, keys)]
     if plan.left:
         parts += ["", reasons(plan.left, verbose=verbose)]
+    if plan.waits:
+        parts += ["", *plan.waits]
     if plan.correction.jobs:
         parts += ["", plan.correction.sentence]
     return lines(*parts)

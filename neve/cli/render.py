@@ -372,9 +372,13 @@ def buffered_sentence(answer: api.Buffered) -> str:
 def flushed_sentence(flushed: api.FlushedRows) -> str:
     """Return the result of a flush."""
     if not flushed.rows:
-        return f"no rows of {flushed.table} are buffered"
+        where = flushed.table if flushed.tablet_rows is None else f"this tablet of {flushed.table}"
+        return f"no rows of {where} are buffered"
     files = format_count(flushed.files, "file")
-    return f"flushed {format_count(flushed.rows, 'row')} of {flushed.table} into {files}"
+    sentence = f"flushed {format_count(flushed.rows, 'row')} of {flushed.table} into {files}"
+    if flushed.tablet_rows is None:
+        return sentence
+    return f"{sentence}; {flushed.tablet_rows:,} of the rows were buffered in the tablet"
 
 
 def add_sentence(added: api.Added) -> str:

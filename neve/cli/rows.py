@@ -18,10 +18,10 @@ from common.errors import InputError, RequestError
 from common.model.table import Column
 from common.rows.schema import arrow_schema
 from common.units import format_count
-from neve import api, row_reader
+from neve import api, child_process
 from neve.api.files import open_regular
 from neve.cli import render
-from neve.cli.session import Name, Panel, Session, names, verb
+from neve.cli.session import Name, OptionalTablet, Panel, Session, names, verb
 
 # ------------------------------------------------------------- Files with rows: Parquet, CSV, Arrow
 
@@ -99,7 +99,7 @@ def _writer(
 def _read_in_process(kind: str, path: Path) -> pa.Table:
     """Read a file in a separate process, because a damaged file may crash it."""
     search = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-m", row_reader.__name__, kind, str(path)]
+    command = [sys.executable, "-m", child_process.__name__, kind, str(path)]
     rows: pa.Table | None = None
     with subprocess.Popen(
         command, env=search, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -245,9 +245,12 @@ def append(
 
 
 @verb("flush", Panel.TABLES, "neve flush users")
-def flush(session: Session, name: Name) -> None:
-    """Flush the buffered rows of a table, and wait until they are in files."""
-    session.show(session.client.flush(name), render.flushed_sentence)
+def flush(session: Session, name: Name, tablet: OptionalTablet = None) -> None:
+    """Flush the buffered rows of a table, and wait until they are in files.
+
+    With a tablet: only the segments of the buffer with rows of it, whole. All tablets share them.
+    """
+    session.show(session.client.flush(name, tablet), render.flushed_sentence)
 
 
 @verb("call", Panel.TABLES, "neve call users 019513d5-6c00-7000-8000-000000000000")

@@ -12,7 +12,7 @@ import typer
 from rich.console import RenderableType
 
 from common.errors import ConfigError, RequestError
-from common.units import format_count, format_duration, parse_duration_s
+from common.units import format_bytes, format_count, format_duration, parse_duration_s
 from neve import api
 from neve.cli import render
 from neve.cli.compactors import (
@@ -33,15 +33,18 @@ from neve.cli.session import (
     verb,
     visible,
 )
-from neve.client.errors import UnavailableError
+from neve.client import Client
+from neve.client.errors import NeveError, UnavailableError
 
 if TYPE_CHECKING:
     from common.settings import Settings
     from neve.local.stack_folder import StackFolder
 
 
-TRIGGERS_SHOWN = 5
-"""Number of tables whose last trigger `neve status` shows; `--json` has more."""
+BUFFERS_SHOWN = 5
+"""Number of tables whose buffer `neve status` shows; `--json` has more."""
+TRIGGERS_SHOWN = WINDOWS_SHOWN = 5
+"""Number of last triggers and of windows that `neve status` shows; `--json` has more."""
 
 
 def render_status(status: api.Status) -> RenderableType:
@@ -63,7 +66,10 @@ def render_status(status: api.Status) -> RenderableType:
                 *(("memory", text) for text in task_memory_texts(status.compactors)),
                 *(("error", error) for error in status.errors),
                 *(("note", warning) for warning in status.warnings),
+                *([("durability", status.durability)] if status.durability else []),
+                *(("buffer", text) for text in buffer_texts(status.buffered)),
                 *(("store", store_warning) for store_warning in status.store_warnings),
+                *(("window", window_text(window)) for window in status.windows[:WINDOWS_SHOWN]),
                 *(
                     ("trigger", _trigger_text(trigger))
                     for trigger in status.triggers[:TRIGGERS_SHOWN]
@@ -78,6 +84,14 @@ def render_status(status: api.Status) -> RenderableType:
     )
 
 
+def buffer_texts(buffered: Sequence[api.BufferedTable]) -> list[str]:
+    """Return the buffers of the first tables with buffered rows, and how many more there are."""
+    texts = [f"table {entry.table}: {entry.why}" for entry in buffered[:BUFFERS_SHOWN]]
+    if len(buffered) > BUFFERS_SHOWN:
+        texts.append(f"{format_count(len(buffered) - BUFFERS_SHOWN, 'more table')}")
+    return texts
+
+
 def _tablets_text(status: api.Status) -> str:
     """Return the number of known tablets, and whether the first scan may add more."""
     if not status.tables_unscanned:
@@ -86,6 +100,22 @@ def _tablets_text(status: api.Status) -> str:
         f"{status.tablets_known:,} so far: the first scan since the start is running, "
         f"{status.tables_unscanned:,} of {format_count(status.tables, 'table')} left"
     )
+
+
+def window_text(window: api.Window) -> str:
+    """Return whether a window is open, until when or from when on, and the use of its budget."""
+    if window.closes_s is None:
+        state = f"closed, opens at {window.opens_text}"
+    else:
+        state = f"open until {time_text(window.closes_s)} UTC"
+    used = []
+    if window.bytes_max:
+        used.append(f"{format_bytes(window.used_bytes)} of {format_bytes(window.bytes_max)}")
+    if window.cost_max_s:
+        cost_s, most_s = window.used_cost_s, window.cost_max_s
+        used.append(f"{format_duration(cost_s)} of {format_duration(most_s)} of slots")
+    budget = f"; started: {', '.join(used)}" if used else ""
+    return f"{window.kind} {window.name}: {state} ({window.windows}){budget}"
 
 
 def _trigger_text(trigger: api.TableTrigger) -> str:
@@ -190,21 +220,33 @@ def up(
         session.say(f"note: {remark}")
     options = StackOptions(settings=chosen, allow=tuple(allow or ()))
     started = LocalStack.start(home=home, name=stack, options=options, on_progress=session.say)
+    link = _console_link(started.gateway_url, started.token)
     facts = {
         "stack": started.name,
         "url": started.gateway_url,
+        "console": link,
         "token_file": str(started.folder.token_file),
         "logs": str(started.folder.logs),
         "locations": list(started.locations),
     }
     session.show(
         facts,
-        f"Névé runs at {started.gateway_url}\ntables may be created in "
+        f"Névé runs at {started.gateway_url}\nconsole: {link}   (works once, within five minutes;"
+        " then: neve console)\ntables may be created in "
         f"{', '.join(started.locations)}; --allow adds locations\ninterface: "
         f"{started.gateway_url}/docs   token: {started.folder.token_file}\nlogs: "
         f"{started.folder.logs}, or neve logs\nnext: neve status, neve table create, neve "
         "demo; neve down stops the service",
     )
+
+
+def _console_link(url: str, token: str) -> str:
+    """Return a link to the console that works once; to its sign-in page if a proxy answers."""
+    try:
+        with Client(url, token=token) as client:
+            return client.console_link().link
+    except NeveError:
+        return f"{url}/console"
 
 
 @verb("down", Panel.RUN, "neve down", remote=False)
@@ -411,6 +453,49 @@ def show_settings(
     if given:
         settings = [setting for setting in settings if setting.source != "default"]
     session.show({"settings": settings}, lambda _: _settings_grid(settings))
+
+
+@verb("notify", Panel.RUN, "neve notify --test")
+def notify(
+    session: Session,
+    *,
+    test: Annotated[
+        bool, typer.Option("--test", help="Send a test message to each target.")
+    ] = False,
+) -> None:
+    """Show the targets of notifications and the conditions that last, or send a test message."""
+    if not test:
+        session.show(session.client.notifications(), render_notifications)
+        return
+    results = session.client.test_notifications()
+    session.show({"targets": results}, lambda _: _tests_text(results))
+    if not results or any(result.failure for result in results):
+        raise typer.Exit(1)
+
+
+def _tests_text(results: Sequence[api.NotificationTest]) -> str:
+    if not results:
+        return "there is no target: set notify.webhook_url or notify.email_to"
+    return "\n".join(
+        f"{result.target}: {result.failure or 'the test message was accepted'}"
+        for result in results
+    )
+
+
+def render_notifications(state: api.Notifications) -> RenderableType:
+    """Render the targets of notifications and the conditions that last."""
+    targets = render.grid(
+        [("TARGET", ""), ("WAITING", ""), ("SENT", ""), ("DROPPED", ""), ("LAST FAILURE", "")],
+        [
+            (target.name, target.waiting, target.sent, target.dropped, target.failure)
+            for target in state.targets
+        ],
+    )
+    standing = [
+        f"{one.kind} {one.subject}".rstrip() + f": since {time_text(one.since_s)} UTC"
+        for one in state.standing
+    ]
+    return lines(targets, "", *(standing or ["no condition lasts"]))
 
 
 def _settings_grid(settings: Sequence[_SettingLike]) -> RenderableType:

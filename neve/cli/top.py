@@ -43,7 +43,7 @@ NODE_CHARS = 17
 Part = TypeVar("Part")
 
 
-class View(StrEnum):
+class TopView(StrEnum):
     """What the lower part of the frame lists."""
 
     OVERVIEW = "overview"
@@ -129,6 +129,12 @@ def headline(reading: Reading) -> str:
     status = reading.status
     if status is None:
         return "this token may not see the status of the service"
+    rows = sum(entry.rows for entry in status.buffered)
+    buffered = f"; {format_count(rows, 'row is', 'rows are')} buffered" if rows else ""
+    return f"{_work(reading, status)}{buffered}"
+
+
+def _work(reading: Reading, status: api.Status) -> str:
     wanting = len(needs(status))
     if wanting:
         return f"{format_count(wanting, 'thing needs', 'things need')} you"
@@ -323,7 +329,11 @@ RUNNING_COLUMNS = (
     _number("PER S", 10, lambda row: row.bytes_s, format_bytes),
     _name("STATE", lambda row: row.job.state or "assigned"),
 )
-LISTED = {View.TABLES: TABLE_COLUMNS, View.QUEUE: QUEUE_COLUMNS, View.RUNNING: RUNNING_COLUMNS}
+LISTED = {
+    TopView.TABLES: TABLE_COLUMNS,
+    TopView.QUEUE: QUEUE_COLUMNS,
+    TopView.RUNNING: RUNNING_COLUMNS,
+}
 
 
 # ------------------------------------------------------------------------------------------- Frames
@@ -334,11 +344,11 @@ class Board:
     """What is shown: the newest readings, the view, and its order."""
 
     keys: TabletKeys
-    view: View = View.OVERVIEW
+    view: TopView = TopView.OVERVIEW
     plain: bool = False
     """Whether the terminal has ASCII characters only."""
-    sort: dict[View, int] = field(default_factory=dict)
-    """View → number of the column that its rows are sorted by."""
+    sort: dict[TopView, int] = field(default_factory=dict)
+    """TopView → number of the column that its rows are sorted by."""
     reverse: bool = False
     silence: str = ""
     """Why the last reading failed; empty: it did not."""
@@ -351,7 +361,7 @@ class Board:
 
     def press(self, key: str) -> bool:
         """Act on a key; return whether it ends the display."""
-        views = list(View)
+        views = list(TopView)
         if key in ("q", "\x03", "\x04"):
             return True
         if key.isdigit() and 0 < int(key) <= len(views):
@@ -397,7 +407,7 @@ class Board:
 
     def _body(self, reading: Reading, width: int, room: int) -> tuple[RenderableType, int]:
         """Return the lower part of the frame, and the number of its lines."""
-        if self.view is View.OVERVIEW:
+        if self.view is TopView.OVERVIEW:
             texts = _overview(reading)
             if len(texts) > room:
                 texts = [*texts[: room - 1], f"… {len(texts) - room + 1} more lines"]
@@ -429,10 +439,10 @@ class Board:
 
     def _rows(self, reading: Reading) -> list[Any] | None:
         """Return the rows of the view; None: the caller may not see them."""
-        if self.view is View.TABLES:
+        if self.view is TopView.TABLES:
             hidden = reading.backlog is None and reading.activity is None
             return None if hidden else table_rows(reading)
-        if self.view is View.QUEUE:
+        if self.view is TopView.QUEUE:
             if reading.queue is None:
                 return None
             return [JobRow(job, self.keys(job.table, job.tablet)) for job in reading.queue]
@@ -462,7 +472,7 @@ class Board:
     def _foot(self) -> Text:
         names = [
             f"[{number} {view}]" if view is self.view else f" {number} {view} "
-            for number, view in enumerate(View, 1)
+            for number, view in enumerate(TopView, 1)
         ]
         sorts = " · s sort · r reverse" if self.view in LISTED else ""
         return Text(f"{''.join(names)}{sorts} · q quit", style="reverse", no_wrap=True)
@@ -594,7 +604,7 @@ def show_board(board: Board, client: Client, every_s: float) -> None:
 def top(
     session: Session,
     *,
-    view: Annotated[View, typer.Option(help="The view to begin with.")] = View.OVERVIEW,
+    view: Annotated[TopView, typer.Option(help="The view to begin with.")] = TopView.OVERVIEW,
     every: Annotated[
         float, typer.Option(help="Seconds between refreshes.", min=0.2, max=3600)
     ] = 2.0,

@@ -1,13 +1,13 @@
-"""The audit."""
+"""The audit, and links to the console."""
 
-from neve.api import (
-    AuditEntry,
-)
-from neve.client.http import Connection, decode_list
+from dataclasses import replace
+
+from neve.api import AuditEntry, ConsoleLink
+from neve.client.http import Connection, decode, decode_list
 
 
 class AccessCalls:
-    """Client methods for the audit."""
+    """Client methods for the audit and the console."""
 
     _connection: Connection
 
@@ -25,3 +25,13 @@ class AccessCalls:
             "GET", "/v1/audit", parameters={"count": count, "table": table, "caller": caller}
         )
         return decode_list(AuditEntry, answer, "entries")
+
+    def console_link(self) -> ConsoleLink:
+        """Return a link that signs a browser in to the console, once and within five minutes.
+
+        The session has the rights of this client's token. Do not pass the link on.
+        """
+        answer = decode(ConsoleLink, self._connection.call("POST", "/v1/console/links"))
+        if answer.link.startswith("/"):
+            return replace(answer, link=self._connection.url + answer.link)
+        return answer

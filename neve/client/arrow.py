@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, time, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from numbers import Integral, Real
 from typing import Any
 
@@ -149,6 +150,7 @@ def _is_cut(value: object, kind: pa.DataType) -> bool:
 # ------------------------------------------------------------------------------------ Types as text
 
 
+@lru_cache(maxsize=1000)
 def type_of(text: str) -> pa.DataType | None:
     """Return the Arrow type that a text names, or None if only the service can parse it."""
     try:

@@ -1,20 +1,25 @@
 """HTTP calls of the client: token, call id, bounded retries, and decoding of answers.
 
 Errors of the transport and of the service become the exceptions of `neve.client.errors`. The
-other modules of this package define the individual calls.
+other modules of this package define the individual calls. httpx makes them, except for small posts
+(`Connection.post`): `http.client` needs a fifth of its processor time.
 """
 
+import asyncio
+import http.client
 import json
 import secrets
+import select
 import ssl
 import sys
 import time  # noqa: TID251  the client may import no clock of the project
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import MISSING, fields, is_dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
 
 from neve.api import CALL_HEADER, PROBLEM, FilePage, TabletPage
 from neve.api.files import open_regular
@@ -40,6 +45,7 @@ if _modules["httpx._main"] is None:
 
 
 T = TypeVar("T")
+_Response = TypeVar("_Response", httpx.Response, "_PostAnswer")
 _Page = TypeVar("_Page", FilePage, TabletPage)
 
 
@@ -156,24 +162,37 @@ class Connection:
     ) -> None:
         if not url.startswith(("http://", "https://")):
             raise CallerError(f"URL {url!r} of the service must begin with http:// or https://")
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.url = url.rstrip("/")
-        self._sleep, self._clock = sleep, clock
-        self._retry_s = retry_s
-        self._answered = False
-        self._http = httpx.Client(
-            base_url=self.url,
-            headers=headers,
-            timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
-            transport=transport,
-            # Loading the authorities is slow, so plain HTTP skips it.
-            verify=self.url.startswith("https://") and _tls(authorities, certificate),
-            trust_env=False,
-        )
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._timeout_s = timeout_s
+        self._sleep = sleep
+        self._retries = _Retries(retry_s, clock)
+        # Loading the authorities is slow, so plain HTTP skips it.
+        self._tls = _tls(authorities, certificate) if url.startswith("https://") else None
+        self._http = httpx.Client(**self._options(), transport=transport)
+        # A user and password in the URL are sent by httpx alone.
+        by_httpx = transport is not None or "@" in urlsplit(url).netloc
+        self._posts = None if by_httpx else _Posts(self.url, self._tls, timeout_s)
+
+    def _options(self) -> dict[str, Any]:
+        """Return the arguments of httpx's clients."""
+        return {
+            "base_url": self.url,
+            "headers": self._headers,
+            "timeout": httpx.Timeout(self._timeout_s, connect=CONNECT_TIMEOUT_S),
+            "verify": self._tls or False,
+            "trust_env": False,
+        }
 
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
+        if self._posts is not None:
+            self._posts.close()
+
+    def for_tasks(self) -> "AsyncConnection":
+        """Return an equal connection for the tasks of an event loop."""
+        return AsyncConnection(httpx.AsyncClient(**self._options()), self.url, self._retries)
 
     def call(
         self,
@@ -207,14 +226,25 @@ class Connection:
             method, path, params=_without_none(parameters), json=body, content=content, headers=sent
         )
         repeatable = method == "GET" or call is not None
-        try:
-            response = self._send(request, repeats=repeatable)
-            if response.status_code >= 400:
-                raise _problem(response)
-        except UnknownOutcomeError as error:
-            error.call = call
-            raise
-        return _json(response)
+        with _named(call):
+            return _answer(self._send(request, repeats=repeatable))
+
+    def post(self, path: str, content: bytes, kind: str, call: str) -> Any:
+        """Return the JSON answer of a small post: `call`, with less work for the processor.
+
+        Args:
+            path: Path below the URL, with a leading slash.
+            content: Bytes to send.
+            kind: Their content type.
+            call: Id by which the server recognises a repeated call.
+        """
+        posts = self._posts
+        if posts is None:
+            headers = {"Content-Type": kind}
+            return self.call("POST", path, content=content, headers=headers, call=call)
+        headers = {**self._headers, "Content-Type": kind, CALL_HEADER: call}
+        with _named(call):
+            return _answer(self._repeated(lambda: posts.send(path, content, headers)))
 
     def pages(self, path: str, kind: type[_Page]) -> Iterator[_Page]:
         """Yield the pages of a listing."""
@@ -254,52 +284,248 @@ class Connection:
     def _send(
         self, request: httpx.Request, *, repeats: bool, stream: bool = False
     ) -> httpx.Response:
-        begun_s, number = self._clock(), 0
+        def send() -> httpx.Response:
+            with _translate_errors(self.url, writes=request.method != "GET"):
+                return self._http.send(request, stream=stream)
+
+        return self._repeated(send, repeats=repeats)
+
+    def _repeated(self, send: Callable[[], _Response], *, repeats: bool = True) -> _Response:
+        """Send until there is an answer that counts, or until it was tried for long enough."""
+        tries = _Tries(self._retries, repeats=repeats)
         while True:
-            pause_s = _pause_s(number)
-            last = not repeats or self._gives_up(number, self._clock() + pause_s - begun_s)
-            number += 1
+            tries.begin()
             try:
-                with _translate_errors(self.url, writes=request.method != "GET"):
-                    response = self._http.send(request, stream=stream)
+                response = send()
             except UnavailableError:
-                if last:
+                if (pause_s := tries.pause_s(None)) is None:
                     raise
             else:
-                self._answered = True
-                refused = _is_problem(response) and number >= TRIES_MIN
-                if last or refused or response.status_code not in (429, 502, 503, 504):
+                if (pause_s := tries.pause_s(response)) is None:
                     return response
-                pause_s = max(pause_s, _asked_pause_s(response))
                 response.close()
             self._sleep(pause_s)
 
-    def _gives_up(self, tries: int, spent_s: float) -> bool:
+
+@dataclass(slots=True)
+class _Retries:
+    """How long the calls of a connection are sent again."""
+
+    retry_s: float | None
+    """None: `RETRY_S` for a service that has answered, otherwise a few tries."""
+    clock: Callable[[], float]
+    answered: bool = False
+    """Whether the service has ever answered."""
+
+
+class _Tries:
+    """The tries of one call: decides when it is sent again."""
+
+    def __init__(self, retries: _Retries, *, repeats: bool) -> None:
+        self._retries, self._repeats = retries, repeats
+        self._begun_s, self._number = retries.clock(), 0
+        self._pause_s, self._is_last = 0.0, False
+
+    def begin(self) -> None:
+        """Begin a try."""
+        self._pause_s = _pause_s(self._number)
+        spent_s = self._retries.clock() + self._pause_s - self._begun_s
+        self._is_last = not self._repeats or self._gives_up(spent_s)
+        self._number += 1
+
+    def pause_s(self, response: "httpx.Response | _PostAnswer | None") -> float | None:
+        """Return the pause before the next try; None: there is none.
+
+        Args:
+            response: The answer to this try; None: it was lost.
+        """
+        if response is None:
+            return None if self._is_last else self._pause_s
+        self._retries.answered = True
+        refused = _is_problem(response) and self._number >= TRIES_MIN
+        if self._is_last or refused or response.status_code not in (429, 502, 503, 504):
+            return None
+        return max(self._pause_s, _asked_pause_s(response))
+
+    def _gives_up(self, spent_s: float) -> bool:
         """Return whether the next try is the last one.
 
         Args:
-            tries: Number of tries made so far.
             spent_s: Time since the first try, including the pause after the next one.
         """
-        if self._retry_s is None and not self._answered:
-            return tries + 1 >= TRIES_MIN
-        return spent_s > (RETRY_S if self._retry_s is None else self._retry_s)
+        retry_s = self._retries.retry_s
+        if retry_s is None and not self._retries.answered:
+            return self._number + 1 >= TRIES_MIN
+        return spent_s > (RETRY_S if retry_s is None else retry_s)
 
 
-def _asked_pause_s(response: httpx.Response) -> float:
+class AsyncConnection:
+    """A connection for the tasks of an event loop: calls of JSON and bytes, no streams."""
+
+    def __init__(self, client: httpx.AsyncClient, url: str, retries: _Retries) -> None:
+        self._http, self._url, self._retries = client, url, retries
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def call(
+        self, method: str, path: str, content: bytes = b"", kind: str = "", call: str | None = None
+    ) -> Any:
+        """Return the JSON answer of one call, as `Connection.call` does."""
+        headers = {"Content-Type": kind} if kind else {}
+        headers |= {CALL_HEADER: call} if call is not None else {}
+        request = self._http.build_request(method, path, content=content or None, headers=headers)
+        tries = _Tries(self._retries, repeats=method == "GET" or call is not None)
+        with _named(call):
+            while True:
+                tries.begin()
+                try:
+                    with _translate_errors(self._url, writes=method != "GET"):
+                        response = await self._http.send(request)
+                except UnavailableError:
+                    if (pause_s := tries.pause_s(None)) is None:
+                        raise
+                else:
+                    if (pause_s := tries.pause_s(response)) is None:
+                        return _answer(response)
+                await asyncio.sleep(pause_s)
+
+
+# -------------------------------------------------------------------------------------- Small posts
+
+
+@dataclass(frozen=True, slots=True)
+class _PostAnswer:
+    """An answer to a post, with what this module uses of httpx's."""
+
+    status_code: int
+    headers: Mapping[str, str]
+    content: bytes
+    url: str
+
+    def json(self) -> Any:
+        return json.loads(self.content)
+
+    def close(self) -> None:
+        """Its connection is free already."""
+
+
+class _OneWrite(http.client.HTTPConnection):
+    """Sends head and body of a request in one write: one packet, which wakes the server once."""
+
+    _parts: list[Any] | None = None
+
+    def send(self, data: Any) -> None:
+        """Send bytes, or keep them until the request is whole."""
+        if self._parts is None:
+            super().send(data)
+        else:
+            self._parts.append(data)
+
+    def post(self, path: str, content: bytes, headers: Mapping[str, str]) -> None:
+        """Send a whole request."""
+        self._parts = []
+        self.request("POST", path, body=content, headers=dict(headers))
+        whole, self._parts = b"".join(self._parts), None
+        self.send(whole)
+
+
+class _OneTlsWrite(_OneWrite, http.client.HTTPSConnection):
+    """The same over TLS."""
+
+
+class _Posts:
+    """Connections that stay open, one for each concurrent post. Safe to share between threads."""
+
+    def __init__(self, url: str, tls: ssl.SSLContext | None, timeout_s: float) -> None:
+        parts = urlsplit(url)
+        self._url, self._prefix = url, parts.path
+        self._host, self._port = parts.hostname or "", parts.port
+        self._tls, self._timeout_s = tls, timeout_s
+        self._idle: list[_OneWrite] = []
+
+    def send(self, path: str, content: bytes, headers: Mapping[str, str]) -> _PostAnswer:
+        """Send one post, and return its answer.
+
+        Raises:
+            CallerError: A header has a character that HTTP does not allow; nothing was sent.
+            UnavailableError: No service answers; nothing was sent.
+            UnknownOutcomeError: The answer is lost.
+        """
+        connection = self._open()
+        try:
+            with _translate_errors(self._url, writes=True):
+                connection.post(self._prefix + path, content, headers)
+                response = connection.getresponse()
+                body = response.read()
+        except ValueError as error:
+            connection.close()
+            raise CallerError(f"the call cannot be sent: {error}") from error
+        except BaseException:
+            connection.close()
+            raise
+        if response.will_close:
+            connection.close()
+        else:
+            self._idle.append(connection)
+        named = {name.lower(): value for name, value in response.getheaders()}
+        return _PostAnswer(response.status, named, body, self._url + path)
+
+    def close(self) -> None:
+        """Close the connections that are not in use."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def _open(self) -> _OneWrite:
+        """Return an idle connection that the server has not closed, or a new one."""
+        with suppress(IndexError):  # Another thread may take the last one.
+            while True:
+                idle = self._idle.pop()
+                if not _is_readable(idle):
+                    return idle
+                idle.close()
+        wait_s, tls = CONNECT_TIMEOUT_S, self._tls
+        connection: _OneWrite = (
+            _OneWrite(self._host, self._port, timeout=wait_s)
+            if tls is None
+            else _OneTlsWrite(self._host, self._port, timeout=wait_s, context=tls)
+        )
+        try:
+            connection.connect()
+        except OSError as error:
+            connection.close()
+            raise _no_service_error(self._url) from error
+        connection.sock.settimeout(self._timeout_s)
+        return connection
+
+
+def _is_readable(connection: _OneWrite) -> bool:
+    """Return whether an idle connection has something to read: its end."""
+    if connection.sock is None:
+        return True
+    poll = select.poll()
+    poll.register(connection.sock, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+# -------------------------------------------------------------------------------------------- Parts
+
+
+def _asked_pause_s(response: "httpx.Response | _PostAnswer") -> float:
     """Return the pause that the service asks for, capped at `RETRY_AFTER_MAX_S`."""
     text = response.headers.get("retry-after", "")
     return min(float(text), RETRY_AFTER_MAX_S) if text.isdigit() and len(text) < 10 else 0.0
 
 
-def _tls(authorities: str | None, certificate: str | None) -> ssl.SSLContext | bool:
+def _tls(authorities: str | None, certificate: str | None) -> ssl.SSLContext:
     """Return the TLS settings: trusted authorities and the client's certificate.
 
     Raises:
         CallerError: A file cannot be used.
     """
     if authorities is None and certificate is None:
-        return True
+        return httpx.create_ssl_context(trust_env=False)
     try:
         for path in filter(None, (authorities, certificate)):
             open_regular(path).close()
@@ -317,7 +543,7 @@ def _tls(authorities: str | None, certificate: str | None) -> ssl.SSLContext | b
     return context
 
 
-def _is_problem(response: httpx.Response) -> bool:
+def _is_problem(response: httpx.Response | _PostAnswer) -> bool:
     """Return whether the service itself, and not a proxy in front of it, reports a problem."""
     kind: str = response.headers.get("content-type", "")
     return kind.startswith(PROBLEM)
@@ -364,14 +590,35 @@ def _translate_errors(url: str, *, writes: bool = False) -> Iterator[None]:
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        raise UnavailableError(
-            f"no service answers at {url}: is the service running? "
-            "(`neve up` starts one on this machine, `neve doctor` checks)"
-        ) from error
-    except httpx.TimeoutException as error:
+        raise _no_service_error(url) from error
+    except (httpx.TimeoutException, TimeoutError) as error:
         raise lost(f"{url} did not answer in time{hint}") from error
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, http.client.HTTPException, OSError) as error:
         raise lost(f"the connection to {url} broke: {error}{hint}") from error
+
+
+def _no_service_error(url: str) -> UnavailableError:
+    return UnavailableError(
+        f"no service answers at {url}: is the service running? "
+        "(`neve up` starts one on this machine, `neve doctor` checks)"
+    )
+
+
+@contextmanager
+def _named(call: str | None) -> Iterator[None]:
+    """Add the id of a call to the error of its unknown outcome."""
+    try:
+        yield
+    except UnknownOutcomeError as error:
+        error.call = call
+        raise
+
+
+def _answer(response: httpx.Response | _PostAnswer) -> Any:
+    """Return the JSON of an answer, or raise the problem that it reports."""
+    if response.status_code >= 400:
+        raise _problem(response)
+    return _json(response)
 
 
 def _chunks(response: httpx.Response, url: str) -> Iterator[bytes]:
@@ -383,7 +630,7 @@ def _without_none(parameters: Parameters | None) -> dict[str, Any]:
     return {name: value for name, value in (parameters or {}).items() if value is not None}
 
 
-def _json(response: httpx.Response) -> Any:
+def _json(response: httpx.Response | _PostAnswer) -> Any:
     if response.status_code == 204 or not response.content:
         return None
     try:
@@ -395,7 +642,7 @@ def _json(response: httpx.Response) -> Any:
         ) from error
 
 
-def _problem(response: httpx.Response) -> NeveError:
+def _problem(response: httpx.Response | _PostAnswer) -> NeveError:
     problem: Any = {}
     if response.headers.get("content-type", "").startswith(PROBLEM):
         try:

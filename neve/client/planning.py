@@ -1,6 +1,7 @@
 """Planning: queue, plan, backlog, triggers and maintenance."""
 
 import time  # noqa: TID251  the client may import no clock of the project
+from collections.abc import Mapping, Sequence
 
 from neve.api import (
     Backlog,
@@ -36,9 +37,20 @@ class PlanningCalls:
         )
         return decode_list(PlannedJob, answer, "jobs")
 
-    def plan(self, table: str) -> Plan:
-        """Return what would be planned for a table now, and start nothing."""
-        return decode(Plan, self._connection.call("GET", table_path(table, "plan")))
+    def plan(
+        self, table: str, *, tablets: Sequence[str] = (), settings: Mapping[str, str] | None = None
+    ) -> Plan:
+        """Return what would be planned for a table now; start and change nothing.
+
+        Args:
+            table: Name of the table.
+            tablets: Ends of at most 100 tablets; empty: every tablet.
+            settings: Settings of the table to plan with instead of its own, by name.
+        """
+        tried = [f"{name}={value}" for name, value in (settings or {}).items()]
+        parameters = {"tablet": list(tablets) or None, "setting": tried or None}
+        path = table_path(table, "plan")
+        return decode(Plan, self._connection.call("GET", path, parameters=parameters))
 
     def shadow_plan(self, table: str) -> ShadowPlan:
         """Compare the planner of a table with its shadow planner, which starts no jobs.

@@ -15,6 +15,7 @@ from neve.api import (
     Table,
 )
 from neve.client.http import (
+    AsyncConnection,
     Connection,
     Parameters,
     decode,
@@ -25,7 +26,7 @@ from neve.client.tables import table_path
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from neve.client.writer import RowWriter
+    from neve.client.writer import AsyncRowWriter, RowWriter
 
 # --------------------------------------------------------------------------------------------- Rows
 
@@ -113,7 +114,14 @@ class RowCalls:
                 an iterable of batches, or a list of dictionaries.
             call: Id of this call (`neve.new_call_id()`); reuse it after an unknown outcome.
         """
-        return decode(Added, self._send(table, "append", rows, call))
+        answer = self._connection.call(
+            "POST",
+            table_path(table, "append"),
+            content=self._stream_of(table, rows),
+            headers={"Content-Type": ARROW_STREAM},
+            call=call or new_call(),
+        )
+        return decode(Added, answer)
 
     def buffer_rows(self, table: str, rows: Rows, *, call: str | None = None) -> Buffered:
         """Buffer rows, all or none: scans see them at once; the service flushes them into files.
@@ -124,25 +132,30 @@ class RowCalls:
             call: Id of this call (`neve.new_call_id()`); reuse it within five minutes after an
                 unknown outcome.
         """
-        return decode(Buffered, self._send(table, "rows", rows, call))
+        content = self._stream_of(table, rows)
+        path = table_path(table, "rows")
+        return decode(
+            Buffered, self._connection.post(path, content, ARROW_STREAM, call or new_call())
+        )
 
-    def _send(self, table: str, route: str, rows: Rows, call: str | None) -> Any:
-        """Send rows to a route of a table, and return the answer."""
+    def _stream_of(self, table: str, rows: Rows) -> bytes:
+        """Return rows as an Arrow stream; dictionaries get the types of their table."""
         from neve.client.arrow import stream_of, table_of
 
         if isinstance(rows, Sequence) and rows and isinstance(rows[0], Mapping):
             rows = table_of(rows, self._types(table))
-        return self._connection.call(
-            "POST",
-            table_path(table, route),
-            content=stream_of(rows),
-            headers={"Content-Type": ARROW_STREAM},
-            call=call or new_call(),
-        )
+        return stream_of(rows)
 
-    def flush(self, table: str) -> FlushedRows:
-        """Flush the buffered rows of a table, and wait until they are in files."""
-        answer = self._connection.call("POST", table_path(table, "flush"))
+    def flush(self, table: str, tablet: str | None = None) -> FlushedRows:
+        """Flush the buffered rows of a table, and wait until they are in files.
+
+        Args:
+            table: Name of the table.
+            tablet: Flush only the segments of the buffer with rows of this tablet, identified by
+                its end. Rows of other tablets in them are flushed, too.
+        """
+        parameters = {"tablet": tablet}
+        answer = self._connection.call("POST", table_path(table, "flush"), parameters=parameters)
         return decode(FlushedRows, answer)
 
     def writer(
@@ -159,16 +172,33 @@ class RowCalls:
             bytes_max: Approximate size of a batch; at most 2 MiB.
             wait_s: Longest time that a row waits for its batch to be sent.
         """
-        from neve.client.writer import RowWriter
+        from neve.client.writer import RowWriter, WriterLimits
 
-        return RowWriter(
-            self, table, self._types(table), rows_max=rows_max, bytes_max=bytes_max, wait_s=wait_s
-        )
+        limits = WriterLimits(rows_max, bytes_max, wait_s)
+        return RowWriter(self, table, self._types(table), limits)
+
+    def async_writer(
+        self, table: str, *, rows_max: int = 1000, bytes_max: int = 1 << 20, wait_s: float = 0.5
+    ) -> "AsyncRowWriter":
+        """Return a writer for the tasks of an event loop, with the methods of `writer`.
+
+            async with client.async_writer("events") as writer:
+                await writer.write({"id": 1, "name": "a"})
+
+        Args:
+            table: Name of the table.
+            rows_max: Rows of a batch.
+            bytes_max: Approximate size of a batch; at most 2 MiB.
+            wait_s: Longest time that a row waits for its batch to be sent.
+        """
+        from neve.client.writer import AsyncRowWriter, WriterLimits
+
+        limits = WriterLimits(rows_max, bytes_max, wait_s)
+        return AsyncRowWriter(AsyncRowCalls(self._connection.for_tasks()), table, limits)
 
     def _types(self, table: str) -> dict[str, str]:
         """Return column name → type of a table, in the notation of the service."""
-        columns = decode(Table, self._connection.call("GET", table_path(table))).schema
-        return {column.name: column.type for column in columns}
+        return _types_of(self._connection.call("GET", table_path(table)))
 
     def call(self, table: str, call: str) -> Call:
         """Return the outcome of a call id: accepted and with which result, unknown, or too old.
@@ -279,6 +309,41 @@ class RowCalls:
         ):
             yield reader.schema
             yield from reader
+
+
+def _types_of(answer: Any) -> dict[str, str]:
+    """Return column name → type of a described table."""
+    return {column.name: column.type for column in decode(Table, answer).schema}
+
+
+class AsyncRowCalls:
+    """The calls of an async writer."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        """Own a connection."""
+        self._connection = connection
+
+    async def types(self, table: str) -> Mapping[str, str]:
+        """Return column name → type of a table, in the notation of the service."""
+        return _types_of(await self._connection.call("GET", table_path(table)))
+
+    async def buffer_rows(
+        self, table: str, rows: "pa.Table", *, call: str | None = None
+    ) -> Buffered:
+        """Buffer rows; see `RowCalls.buffer_rows`."""
+        from neve.client.arrow import stream_of
+
+        content, path = stream_of(rows), table_path(table, "rows")
+        answer = await self._connection.call("POST", path, content, ARROW_STREAM, call)
+        return decode(Buffered, answer)
+
+    async def flush(self, table: str) -> FlushedRows:
+        """Flush the buffered rows of a table, and wait until they are in files."""
+        return decode(FlushedRows, await self._connection.call("POST", table_path(table, "flush")))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._connection.close()
 
 
 def _included(*, expired: bool | None, deleted: bool) -> dict[str, bool]:

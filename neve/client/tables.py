@@ -10,6 +10,7 @@ from neve.api import (
     Dropped,
     NewTable,
     Table,
+    TableSummary,
     Tablet,
     TabletPage,
 )
@@ -32,6 +33,10 @@ class TableCalls:
     def tables(self) -> list[Table]:
         """Return all tables, ordered by name."""
         return decode_list(Table, self._connection.call("GET", "/v1/tables"), "tables")
+
+    def table_summary(self, name: str) -> TableSummary:
+        """Return figures of a table from at most 20 of its tablets, up to 30 seconds old."""
+        return decode(TableSummary, self._connection.call("GET", table_path(name, "summary")))
 
     def create_table(
         self,

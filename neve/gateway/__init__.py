@@ -9,10 +9,14 @@
     problems            errors as `application/problem+json`
     metrics             metrics as Prometheus text
     services            dependencies of all slices: ports, settings, threads, look-ups
+    store_watch         whether the store answers, and since when
+    console             pages of the console: sign-in, changes, events; links to it
+    sampler             answers that all viewers of the console share
     table_locations     allowed locations of tables, and their owners
     table_settings      table settings that users may change, and their bounds
     key_views           keys, files, tablets and stories in user notation
     tables              create, list, describe, change, pause, drop
+    table_summaries     figures of tables for lists, from some of their tablets
     tablets             explain, story, live bytes, quarantine, watermarks, splits and merges
     rows/               add, append, scan, count, ids of calls
     table_files         files of tables, and merge on read of one tablet
@@ -23,6 +27,7 @@
     compactors          compactors, groups, scaling, limits on bytes per second
     planning            queue, plan, backlog, triggers, maintenance
     service             status, settings, audit, probes, metrics
+    notify/             messages to operators, by webhook and e-mail
     control             state of the controller; reports of read latency
     recovery            fsck, gc, rebuild, backup, restore
 

@@ -12,9 +12,11 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from urllib.parse import urlencode
 
 from fastapi.routing import APIRoute
 from starlette.datastructures import QueryParams
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -24,18 +26,22 @@ from common.units import CHARS_MAX
 from neve.api import ARCHIVE, ARROW_STREAM, CALL_HEADER, PROBLEM, ROWS_BYTES_MAX, AuditEntry
 from neve.gateway.access.audit import BEGUN, DONE, TEXT_MAX, Audit, outcome_of, value_text
 from neve.gateway.access.callers import (
-    OPEN_PATHS,
+    CONSOLE,
     OPERATOR,
+    SIGN_IN,
     AuthorizedCall,
     Caller,
     Reach,
+    Role,
     begin_call,
     current_call,
+    is_open,
     right_of,
     serve_call,
 )
 from neve.gateway.access.oidc import OidcTokens
 from neve.gateway.access.quotas import CallerUse, Quotas
+from neve.gateway.access.sessions import Sessions, session_cookies
 from neve.gateway.access.tokens import KnownTokens
 from neve.gateway.bodies import timed_receive
 from neve.gateway.metrics import RequestMetrics
@@ -73,7 +79,7 @@ class KnownCallers:
         """
         self._token = token.encode()
         self._tokens = tokens
-        self._oidc = oidc
+        self.oidc = oidc
 
     async def caller(self, authorization: bytes) -> Caller:
         """Return the caller that an `Authorization` header identifies.
@@ -96,37 +102,97 @@ class KnownCallers:
         # Compare in constant time.
         if self._token and hmac.compare_digest(token, self._token):
             return OPERATOR
-        if self._oidc is not None and token.count(b".") == JWT_DOTS:
-            return await self._oidc.caller(token)
+        if self.oidc is not None and token.count(b".") == JWT_DOTS:
+            return await self.oidc.caller(token)
         return self._tokens.caller(token)
+
+
+INNER_CALLER = "neve.caller"
+"""Key of a scope that the console makes in this process, for a call of the API by its caller. No
+request from outside can have it: servers fill scopes with keys of their own."""
+
+
+def is_console(scope: Scope) -> bool:
+    """Return whether a request is for the console."""
+    path = scope["path"]
+    return bool(path == CONSOLE or path.startswith(f"{CONSOLE}/"))
+
+
+def _wants_page(scope: Scope) -> bool:
+    accepted = dict(scope["headers"]).get(b"accept", b"")
+    return scope["method"] in ("GET", "HEAD") and b"text/html" in accepted
+
+
+def _to_sign_in(scope: Scope) -> Response:
+    """Return the answer for a browser without a session."""
+    headers = dict(scope["headers"])
+    if not _wants_page(scope) or b"hx-request" in headers:
+        # A part of a page: the page's script goes to the sign-in page.
+        return PlainTextResponse("the session has ended: sign in again", 401)
+    query = scope["query_string"].decode("latin-1")
+    here = f"{scope['path']}?{query}" if query else scope["path"]
+    return RedirectResponse(f"{SIGN_IN}?{urlencode({'next': here})}", 303)
 
 
 class Authentication:
     """Admits requests of known callers within their quota, and sets the current caller."""
 
     def __init__(
-        self, app: ASGIApp, *, callers: KnownCallers, quotas: Quotas, audit: Audit
+        self,
+        app: ASGIApp,
+        *,
+        callers: KnownCallers,
+        sessions: Sessions,
+        quotas: Quotas,
+        audit: Audit,
     ) -> None:
         self._app = app
         self._callers = callers
+        self._sessions = sessions
         self._quotas = quotas
         self._audit = audit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Reject the request, or pass it on."""
-        if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
+        if scope["type"] != "http" or is_open(scope["path"]):
             await self._app(scope, receive, send)
+            return
+        if isinstance(inner := scope.get(INNER_CALLER), Caller):
+            serve_call(AuthorizedCall(inner))
+            await self._app(scope, receive, send)
+            return
+        if scope["path"] == "/" and _wants_page(scope):
+            await RedirectResponse(CONSOLE, 303)(scope, receive, send)
             return
         name = "-"
         try:
-            caller = await self._callers.caller(dict(scope["headers"]).get(b"authorization", b""))
-            name = caller.name
+            call = await self._call_of(scope)
+            if call is None:
+                await _to_sign_in(scope)(scope, receive, send)
+                return
+            name = call.caller.name
             use = self._quotas.admit(name)
         except (UnauthorizedError, QuotaError, UnavailableError) as error:
             await self._refuse(scope, receive, send, name, error)
             return
-        serve_call(AuthorizedCall(caller))
+        serve_call(call)
         await self._app(scope, self._counted(receive, use), send)
+
+    async def _call_of(self, scope: Scope) -> AuthorizedCall | None:
+        """Return the call of a request; None: it is for the console, and has no session.
+
+        A session opens the console only. The API takes tokens, which no browser sends by itself.
+        """
+        headers = dict(scope["headers"])
+        if not is_console(scope):
+            return AuthorizedCall(await self._callers.caller(headers.get(b"authorization", b"")))
+        # HTTP/2 proxies may split the cookies over several headers.
+        parts = [value for name, value in scope["headers"] if name == b"cookie"]
+        visit = await self._sessions.visit(session_cookies(b"; ".join(parts)))
+        if visit is None:
+            return None
+        session, caller = visit
+        return AuthorizedCall(caller, session=session)
 
     async def _refuse(
         self, scope: Scope, receive: Receive, send: Send, name: str, error: CompactionError
@@ -287,6 +353,24 @@ class AuditedCalls:
         if not is_http or (is_read and not (self._reads and scope["path"].endswith(READ_PATHS))):
             await self._app(scope, receive, send)
             return
+        if is_console(scope):  # Its calls of the API pass here again; it audits sign-ins itself.
+            await self._app(scope, receive, send)
+            return
+        entry = self._open_entry(scope) if _buffers_rows(scope) else None
+        if entry is None:
+            await self._begin_and_serve(scope, receive, send, is_read=is_read)
+            return
+        answer = _SeenAnswer(send)
+        try:
+            await self._app(scope, receive, answer)
+        finally:
+            self._audit.row_writes.end(
+                ended_entry(entry, current_call(), answer.status, answer.error())
+            )
+
+    async def _begin_and_serve(
+        self, scope: Scope, receive: Receive, send: Send, *, is_read: bool
+    ) -> None:
         call = current_call()
         begun = entry_of(scope, call.caller.name, self._audit.now_s())
         writes = self._audit.row_writes if _buffers_rows(scope) else None
@@ -308,6 +392,12 @@ class AuditedCalls:
                 self._audit.end_read(entry)
             else:
                 (writes or self._audit).end(entry)
+
+    def _open_entry(self, scope: Scope) -> AuditEntry | None:
+        """Return the entry of a call that buffers rows and needs no first line of its own."""
+        caller, table = current_call().caller, scope["path"].split("/")[3]
+        is_allowed = caller.may(Role.WRITE, table)
+        return self._audit.row_writes.open_entry(caller.name, table) if is_allowed else None
 
 
 async def _no_line() -> None:
@@ -419,19 +509,22 @@ class CountedRequests:
             await self._app(scope, receive, send)
             return
         began_s = self._clock.now_s()
-        status = 500
+        status, begun_after_s = 500, None
 
         async def seen(message: Message) -> None:
-            nonlocal status
+            nonlocal status, begun_after_s
             if message["type"] == "http.response.start":
                 status = message["status"]
+                kind = dict(message["headers"]).get(b"content-type", b"")
+                if kind.startswith(b"text/event-stream"):  # It lasts as long as a page is open.
+                    begun_after_s = self._clock.now_s() - began_s
             await send(message)
 
         try:
             await self._app(scope, receive, seen)
         finally:
             route = getattr(scope.get("route"), "path", "none")
-            elapsed_s = self._clock.now_s() - began_s
+            elapsed_s = begun_after_s or self._clock.now_s() - began_s
             self._metrics.answered(route, scope["method"], status, elapsed_s)
 
 

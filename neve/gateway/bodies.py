@@ -4,9 +4,9 @@ import asyncio
 import json
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import asdict, fields, is_dataclass
-from typing import Any
+from typing import IO, Any
 
 from fastapi.routing import APIRoute
 from starlette.requests import Request
@@ -60,25 +60,41 @@ def timed_receive(receive: Receive, wait_s: float) -> Receive:
     return next_message
 
 
+class ReceivedBody:
+    """The whole body of a request; a large one is on disk."""
+
+    def __init__(self, chunks: list[bytes], file: IO[bytes] | None) -> None:
+        self._chunks, self._file = chunks, file
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether the body is not in memory so far."""
+        return self._file is not None
+
+    async def read(self) -> bytes:
+        """Return the body."""
+        if self._file is not None:
+            self._file.seek(0)
+            return await asyncio.to_thread(self._file.read)
+        return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+
+
 @asynccontextmanager
-async def received_body(request: Request) -> AsyncIterator[Callable[[], Awaitable[bytes]]]:
-    """Receive the body of a request, and buffer it on disk if it is large.
-
-    Yields:
-        A function that reads the whole body into memory.
-    """
-    with tempfile.SpooledTemporaryFile(max_size=IN_MEMORY_BYTES_MAX) as file:
-
-        async def read() -> bytes:
-            file.seek(0)
-            return await asyncio.to_thread(file.read)
-
+async def received_body(request: Request) -> AsyncIterator[ReceivedBody]:
+    """Receive the body of a request, and buffer it on disk if it is large."""
+    chunks: list[bytes] = []
+    size_bytes = 0
+    with ExitStack() as stack:
+        file: IO[bytes] | None = None
         async for chunk in request.stream():
-            if file.tell() + len(chunk) <= IN_MEMORY_BYTES_MAX:
-                file.write(chunk)
-            else:
-                await asyncio.to_thread(file.write, chunk)
-        yield read
+            size_bytes += len(chunk)
+            chunks.append(chunk)
+            if size_bytes > IN_MEMORY_BYTES_MAX:
+                if file is None:
+                    file = stack.enter_context(tempfile.TemporaryFile())
+                await asyncio.to_thread(file.write, b"".join(chunks))
+                chunks.clear()
+        yield ReceivedBody(chunks, file)
 
 
 # --------------------------------------------------------------------------------------------- JSON

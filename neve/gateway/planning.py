@@ -1,16 +1,18 @@
 """Planning: queue, plan, backlog, triggers and maintenance."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
 from fastapi import Query
 
-from common.errors import PluginError, RequestError
+from common.errors import PluginError, RequestError, UnavailableError
 from common.model.job import Job, TabletPlan
 from common.model.table import Table
 from common.model.tablet import StoredChunks, Tablet, TabletId
+from common.windows import WindowRule
 from common.wire import QueuedJob
 from neve import api
 from neve.gateway.access.callers import (
@@ -26,6 +28,7 @@ from neve.gateway.services import (
     bounded_count,
     checked_label,
 )
+from neve.gateway.table_settings import check_table_planner, settings_with_fixed
 
 
 def plan_view(
@@ -107,6 +110,37 @@ def _planned_view(job: Job) -> api.PlannedJob:
 
 
 PLANNED_TABLETS_MAX = 100_000
+NAMED_TABLETS_MAX = 100
+
+
+def _with_settings(services: Services, table: Table, texts: Sequence[str]) -> Table:
+    """Return a table with other settings, given as `name=value`.
+
+    Raises:
+        RequestError: A setting is unknown, or its value is not allowed.
+    """
+    pairs = [text.partition("=") for text in texts]
+    if strange := next((name for name, equals, _ in pairs if not equals), None):
+        raise RequestError(f"setting {strange[:100]!r} has no value, expected name=value")
+    if not pairs:
+        return table
+    changes = {name: value for name, _, value in pairs}
+    settings = settings_with_fixed(table.settings, changes, services=services.settings.services)
+    changed = replace(table, settings=settings)
+    check_table_planner(changed)
+    return changed
+
+
+async def _pages(
+    services: Services, table: Table, named: Sequence[str] | None
+) -> AsyncIterator[list[Tablet]]:
+    """Yield the named tablets, or all tablets of a table, page by page."""
+    if named is None:
+        async for page in services.pages(table):
+            yield page
+        return
+    ids = [await services.tablet(table, text) for text in named]
+    yield [tablet for tablet in await services.store.tablets(ids) if tablet is not None]
 
 
 class PlanningRoutes:
@@ -185,17 +219,31 @@ class PlanningRoutes:
         return {"tablets": await services.coordinator.tablet_backlogs(stored_table.id, count)}
 
     @route("GET /v1/tables/{table}/plan", READ)
-    async def plan(self, table: str) -> api.Plan:
-        """Return the jobs that would be planned for a table now. Nothing is started."""
+    async def plan(
+        self,
+        table: str,
+        tablet: Annotated[
+            list[str] | None,
+            Query(description="End of a tablet; may be repeated. Every tablet by default."),
+        ] = None,
+        setting: Annotated[
+            list[str] | None,
+            Query(
+                description="Plan with another setting of the table, `name=value`; may be repeated."
+            ),
+        ] = None,
+    ) -> api.Plan:
+        """Return the jobs that would be planned for a table now. Nothing is started or changed."""
         services = self._services
-        stored_table = await services.table(table)
+        stored_table = _with_settings(services, await services.table(table), setting or ())
+        bounded_count(len(tablet or ()) or 1, NAMED_TABLETS_MAX, "number of named tablets")
         now_s = await services.store.now_s()
         plans: list[TabletPlan] = []
         tablets: list[TabletId] = []
         running = 0
         correction = await services.store.correction(stored_table.id)
         planned = partial(self._planned, correction=correction)
-        async for page in services.pages(stored_table):
+        async for page in _pages(services, stored_table, tablet):
             running += sum(len(tablet.running) for tablet in page)
             plans += await services.rows.run(
                 stored_table.location, planned, stored_table, page, now_s
@@ -205,7 +253,18 @@ class PlanningRoutes:
         has_intervals = any(plan.intervals for plan in plans)
         chunks = await services.store.chunks(tablets) if has_intervals else ()
         view = plan_view(stored_table, plans, running, tablets, chunks)
-        return replace(view, correction=correction)
+        waits = await self._closed_windows(stored_table, plans)
+        return replace(view, correction=correction, waits=waits)
+
+    async def _closed_windows(self, table: Table, plans: Sequence[TabletPlan]) -> tuple[str, ...]:
+        """Return why planned jobs wait for a window; nothing if the coordinator does not answer."""
+        rule = WindowRule.of(table.settings)
+        planned = (job for plan in plans for job in plan.jobs)
+        waiting = (job for job in planned if rule is None or not rule.is_exempt(job))
+        groups = list(dict.fromkeys(job.group for job in waiting))
+        with suppress(UnavailableError):
+            return tuple(await self._services.coordinator.closed_windows(table.id, groups))
+        return ()
 
     def _planned(
         self, table: Table, tablets: list[Tablet], now_s: float, correction: api.Correction

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import resource
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,13 +13,16 @@ from typing import Any, ClassVar
 
 import uvicorn
 from fastapi import APIRouter, FastAPI, Response
+from starlette.routing import Route, request_response
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from common.config import secret_of
 from common.telemetry import Log
 from neve.gateway import problems
 from neve.gateway.access.callers import declared_routes, guard_routes
+from neve.gateway.access.issuer_sign_in import IssuerSignIn
 from neve.gateway.access.oidc import OidcTokens
+from neve.gateway.access.sessions import Sessions
 from neve.gateway.access.tokens import KnownTokens
 from neve.gateway.authentication import (
     AnswerHeaders,
@@ -30,6 +34,7 @@ from neve.gateway.authentication import (
 )
 from neve.gateway.bodies import JsonRoute
 from neve.gateway.compactors import CompactorRoutes, LimitRoutes
+from neve.gateway.console import AccessRoutes, ConsolePages
 from neve.gateway.control import ControlRoutes
 from neve.gateway.imports import ImportRoutes
 from neve.gateway.jobs import JobRoutes
@@ -42,6 +47,7 @@ from neve.gateway.rows.ingestion import IngestRoutes
 from neve.gateway.rows.scan import ScanRoutes
 from neve.gateway.service import ProbeRoutes, ServiceRoutes
 from neve.gateway.services import BEARER, Services
+from neve.gateway.table_summaries import TableSummaryRoutes
 from neve.gateway.tables import TableRoutes
 from neve.gateway.tablets import OperationRoutes, TabletRoutes
 from neve.gateway.tls import ServerCertificate, require_safe_listener
@@ -60,8 +66,10 @@ def create_app(services: Services) -> FastAPI:
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
         watching = asyncio.create_task(services.store_watch.run_forever())
+        notifying = asyncio.create_task(services.notifier.run_forever())
         yield
         watching.cancel()
+        notifying.cancel()
         await services.audit.close()
         services.footers.close()  # Closes the threads for rows as well.
 
@@ -75,22 +83,33 @@ def create_app(services: Services) -> FastAPI:
     )
     problems.install_problems(app, services.log)
     metrics = RequestMetrics()
-    slices = (ProbeRoutes(services, metrics), *(kind(services) for kind in SLICES))
+    callers, access = known_callers(services), services.settings.access
+    issuer = IssuerSignIn.of(services.settings, callers.oidc, services.clock)
+    refresh = None if issuer is None else issuer.refreshed
+    sessions = Sessions(callers.caller, access.session_max_s, services.clock, refresh)
+    slices = (
+        ProbeRoutes(services, metrics),
+        AccessRoutes(services, sessions),
+        *(kind(services) for kind in SLICES),
+    )
     for slice_ in slices:
         # `include_router` would build each route again at the first request.
         app.router.routes.extend(router_of(slice_).routes)
+    console = ConsolePages(services, sessions, SLICES, issuer)
+    app.state.console = console
+    app.router.routes.extend(console.routes())
     gateway = services.settings.gateway
     guard_routes(app.router.routes)
+    console.answer_errors(app.router.routes)
     # A request passes the middleware in reverse order of addition.
     app.add_middleware(
         BoundedBodies, body_bytes_max=gateway.body_bytes_max, body_wait_s=gateway.body_wait_s
     )
-    app.add_middleware(
-        AuditedCalls, audit=services.audit, reads=services.settings.access.audit_reads
-    )
+    app.add_middleware(AuditedCalls, audit=services.audit, reads=access.audit_reads)
     app.add_middleware(
         Authentication,
-        callers=known_callers(services),
+        callers=callers,
+        sessions=sessions,
         quotas=services.quotas,
         audit=services.audit,
     )
@@ -112,9 +131,10 @@ def known_callers(services: Services) -> KnownCallers:
 
 
 SLICES = (
+    BufferRoutes,  # Routes are tried in this order, and this one has the most calls.
     TableRoutes,
+    TableSummaryRoutes,
     IngestRoutes,
-    BufferRoutes,
     ScanRoutes,
     ImportRoutes,
     RequestRoutes,
@@ -148,6 +168,10 @@ def router_of(slice_: object) -> APIRouter:
             dependencies=[] if declared.right.role is None else [BEARER],
             **options,
         )
+        if declared.serve:
+            app_route = router.routes[-1]
+            assert isinstance(app_route, Route), app_route
+            app_route.app = request_response(getattr(slice_, declared.serve))
     return router
 
 
@@ -384,6 +408,11 @@ class GatewayServer(uvicorn.Server):
         if self._certificate is not None and counter % CERTIFICATE_LOOK_TICKS == 0:
             self._certificate.look()
         return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End the streams of the console, for which the server would wait, then all connections."""
+        self.config.app.state.console.sampler.close()  # type: ignore[union-attr]  # see `create_app`
+        await super().shutdown(sockets)
 
 
 def server_of(services: Services) -> GatewayServer:

@@ -5,6 +5,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib.resources import files
 from itertools import chain
@@ -52,7 +53,10 @@ class ServiceRoutes:
         silence = self._services.store_watch.warning
         errors = (silence, *reported.errors) if silence else reported.errors
         warnings = (*reported.warnings, *await self._recovery_notes())
-        return replace(reported, errors=errors, warnings=warnings)
+        windows: tuple[api.Window, ...] = ()
+        with suppress(UnavailableError):  # A coordinator of an older release has none.
+            windows = await self._services.coordinator.windows()
+        return replace(reported, errors=errors, warnings=warnings, windows=windows)
 
     async def _recovery_notes(self) -> list[str]:
         try:
@@ -67,6 +71,16 @@ class ServiceRoutes:
         """Return every setting with its value and its source. Secrets are hidden."""
         settings = shown_settings(self._services.settings)
         return {"settings": [api.Setting(**setting) for setting in settings_to_document(settings)]}
+
+    @route("GET /v1/notifications", ADMIN_ALL)
+    async def notifications(self) -> api.Notifications:
+        """Return the targets of notifications, their queues, and the conditions that last."""
+        return self._services.notifier.state()
+
+    @route("POST /v1/notifications/test", ADMIN_ALL)
+    async def test_notifications(self) -> dict[str, list[api.NotificationTest]]:
+        """Send a test message to each target, once, and return which of them took it."""
+        return {"targets": await self._services.notifier.test()}
 
     @route("GET /v1/audit", ADMIN_ALL)
     async def audit(

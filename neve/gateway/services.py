@@ -5,12 +5,14 @@ import difflib
 from collections.abc import (
     AsyncIterator,
     Callable,
+    Collection,
     Coroutine,
     Iterable,
     Mapping,
     Sequence,
 )
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -29,11 +31,10 @@ from common.errors import (
     UnknownTabletError,
 )
 from common.metadata.store import TabletStore
-from common.metadata.store_watch import StoreWatch
 from common.model.job import TabletPlan
 from common.model.table import DNS_LABEL, Table, TableSettings, TableState, filling_text
 from common.model.tablet import Tablet, TabletId
-from common.parquet.buffered import Flushed, FlushPorts, flush_table
+from common.parquet.buffered import Flushed, FlushPorts, flush_table, rows_of_tablet
 from common.parquet.service_files import generation_fault
 from common.primitives import Budget
 from common.runtime import Clock, IdSource
@@ -45,6 +46,8 @@ from neve.api import Correction
 from neve.gateway.access.audit import Audit, AuditFile
 from neve.gateway.access.callers import open_table, sees_table
 from neve.gateway.access.quotas import BufferUse, Quotas, ScanSlots, Shares
+from neve.gateway.notify.notifier import Notifier
+from neve.gateway.store_watch import StoreWatch
 from neve.gateway.table_files import StoredFiles, TableFiles
 from neve.gateway.table_locations import (
     Locations,
@@ -350,6 +353,7 @@ class Services:
     audit: Audit = field(init=False)
     quotas: Quotas = field(init=False)
     buffers: BufferUse = field(init=False)
+    notifier: Notifier = field(init=False)
     pending: set[asyncio.Task[object]] = field(default_factory=set)
     """Background tasks, referenced here so that they are not garbage collected."""
 
@@ -361,9 +365,11 @@ class Services:
         object.__setattr__(self, "rows", self.footers.with_threads(ROW_THREADS))
         object.__setattr__(self, "audit", self._audit())
         object.__setattr__(self, "quotas", self._quotas())
-        ingest = self.settings.ingest
-        buffers = BufferUse(ingest.table_bytes_max, ingest.bytes_max, ingest.store_used_max_pct)
-        object.__setattr__(self, "buffers", buffers)
+        object.__setattr__(self, "buffers", BufferUse(self.settings.ingest))
+        watched = self.coordinator, self.store, self.store_watch
+        rules = self.settings.notify
+        notifier = Notifier(rules, watched, self.clock, self.ids, self.log)
+        object.__setattr__(self, "notifier", notifier)
 
     def _audit(self) -> Audit:
         access = self.settings.access
@@ -386,6 +392,12 @@ class Services:
             request_bytes_max=access.caller_request_bytes_max,
         )
         return Quotas(shares, self.clock)
+
+    def with_coordinator(self, coordinator: "CoordinatorActor") -> "Services":
+        """Return the same services with another door to the coordinator; all else is shared."""
+        shared = copy(self)
+        object.__setattr__(shared, "coordinator", coordinator)
+        return shared
 
     @property
     def looks(self) -> StorageThreads:
@@ -483,12 +495,22 @@ class Services:
             raise UnknownTabletError(f"table {table.name!r} has no tablet {text!r} (any more)")
         return TabletId.parse(table.id, whole_text)
 
-    async def page_of_ids(self, table: Table, after: str | None, count: int) -> Sequence[TabletId]:
+    async def page_of_ids(
+        self, table: Table, after: str | None, count: int, only: str | None = None
+    ) -> Sequence[TabletId]:
         """Return the ids of up to `count` tablets after one, given as text, ascending.
 
+        Args:
+            table: The table.
+            after: End of a tablet; None: begin with the first tablet.
+            count: Maximum number of tablets.
+            only: End of the only tablet to return, or a unique prefix of it.
+
         Raises:
-            UnknownTabletError: The text is not the end of a tablet.
+            UnknownTabletError: A text is not the end of a tablet.
         """
+        if only is not None:
+            return [await self.tablet(table, only)]
         begin = None if after is None else parsed_tablet(table, after).end
         return await self.store.tablet_ids(table.id, begin, count)
 
@@ -629,8 +651,15 @@ def _look_at_location(services: Services, table: Table, store: str, now_s: float
     return services.files.generation(table)
 
 
-async def flush_rows(services: Services, table: Table) -> Flushed:
-    """Put all rows of a table that are buffered now into files.
+async def flush_rows(
+    services: Services, table: Table, numbers: Collection[int] | None = None
+) -> Flushed:
+    """Put the rows of a table that are buffered now into files.
+
+    Args:
+        services: Ports and settings.
+        table: The table.
+        numbers: The segments of its buffer to flush; None: all.
 
     Raises:
         RefusedError: The table does not accept files now; its rows stay buffered.
@@ -648,7 +677,20 @@ async def flush_rows(services: Services, table: Table) -> Flushed:
         write=services.files.write,
         look_max_s=services.settings.coordinator.garbage_grace_s,
     )
-    return await flush_table(ports, table, await check_writable(services, table))
+    return await flush_table(ports, table, await check_writable(services, table), numbers)
+
+
+async def buffered_in(services: Services, table: Table, tablet: str) -> dict[int, int]:
+    """Return how many buffered rows belong to a tablet, given as text: segment → rows.
+
+    Raises:
+        UnknownTabletError: The table has no such tablet.
+        UnavailableError: The store does not answer.
+    """
+    (stored,) = await services.store.tablets([await services.tablet(table, tablet)])
+    if stored is None:
+        raise UnknownTabletError(f"table {table.name!r} has no tablet {tablet!r} (any more)")
+    return await rows_of_tablet(services.store, table, stored, services.rows)
 
 
 async def known_group(services: Services, name: str) -> str:

@@ -608,12 +608,19 @@ class TableRoutes:
         return replace(table_view(created, without_effect=unread), notes=(planner,))
 
     @route("GET /v1/tables/{table}", READ)
-    async def describe(self, table: str) -> api.Table:
+    async def describe(
+        self,
+        table: str,
+        *,
+        totals: Annotated[
+            bool, Query(description="Count tablets, files and bytes, which reads every tablet.")
+        ] = True,
+    ) -> api.Table:
         """Return a table with its totals."""
         stored_table = await self._services.table(table, filling=True)
         return table_view(
             stored_table,
-            await self._totals(stored_table),
+            await self._totals(stored_table) if totals else None,
             self._services.unread_settings(stored_table.settings),
         )
 
@@ -694,6 +701,7 @@ class TableRoutes:
             str | None, Query(description="Return only tablets after this one.")
         ] = None,
         count: Annotated[int, Query(description="Number of tablets at most.")] = PAGE_TABLETS,
+        tablet: Annotated[str | None, Query(description="Return only this tablet.")] = None,
     ) -> api.TabletPage:
         """Return a page of tablets, sorted by their ends.
 
@@ -702,7 +710,7 @@ class TableRoutes:
         services = self._services
         stored_table = await services.table(table)
         count = bounded_count(count, PAGE_TABLETS, "count")
-        ids = await services.page_of_ids(stored_table, after, count)
+        ids = await services.page_of_ids(stored_table, after, count, tablet)
         types = key_types(stored_table)
         read = await services.store.readable(ids)
         return api.TabletPage(
@@ -714,7 +722,7 @@ class TableRoutes:
                 for tablet in read
                 if isinstance(tablet, UnreadableTablet)
             },
-            next=ids[-1].text if len(ids) == count else None,
+            next=ids[-1].text if len(ids) == count and tablet is None else None,
         )
 
     async def _with_state(self, table: str, state: TableState) -> api.Table:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from common.access_settings import AccessSettings
 from common.config import secret_of
+from common.control_settings import NotifySettings
 from common.errors import ConfigError
 from common.runtime import Clock
 from common.settings import Settings, StoreSettings
@@ -213,12 +214,16 @@ class Starter:
         token_file, url_file = str(self.folder.token_file), self.folder.store_url_file
         write_secret(url_file, state.redis_url)
         own = dict.fromkeys(("store.url_file", "gateway.port", "gateway.token_file"), "this stack")
-        url = StoreSettings().url
+        url, sync = StoreSettings().url, given.store.append_fsync
+        if self.machine.redis is not None:  # Its user may not read the settings of Redis.
+            sync = self.options.redis_appendfsync.value
+            own["store.append_fsync"] = "this stack"
         return replace(
             given,
-            store=replace(given.store, url=url, url_file=str(url_file)),
+            store=replace(given.store, url=url, url_file=str(url_file), append_fsync=sync),
             gateway=replace(given.gateway, port=port, token="", token_file=token_file),
             access=self._access(given.access),
+            notify=self._notify(given.notify),
             sources={**own, **given.sources},
         )
 
@@ -230,6 +235,11 @@ class Starter:
             tokens_file=given.tokens_file or str(folder.tokens_file),
             audit_file=given.audit_file or str(folder.audit_file),
         )
+
+    def _notify(self, given: NotifySettings) -> NotifySettings:
+        """Return the settings of notifications; the stack's own file is the default."""
+        state_file = given.state_file or str(self.folder.notified_file)
+        return replace(given, state_file=state_file)
 
     def environment_of(self, state: StackState) -> dict[str, str]:
         """Return the environment of the stack's processes."""

@@ -10,12 +10,15 @@ from common.errors import BrokenValueError
 from common.metadata.changes import (
     AcceptGeneration,
     AddFiles,
+    AppendGroup,
     AppendRows,
     ChangeTable,
     CloseSegment,
     DropTable,
     Outcome,
+    Refused,
     RowSpan,
+    Unknown,
     Window,
 )
 from common.metadata.codec.table import pack_rows, unpack_rows
@@ -27,8 +30,8 @@ from common.model.outcome import DroppedRows
 from common.model.table import Column, TableSettings, TableState
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.runtime import call_id
-from tests.contract.test_unknown import AT_EXEC, meanwhile, once
-from tests.support.flaky import Fault
+from tests.contract.test_unknown import AT_EXEC, always, meanwhile, once
+from tests.support.flaky import Fault, Point, no_faults
 from tests.support.predictable import ManualClock
 from tests.support.store_harness import MIDDLE, Harness, applied, commit, file, refused, reserve
 
@@ -237,6 +240,147 @@ async def test_late_rows_are_taken_if_the_table_allows_them(harness: Harness) ->
     tablet = await harness.tablet_with(settings=TableSettings(allow_late_data=True))
     await harness.write(set_string(TabletKeys.of(tablet).purge, b"5"))
     applied(await append(harness, tablet))
+
+
+# ------------------------------------------------------------------------------------------ Groups
+
+
+def group_of(*calls: AppendRows, **fields: int) -> AppendGroup:
+    """Return a change with several calls."""
+    return AppendGroup(table=calls[0].table, calls=calls, **fields)
+
+
+def answers(outcome: Outcome) -> list[str]:
+    """Return what became of each call of a group: empty if it is made now, or `repeated`."""
+    return [
+        answer.code.value if isinstance(answer, Refused) else "repeated" * answer.repeated
+        for answer in applied(outcome).answers
+    ]
+
+
+async def test_a_refused_call_refuses_only_itself(harness: Harness) -> None:
+    tablet = await harness.tablet_with()
+    await harness.write(set_string(TabletKeys.of(tablet).purge, b"5"))
+    newer = {"spans": {tablet.end: replace(SPAN, version_min=b"6")}, "floor": b"6"}
+    done = rows_of(harness, tablet, **newer)
+    applied(await harness.apply(done))
+    first, last = (rows_of(harness, tablet, **newer) for _ in range(2))
+    now_s = await harness.store.now_s()
+    outside = RowSpan(key_min=b"a", key_max=b"z", version_min=b"6")
+    group = group_of(
+        first,
+        rows_of(harness, tablet),
+        rows_of(harness, tablet, **newer | {"spans": {tablet.end: outside}}),
+        rows_of(harness, tablet, **newer | {"spans": {b"q": SPAN}}),
+        rows_of(harness, tablet, schema_id=7, **newer),
+        rows_of(harness, tablet, call=call_id(ManualClock(now_s - 400)), **newer),
+        replace(done, content="2:01"),
+        done,
+        rows_of(harness, tablet, table_bytes_max=200, **newer),
+        last,
+    )
+    expected = ["", "purged", "bounds", "tablet", "schema", "call-too-old", "call-content"]
+    outcome = await harness.apply(group)
+    assert answers(outcome) == [*expected, "repeated", "buffered", ""]
+    buffer = await buffer_of(harness, tablet)
+    assert (buffer.rows, buffer.size_bytes, buffer.counts[1].calls) == (6, 300, 3)
+    (rows,) = await harness.store.buffered_rows(tablet.table, [1])
+    assert {call.decode() for call in rows} == {done.call, first.call, last.call}
+    refused_only = await harness.apply(group_of(rows_of(harness, tablet)))
+    assert answers(refused_only) == ["purged"]
+
+
+async def test_a_group_is_refused_by_a_store_that_went_back_in_time(harness: Harness) -> None:
+    tablet = await harness.tablet_with()
+    change = group_of(rows_of(harness, tablet), generation=1)
+    refused(await harness.apply(change), "generation")
+    assert await buffer_of(harness, tablet) == TableBuffer()
+
+
+async def test_a_call_that_is_twice_in_a_group_counts_once(harness: Harness) -> None:
+    tablet = await harness.tablet_with()
+    call = rows_of(harness, tablet)
+    other = replace(call, content="2:01")
+    outcome = await harness.apply(group_of(call, other, call))
+    assert answers(outcome) == ["", "call-content", "repeated"]
+    assert (await buffer_of(harness, tablet)).counts[1].calls == 1
+
+
+async def test_a_group_fills_segments_as_its_calls_would_alone(harness: Harness) -> None:
+    tablet = await harness.tablet_with()
+    versions = [b"9", b"7", b"8", b"6", b"9"]
+    calls = [
+        rows_of(
+            harness,
+            tablet,
+            segment_bytes_max=150,
+            floor=version,
+            spans={tablet.end: replace(SPAN, version_min=version)},
+        )
+        for version in versions
+    ]
+    applied(await harness.apply(calls[0]))
+    assert answers(await harness.apply(group_of(*calls[1:]))) == [""] * 4
+    buffer = await buffer_of(harness, tablet)
+    assert [segment.is_open for segment in buffer.segments] == [False, False, True]
+    assert [segment.floor for segment in buffer.segments] == [b"7", b"6", b"9"]
+    assert [buffer.counts[number].calls for number in (1, 2, 3)] == [2, 2, 1]
+    stored = await harness.store.buffered_rows(tablet.table, [1, 2, 3])
+    assert [len(rows) for rows in stored] == [2, 2, 1]
+
+
+@pytest.mark.parametrize("fault", AT_EXEC)
+async def test_each_call_of_a_group_is_made_once(harness: Harness, fault: Fault) -> None:
+    tablet = await harness.tablet_with()
+    calls = [rows_of(harness, tablet) for _ in range(3)]
+    store, keyspace = harness.flaky()
+    await store.store_id()
+    keyspace.script = once(fault)
+    outcome = await store.apply(group_of(*calls))
+    assert applied(outcome).tries == 2
+    assert answers(outcome) == ["repeated" if fault is Fault.APPLIED else ""] * 3
+    assert not any(await keyspace.deliver())
+    assert (await buffer_of(harness, tablet)).counts[1].calls == 3
+
+
+@pytest.mark.parametrize("fault", AT_EXEC)
+async def test_calls_of_a_group_of_unknown_outcome_are_sent_again_one_by_one(
+    harness: Harness, fault: Fault
+) -> None:
+    """Each of them counts once, whether the group was made, and whenever its `EXEC` arrives."""
+    tablet = await harness.tablet_with()
+    calls = [rows_of(harness, tablet) for _ in range(3)]
+    store, keyspace = harness.flaky()
+    await store.store_id()
+    keyspace.script = always(fault)
+    assert isinstance(await store.apply(group_of(*calls)), Unknown)
+    keyspace.script = no_faults
+    applied(await store.apply(calls[1]))
+    other = rows_of(harness, tablet)
+    applied(await store.apply(group_of(calls[2], other)))
+    assert not any(await keyspace.deliver())
+    applied(await store.apply(calls[0]))
+    assert (await buffer_of(harness, tablet)).counts[1].calls == 4
+    assert answers(await store.apply(group_of(*calls, other))) == ["repeated"] * 4
+
+
+async def test_a_refusal_after_a_lost_answer_says_so(harness: Harness) -> None:
+    tablet = await harness.tablet_with()
+    store, keyspace = harness.flaky()
+    await store.store_id()
+
+    async def script(point: Point) -> Fault:
+        if point is Point.EXEC:
+            await harness.write(set_string(TabletKeys.of(tablet).purge, b"5"))
+            return Fault.LATE
+        return Fault.NONE
+
+    keyspace.script = script
+    (answer,) = applied(await store.apply(group_of(rows_of(harness, tablet)))).answers
+    assert isinstance(answer, Refused)
+    assert (answer.code.value, answer.sent) == ("purged", True)
+    assert not any(await keyspace.deliver())
+    assert await buffer_of(harness, tablet) == TableBuffer()
 
 
 # ------------------------------------------------------------------------------------ Dropped rows

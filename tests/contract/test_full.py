@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from redis.exceptions import ResponseError
 
 from common.errors import ConfigError, UnavailableError
 from common.metadata.changes import AddFiles, DropTable, ForgetGarbage, StampGarbage
 from common.metadata.keys import FULL, RESERVE
 from common.metadata.keyspace import Command, Reply, StoreBusyError, get
-from common.metadata.redis.connection import ReplyError, link_class, parse_address, text_of
+from common.metadata.redis.connection import Link, parse_address
 from common.metadata.redis.keyspace import RedisKeyspace, translate_errors
 from common.model.tablet import TabletId
 from common.runtime import SystemClock, call_id
@@ -189,6 +190,30 @@ async def test_health_warns_of_eviction_and_missing_persistence(full: Full) -> N
     assert any("nearly full" in warning for warning in (await full.store.health()).warnings)
 
 
+async def test_health_names_the_durability_of_acknowledged_changes(full: Full) -> None:
+    assert "appendonly no" in (await full.store.health()).durability
+    with running() as server:
+        keyspace = RedisKeyspace(server.url, timeout_s=5.0)
+        for sync, words in (("everysec", "the last second"), ("always", "before the answer")):
+            server.say("CONFIG", "SET", "appendfsync", sync)
+            health = await keyspace.health()
+            assert f"appendfsync {sync}" in health.durability
+            assert words in health.durability
+        await keyspace.close()
+        # A user with Névé's rights only may not read settings: they have passwords, too.
+        keyspace = RedisKeyspace(server.user_url, timeout_s=5.0, wait_replicas=2)
+        for _ in range(2):
+            health = await keyspace.health()
+            assert health.lacks == ()
+            assert "and 2 replicas, synced to disk as its appendfsync says" in health.durability
+        await keyspace.close()
+        keyspace = RedisKeyspace(server.user_url, timeout_s=5.0, append_sync="always")
+        assert "appendfsync always" in (await keyspace.health()).durability
+        await keyspace.close()
+        refused = [entry for entry in server.say("ACL", "LOG") if b"config" in entry[b"object"]]
+        assert [entry[b"count"] for entry in refused] == [2], "each process asks once"
+
+
 async def test_no_reserve_is_kept_that_is_not_wanted(full: Full) -> None:
     await full.bound(MEMORY_BYTES)
     await full.store.keep_reserve()
@@ -210,14 +235,14 @@ async def test_missing_replicas_are_told() -> None:
 
 async def test_the_reason_counts_also_when_only_exec_is_refused(full: Full) -> None:
     address = parse_address(f"redis://127.0.0.1:{full.port}")
-    link = link_class(address)(address=address, timeout_s=5.0)
+    link = Link(address=address, timeout_s=5.0)
     await link.open()
-    await link.exchange([("MULTI",), ("SET", "x", 1)], 5.0)
+    await link.exchange([("MULTI",), ("SET", "x", 1)])
     await full.say(("CONFIG", "SET", "min-replicas-to-write", 1))
-    (answer,) = await link.exchange([("EXEC",)], 5.0)
+    (answer,) = await link.exchange([("EXEC",)])
     await link.disconnect()
-    assert isinstance(answer, ReplyError)
-    assert text_of(answer).startswith("EXECABORT")
+    assert isinstance(answer, ResponseError)
+    assert str(answer).startswith("EXECABORT")
     error = translate_errors(answer)
     assert isinstance(error, StoreBusyError)
     assert str(error).startswith("NOREPLICAS")

@@ -15,6 +15,8 @@ from tests.support.installed_stack import InstalledStack
 from tests.support.older_release import check_a_job_is_done, older_release, run_from
 from tests.support.stack import SETTINGS, Service
 
+WARNING = f"compactor {older_compactor.COMPACTOR} of group default is of an older release"
+
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
@@ -31,4 +33,6 @@ def test_a_job_is_done_and_the_compactor_drained(tmp_path: Path) -> None:
         assert wire == str(older / "common" / "wire.py")
         (compactor,) = service.wait("heartbeat", client.compactors)
         assert (compactor.compactor, compactor.draining) == (older_compactor.COMPACTOR, False)
-        check_a_job_is_done(service, client, tmp_path, older_compactor.COMPACTOR)
+        # It does not look for buffered rows, so it gets no job that may drop rows.
+        assert any(WARNING in text for text in client.status().warnings)
+        check_a_job_is_done(service, client, tmp_path, older_compactor.COMPACTOR, keyed=False)

@@ -42,4 +42,4 @@ def test_a_job_is_done_and_the_compactor_drained(tmp_path: Path) -> None:
         (compactor,) = service.wait("heartbeat", client.compactors)
         assert compactor.compactor == parts_of_this_release.COMPACTOR
         # The older release drains by a heartbeat's answer; the compactor then ends for good.
-        check_a_job_is_done(service, client, tmp_path, parts_of_this_release.COMPACTOR)
+        check_a_job_is_done(service, client, tmp_path, parts_of_this_release.COMPACTOR, keyed=True)

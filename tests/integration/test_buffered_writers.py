@@ -16,7 +16,7 @@ import pytest
 from neve.client import Client
 from neve.client.errors import NeveError
 from tests.support.gateway import TOKEN
-from tests.support.redis_server import RedisServer, free_port
+from tests.support.redis_server import RedisServer, free_port, running
 from tests.tidy.tree import ROOT
 
 WRITERS, ROWS, DEATHS = 6, 150, 3
@@ -98,3 +98,37 @@ def test_no_acknowledged_row_is_lost_or_doubled_though_gateways_are_killed(
         client.flush("events")
         check_rows(client.scan("events"), sum(writers.acknowledged))
         assert sum(file.rows for file in client.files("events")) == WRITERS * ROWS
+
+
+@pytest.mark.slow
+def test_no_acknowledged_row_is_lost_or_doubled_though_redis_is_killed(tmp_path: Path) -> None:
+    port = free_port()
+    client = Client(f"http://127.0.0.1:{port}", token=TOKEN, timeout_s=20, retry_s=60)
+    writers = Writers(client)
+    with running(fsync="always") as redis, gateway(redis.url, port):
+        client.create_table("events", str(tmp_path / "events"), schema=SCHEMA)
+        client.flush("events")
+        writers.start()
+        for _ in range(DEATHS):
+            for _ in range(WRITERS * ROWS // (DEATHS + 1)):
+                writers.written.acquire()
+            redis.kill()
+            redis.start()
+        writers.join()
+        check_rows(client.scan("events"), sum(writers.acknowledged))
+        client.flush("events")
+        check_rows(client.scan("events"), sum(writers.acknowledged))
+        assert sum(file.rows for file in client.files("events")) == WRITERS * ROWS
+
+
+@pytest.mark.slow
+def test_an_acknowledgement_names_the_durability_of_the_store(tmp_path: Path) -> None:
+    port = free_port()
+    with running(fsync="always") as server, gateway(server.url, port):
+        client = Client(f"http://127.0.0.1:{port}", token=TOKEN, timeout_s=20)
+        client.create_table("events", str(tmp_path / "events"), schema=SCHEMA)
+        row = {"writer": 1, "n": 1, "text": "x"}
+        assert (
+            "before the answer (appendfsync always)"
+            in client.buffer_rows("events", [row]).durability
+        )

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from math import nan
 from typing import cast
 
+from common.control_settings import NotifySettings
 from common.errors import UnavailableError
 from common.metadata.store import TabletStore
-from common.metadata.store_watch import StoreWatch
+from common.metadata.store_values import StoreHealth
 from common.model.job import Job, Kind, TabletPlan, job_id
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
@@ -22,10 +23,13 @@ from common.storage_threads import StorageThreads
 from common.telemetry import Log
 from common.wire import (
     AttemptProgress,
+    Condition,
     CoordinatorStatus,
     MetricValue,
+    Notices,
     QueuedJob,
     RecordedSeries,
+    RequestEnds,
     RunningAttempt,
     SeriesQuery,
     StoryEntry,
@@ -39,6 +43,7 @@ from neve import api
 from neve.client import Client
 from neve.gateway.server import server_of
 from neve.gateway.services import Services, TabletPlanner
+from neve.gateway.store_watch import StoreWatch
 from neve.gateway.table_files import StoredFiles, TableFiles
 from tests.support.memory_store import MemoryStore
 
@@ -115,10 +120,22 @@ class FakeCoordinator:
     warnings: tuple[str, ...] = ()
     store_warnings: tuple[str, ...] = ()
     quarantines: tuple[api.Quarantine, ...] = ()
+    busy_tablets: tuple[str, ...] = ()
+    """Tablets with a backlog that `tablet_loads` adds to those it is asked for."""
     uses: list[tuple[VolumeUse, ...]] = field(default_factory=list)
     """Reports of the bytes that reads and appends have moved."""
     rate: float | None = None
     """What they may move per second on each volume."""
+    overlapping: dict[str, int] = field(default_factory=dict)
+    backlogs: tuple[api.Backlog, ...] = ()
+    buffers_refused: tuple[tuple[str, str], ...] = ()
+    buffered: tuple[api.BufferedTable, ...] = ()
+    id: str = "coord-1"
+    conditions: tuple[Condition, ...] = ()
+    request_ends: tuple[RequestEnds, ...] = ()
+    windows_listed: tuple[api.Window, ...] = ()
+    closed: tuple[str, ...] = ()
+    """Sentences about windows that are closed."""
 
     async def status(self) -> CoordinatorStatus:
         self._answers()
@@ -141,7 +158,30 @@ class FakeCoordinator:
             turns=100,
             scopes=(SCOPE,),
             triggers=(TRIGGERED,),
+            durability=StoreHealth(append_sync="always").durability,
+            overlapping=tuple(self.overlapping.items()),
+            backlogs=self.backlogs,
+            buffers_refused=self.buffers_refused,
+            buffered=self.buffered,
         )
+
+    async def notices(self) -> Notices:
+        self._answers()
+        return Notices(
+            coordinator=self.id, conditions=self.conditions, request_ends=self.request_ends
+        )
+
+    async def edition(self) -> str:
+        self._answers()
+        return ""
+
+    async def windows(self) -> tuple[api.Window, ...]:
+        self._answers()
+        return self.windows_listed
+
+    async def closed_windows(self, table: str, groups: Sequence[str]) -> Sequence[str]:
+        self._answers()
+        return self.closed if groups else ()
 
     async def queue(self, group: str | None, count: int) -> Sequence[QueuedJob]:
         self._answers()
@@ -159,6 +199,17 @@ class FakeCoordinator:
         self._answers()
         owed = api.OwedTablet(tablet="last", strategy="ratio", size_bytes=90, group="default")
         return [owed][:count]
+
+    async def tablet_loads(self, table: str, tablets: Sequence[str]) -> api.TabletLoads:
+        self._answers()
+        busy = [tablet == "last" for tablet in tablets]
+        return api.TabletLoads(
+            tablets=(*tablets, *self.busy_tablets),
+            backlog_bytes=(*(90 * is_busy for is_busy in busy), *(70 for _ in self.busy_tablets)),
+            overlapping_files=(*(4 * is_busy for is_busy in busy), *(9 for _ in self.busy_tablets)),
+            garbage_shares=(*(0.0 for _ in busy), *(0.25 for _ in self.busy_tablets)),
+            scans_s=(*(0.5 for _ in busy), *(0.0 for _ in self.busy_tablets)),
+        )
 
     async def tablet_backlogs(self, table: str, count: int) -> Sequence[api.TabletBacklogHistory]:
         self._answers()
@@ -498,6 +549,7 @@ def _settings(
     access: Mapping[str, object],
     control: Mapping[str, object],
     ingest: Mapping[str, object],
+    notify: Mapping[str, object],
 ) -> Settings:
     """Return settings with tables anywhere, unless they say otherwise."""
     given = {"token": TOKEN, "port": 0, "locations": ("/", "s3://"), **gateway}
@@ -514,6 +566,7 @@ def _settings(
         control=shares,
         sources=sources,
         ingest=bounds,
+        notify=NotifySettings(**notify),  # type: ignore[arg-type]  # by name
     )
 
 
@@ -528,6 +581,7 @@ def serving(
     control: Mapping[str, object] = {},
     clock: Clock | None = None,
     ingest: Mapping[str, object] = {},
+    notify: Mapping[str, object] = {},
     **gateway: object,
 ) -> Iterator[Gateway]:
     """Serve the application until the block ends.
@@ -542,6 +596,7 @@ def serving(
         control: Settings of the section of that name.
         clock: Clock of the calls; that of this machine if left out.
         ingest: Settings of the section of that name.
+        notify: Settings of the section of that name.
         gateway: Settings of the section of that name.
     """
     store = store or MemoryStore(SystemClock())
@@ -550,7 +605,7 @@ def serving(
     services = _services(
         store,
         coordinator,
-        _settings(coordinator_s, gateway, access, control, ingest),
+        _settings(coordinator_s, gateway, access, control, ingest, notify),
         lambda event, **fields: log.append((event, fields)),
         watch_s,
         storage or Storage(),

@@ -15,15 +15,15 @@ from neve.cli import app
 from neve.cli.session import REMOTE, Verb
 from neve.client import Client
 from neve.gateway.access.callers import OPEN, DeclaredRoute, RouteRight, declared_routes
+from neve.gateway.console import AccessRoutes
 from neve.gateway.problems import STATUS
 from neve.gateway.server import SLICES
 from neve.gateway.service import ProbeRoutes
 
 OPENAPI = "GET /openapi.json"
+KINDS = (ProbeRoutes, AccessRoutes, *SLICES)
 ROUTES: dict[str, DeclaredRoute] = {
-    declared.name: declared
-    for kind in (ProbeRoutes, *SLICES)
-    for _, declared in declared_routes(kind)
+    declared.name: declared for kind in KINDS for _, declared in declared_routes(kind)
 }
 ROUTE_RIGHTS: dict[str, RouteRight] = {
     OPENAPI: OPEN,
@@ -134,6 +134,8 @@ NOUNS = {
 """The subjects of the operator's world; each has a reference page."""
 NOUN_OF_MODULE = {
     "simulate": "planning",
+    "console": "access",
+    "table_summaries": "tables",
     **dict.fromkeys(("doctor", "serve", "stack", "top"), "service"),
 }
 NOUN_OF_METRIC = {
@@ -172,7 +174,7 @@ def noun_page(noun: str, document: Mapping[str, Any]) -> str:
     ]
     routes = [
         _route_text(name, document)
-        for kind in (ProbeRoutes, *SLICES)
+        for kind in KINDS
         for method, declared in declared_routes(kind)
         if _noun(getattr(kind, method)) == noun
         for name in [declared.name]

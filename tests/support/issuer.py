@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import json
+import secrets
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
@@ -35,6 +37,17 @@ class Issuer:
     """What the discovery document says of itself, if it is not the truth."""
     redirect: str = ""
     asked: list[str] = field(default_factory=list)
+    client: str = "neve-console"
+    secret: str = ""
+    """Secret of the client; empty: it is public."""
+    life_s: int = 600
+    """Life of access tokens."""
+    codes: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Code → what the browser was sent with."""
+    refreshes: set[str] = field(default_factory=set)
+    """Living refresh tokens; each may be used once."""
+    wrong: dict[str, Any] = field(default_factory=dict)
+    """Claims of ID tokens that are not as they should be."""
 
     def add_rsa(self, key_id: str, bits: int = 2048, **more: str) -> None:
         """Publish an RSA key."""
@@ -83,10 +96,51 @@ class Issuer:
         signature = hmac.new(secret, body, hashlib.sha256).digest() if secret else b""
         return (body + b"." + _encoded(signature)).decode()
 
+    def admit(self, query: Mapping[str, str]) -> str:
+        """Return where a browser is sent back to: the person has agreed."""
+        assert query["client_id"] == self.client
+        assert query["code_challenge_method"] == "S256"
+        code = f"code-{len(self.codes)}"
+        self.codes[code] = dict(query)
+        answer = urlencode({"code": code, "state": query["state"], "iss": self.url})
+        return f"{query['redirect_uri']}?{answer}"
+
+    def exchange(self, form: Mapping[str, str], authorization: str) -> tuple[int, dict[str, Any]]:
+        """Return the answer of the token endpoint: status and document."""
+        words = (quote(word, safe="") for word in (self.client, self.secret))  # RFC 6749
+        pair = base64.b64encode(":".join(words).encode()).decode()
+        if self.secret and authorization != f"Basic {pair}":
+            return 401, {"error": "invalid_client"}
+        if form["grant_type"] == "refresh_token":
+            if form["refresh_token"] not in self.refreshes:
+                return 400, {"error": "invalid_grant", "error_description": "the session has ended"}
+            self.refreshes.remove(form["refresh_token"])
+            return 200, self._issued()
+        asked = self.codes.pop(form["code"], None)
+        digest = hashlib.sha256(form["code_verifier"].encode()).digest()
+        if asked is None or _encoded(digest).decode() != asked["code_challenge"]:
+            return 400, {"error": "invalid_grant"}
+        id_claims = {"aud": self.client, "nonce": asked["nonce"], "roles": None, **self.wrong}
+        return 200, {**self._issued(), "id_token": self.token(**id_claims)}
+
+    def _issued(self) -> dict[str, Any]:
+        refresh = f"refresh-{secrets.token_hex(8)}"
+        self.refreshes.add(refresh)
+        # Distinct, as tokens of one second would not be.
+        access = self.token(
+            exp=int(time.time()) + self.life_s, jti=secrets.token_hex(8), head_type="at+jwt"
+        )
+        return {"access_token": access, "token_type": "Bearer", "refresh_token": refresh}
+
     def answer(self, path: str) -> Mapping[str, Any] | None:
         self.asked.append(path)
         if path == "/.well-known/openid-configuration":
-            return {"issuer": self.issuer or self.url, "jwks_uri": f"{self.url}/keys"}
+            return {
+                "issuer": self.issuer or self.url,
+                "jwks_uri": f"{self.url}/keys",
+                "authorization_endpoint": f"{self.url}/authorize",
+                "token_endpoint": f"{self.url}/token",
+            }
         return {"keys": self.keys, "padding": "x" * self.padding} if path == "/keys" else None
 
 
@@ -95,12 +149,22 @@ def _encoded(part: bytes) -> bytes:
 
 
 @contextmanager
-def running_issuer() -> Iterator[Issuer]:
-    """Serve an issuer with one RSA key until the block ends."""
+def running_issuer(host: str = "127.0.0.1") -> Iterator[Issuer]:
+    """Serve an issuer with one RSA key until the block ends.
+
+    Args:
+        host: Name of this machine in its address.
+    """
     issuer = Issuer()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            path, _, query = self.path.partition("?")
+            if issuer.up and path == "/authorize":
+                self.send_response(302)
+                self.send_header("Location", issuer.admit(dict(parse_qsl(query))))
+                self.end_headers()
+                return
             found = issuer.answer(self.path) if issuer.up else None
             if issuer.redirect and self.path == "/keys":
                 self.send_response(302)
@@ -111,11 +175,21 @@ def running_issuer() -> Iterator[Issuer]:
             self.end_headers()
             self.wfile.write(json.dumps(found).encode())
 
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+            status, document = 503, {}
+            if issuer.up and self.path == "/token":
+                sent = self.headers.get("Authorization", "")
+                status, document = issuer.exchange(dict(parse_qsl(body)), sent)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(document).encode())
+
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    issuer.url = f"http://127.0.0.1:{server.server_port}"
+    issuer.url = f"http://{host}:{server.server_port}"
     issuer.add_rsa("one")
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()

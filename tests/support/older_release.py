@@ -19,7 +19,7 @@ from types import ModuleType
 
 from neve.client import Client
 from neve.local import LocalStack
-from tests.support.ledger import LedgerTable, keyed_rows
+from tests.support.ledger import LedgerTable, bag_rows, keyed_rows
 from tests.support.patience import SERVICE_S
 from tests.support.stack import Service
 
@@ -69,7 +69,9 @@ def run_from(path: Path, program: ModuleType, told: Sequence[str], stack: LocalS
     return ended.stdout.strip()
 
 
-def check_a_job_is_done(service: Service, client: Client, folder: Path, compactor: str) -> None:
+def check_a_job_is_done(
+    service: Service, client: Client, folder: Path, compactor: str, *, keyed: bool
+) -> None:
     """Have a table compacted by a compactor, and the compactor drained.
 
     Args:
@@ -77,9 +79,11 @@ def check_a_job_is_done(service: Service, client: Client, folder: Path, compacto
         client: Of the service.
         folder: For the table.
         compactor: The only one that there is.
+        keyed: Whether the table has keys and deletes.
     """
-    table = LedgerTable(client, folder, keyed=True)
-    table.add(*(keyed_rows(range(1000), version) for version in range(4)))
+    table = LedgerTable(client, folder, keyed=keyed)
+    parts = [keyed_rows(range(1000), n) if keyed else bag_rows(1000, n) for n in range(4)]
+    table.add(*parts)
     service.wait("commit", table.commits, table=table)
     service.wait_until_at_rest(table)
 

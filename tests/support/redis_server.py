@@ -79,6 +79,12 @@ class RedisServer:
         """The same for a user who has Névé's rights only, as in an installation."""
         return f"redis://{LOGIN}127.0.0.1:{self.port}/0"
 
+    @property
+    def pid(self) -> int:
+        """Id of the process that runs."""
+        assert self._process is not None, "it does not run"
+        return self._process.pid
+
     def start(self, *options: str, answer: bytes = b"+PONG") -> None:
         """Start it and wait until it answers.
 

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import psutil
 
-from common.control_settings import ControlSettings
+from common.control_settings import ControlSettings, IngestSettings
 from common.settings import (
     CompactorSettings,
     CoordinatorSettings,
@@ -73,6 +73,7 @@ SETTINGS = Settings(
         driver_memory="512m",
     ),
     gateway=GatewaySettings(port=0),
+    ingest=IngestSettings(flush_age_max_s=600.0),  # Tests look at buffers before they flush them.
 )
 """Everything hurries; patience with the silent is shortest, for the tests of it.
 

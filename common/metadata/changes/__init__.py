@@ -5,7 +5,7 @@ Pure: no Redis, no event loop, no clock, no randomness.
   protocol        what all changes share: Transaction, Needs, Write, refusals, reads, effects
   tables          create, fill, change, trigger and drop a table; restore its name
   files           add files; the mark of a call; replaced windows; versions that adds have reached
-  buffers         append rows to a table's buffer, close a segment of it
+  buffers         append rows to a table's buffer, of one call or of a group; close a segment of it
   attempts        reserve, commit, retag, release
   days            daily sums of finished attempts
   requests        submit, cancel a range, move on, close
@@ -25,7 +25,7 @@ How a change becomes effects:
 """
 
 from common.metadata.changes.attempts import CommitAttempt, ReleaseAttempt, ReserveFiles, RetagFiles
-from common.metadata.changes.buffers import AppendRows, CloseSegment, RowSpan
+from common.metadata.changes.buffers import AppendGroup, AppendRows, CloseSegment, RowSpan
 from common.metadata.changes.days import DailySums, StoreDays
 from common.metadata.changes.files import AddFiles, Window
 from common.metadata.changes.protocol import (
@@ -102,6 +102,7 @@ __all__ = [
     "AbandonOperation",
     "AcceptGeneration",
     "AddFiles",
+    "AppendGroup",
     "AppendRows",
     "Applied",
     "BeginOperation",

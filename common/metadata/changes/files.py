@@ -90,9 +90,9 @@ from common.units import utc_text
 # Adds, appends and compactions share the ids of calls.
 
 
-def call_seen(keys: TableKeys, call: str, seen: Seen) -> CallMark | None:
-    """Return the mark of a call, or None; it was read under the name `call`."""
-    stored = seen["call"]
+def call_seen(keys: TableKeys, call: str, seen: Seen, name: str = "call") -> CallMark | None:
+    """Return the mark of a call, or None; it was read under this name."""
+    stored = seen[name]
     return None if stored is None else CALL.unpack(keys.call(call), stored)
 
 

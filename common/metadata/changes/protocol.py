@@ -106,6 +106,8 @@ class Applied:
     """For AddFiles with a window: the number of files that were replaced."""
     repeated: bool = False
     """Whether that mark existed before this change."""
+    answers: "tuple[Applied | Refused, ...]" = ()
+    """For AppendGroup: the answer to each of its calls, in their order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

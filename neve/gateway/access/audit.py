@@ -18,6 +18,7 @@ import asyncio
 import json
 import os
 import re
+import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -482,11 +483,20 @@ class RowWrites:
                 del self._open[key]
             raise
 
+    def open_entry(self, caller: str, table: str) -> AuditEntry | None:
+        """Return the entry that counts a call now, because its first line is written; or None."""
+        minute = self._open.get((caller, table))
+        if minute is None or not minute.begun.done() or minute.begun.cancelled():
+            return None
+        is_old = self._audit.now_s() - minute.entry.at_s >= MINUTE_S
+        return None if is_old or minute.begun.exception() is not None else minute.entry
+
     def end(self, entry: AuditEntry) -> None:
         """Count a call that was admitted, by its outcome and its details (`rows=…`)."""
         minute = self._open.get((entry.caller, entry.table))
         if minute is None:  # It took longer than its minute.
-            self._audit.end(replace(entry, details=f"calls=1 {entry.details}"))
+            details = f"calls=1 {entry.details}"
+            self._audit.end(replace(entry, id=f"aud-{secrets.token_hex(10)}", details=details))
             return
         minute.calls += 1
         minute.refused += entry.outcome == REFUSED

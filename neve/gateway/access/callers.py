@@ -20,6 +20,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from common.errors import RequestError
 from neve.gateway.problems import ForbiddenError
 
+CONSOLE = "/console"
+"""Path of the console, whose callers have a session instead of a token."""
+SIGN_IN, STATIC = f"{CONSOLE}/sign-in", f"{CONSOLE}/static"
 ALL_TABLES = "*"
 GRANTS_MAX = 100
 """Limit of grants per caller; use a pattern instead of more grants."""
@@ -155,6 +158,8 @@ class AuthorizedCall:
     """Class of the error that ended an answer after it had started successfully."""
     details: str = ""
     """Parameters of its body, for the audit."""
+    session: object = None
+    """Session of the console that it belongs to, see `sessions`; None: it has a token."""
 
 
 _CALL: ContextVar[AuthorizedCall | None] = ContextVar("neve_call", default=None)
@@ -283,8 +288,19 @@ COMPACT = RouteRight(Role.COMPACT, Reach.TABLE)
 ADMIN = RouteRight(Role.ADMIN, Reach.TABLE)
 ADMIN_ALL = RouteRight(Role.ADMIN, Reach.SERVICE)
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/docs", "/openapi.json"})
+OPEN_PATHS = frozenset(
+    {
+        *("/healthz", "/readyz", "/docs", "/openapi.json"),
+        *(SIGN_IN, f"{SIGN_IN}/issuer", f"{SIGN_IN}/issued"),
+        f"{STATIC}/{{digest}}/{{name}}",
+    }
+)
 """Paths of public routes. They reveal nothing about tables: probes have no token."""
+
+
+def is_open(path: str) -> bool:
+    """Return whether a path needs no token."""
+    return path in OPEN_PATHS or path.startswith(f"{STATIC}/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,22 +312,28 @@ class DeclaredRoute:
     right: RouteRight
     options: Mapping[str, Any]
     """Arguments of `APIRouter.add_api_route`."""
+    serve: str = ""
+    """Method that takes the request and returns the whole response; empty: the handler, whose
+    parameters and answer the framework converts."""
 
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
-def route(name: str, right: RouteRight, **options: Any) -> Callable[[Handler], Handler]:
+def route(
+    name: str, right: RouteRight, *, serve: str = "", **options: Any
+) -> Callable[[Handler], Handler]:
     """Declare a method as the handler of a route.
 
     Args:
         name: Method and pattern of the route.
         right: Right that the route requires.
+        serve: For a route with many calls per second; see `DeclaredRoute`.
         options: Further arguments of `APIRouter.add_api_route`.
     """
 
     def declare(handler: Handler) -> Handler:
-        handler.declared = DeclaredRoute(name, right, options)  # type: ignore[attr-defined]  # `right_of` reads it
+        handler.declared = DeclaredRoute(name, right, options, serve)  # type: ignore[attr-defined]  # `right_of` reads it
         return handler
 
     return declare
@@ -363,17 +385,23 @@ class GuardedRoute:
             ForbiddenError: The caller lacks the right.
         """
         if self._right.reach is not Reach.NONE:
-            self._check(authorized_call())
+            check_right(self._right)
         await self._app(scope, receive, send)
 
-    def _check(self, call: AuthorizedCall) -> None:
-        role, reach = self._right.role, self._right.reach
-        assert role is not None
-        call.role, call.begins_at_table = role, reach is Reach.TABLE
-        if reach is Reach.SERVICE:
-            require_role(role, None)
-        elif not call.caller.may_somewhere(role):
-            raise ForbiddenError(
-                f"caller {call.caller.name!r} has no right to {role.value} on any table; its"
-                f" grants are {call.caller.rights_text}: somebody with `admin` can give more"
-            )
+
+def check_right(right: RouteRight) -> None:
+    """Check that the current caller may use a route; the look-up of a table checks the rest.
+
+    Raises:
+        ForbiddenError: The caller lacks the right.
+    """
+    call, role = authorized_call(), right.role
+    assert role is not None
+    call.role, call.begins_at_table = role, right.reach is Reach.TABLE
+    if right.reach is Reach.SERVICE:
+        require_role(role, None)
+    elif not call.caller.may_somewhere(role):
+        raise ForbiddenError(
+            f"caller {call.caller.name!r} has no right to {role.value} on any table; its"
+            f" grants are {call.caller.rights_text}: somebody with `admin` can give more"
+        )

@@ -8,11 +8,12 @@ valid for an hour.
 """
 
 import asyncio
+import hmac
 import json
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import jwt
@@ -78,9 +79,9 @@ class OidcRules:
         """
         if not access.oidc_issuer:
             return None
-        _require_safe_url("oidc_issuer", access.oidc_issuer)
+        require_safe_url("oidc_issuer", access.oidc_issuer)
         if access.oidc_keys_url:
-            _require_safe_url("oidc_keys_url", access.oidc_keys_url)
+            require_safe_url("oidc_keys_url", access.oidc_keys_url)
         for name in ("oidc_audience", "oidc_claim", "oidc_grants", "oidc_algorithms"):
             if not getattr(access, name):
                 raise ConfigError(f"setting access.{name} is empty, which access.oidc_issuer needs")
@@ -124,7 +125,7 @@ def _claim_at(claims: Any, path: str) -> Any:
     return next((claim for claim in claims_below if claim is not None), None)
 
 
-def _require_safe_url(name: str, url: str) -> None:
+def require_safe_url(name: str, url: str) -> None:
     """Reject a URL that is neither HTTPS nor on the loopback: its keys could be forged."""
     parts = urlsplit(url)
     on_loopback = parts.scheme == "http" and parts.hostname in {"127.0.0.1", "localhost", "::1"}
@@ -155,8 +156,17 @@ Fetch = Callable[[str], Awaitable[bytes]]
 """Returns the content of a URL; raises UnavailableError."""
 
 
-def bounded_fetch(authorities: str) -> Fetch:
-    """Return a function that reads a URL with limits on size and time, and without redirects.
+class Exchange(Protocol):
+    """Returns the content of a URL; with a form, the answer to it, also to a refused one."""
+
+    async def __call__(
+        self, url: str, form: Mapping[str, str] | None = None, headers: Mapping[str, str] = {}
+    ) -> bytes:
+        """Send one request; raises UnavailableError."""
+
+
+def bounded_fetch(authorities: str) -> Exchange:
+    """Return a function that asks a URL with limits on size and time, and without redirects.
 
     Args:
         authorities: PEM file of the certificate authorities to trust; empty: the system's.
@@ -175,15 +185,20 @@ def bounded_fetch(authorities: str) -> Fetch:
 
     import httpx  # Here: few services have an issuer.
 
-    async def fetch(url: str) -> bytes:
-        body = bytearray()
+    async def fetch(
+        url: str, form: Mapping[str, str] | None = None, headers: Mapping[str, str] = {}
+    ) -> bytes:
+        body, method = bytearray(), "GET" if form is None else "POST"
+        accepted = {200} if form is None else {200, 400, 401}
         try:
             async with (
                 asyncio.timeout(FETCH_WAIT_S),
                 httpx.AsyncClient(verify=tls, trust_env=False, timeout=FETCH_WAIT_S) as client,
-                client.stream("GET", url, headers=FETCH_HEADERS) as answer,
+                client.stream(
+                    method, url, data=form, headers={**FETCH_HEADERS, **headers}
+                ) as answer,
             ):
-                if answer.status_code != 200:
+                if answer.status_code not in accepted:
                     raise UnavailableError(f"{url} answered with status {answer.status_code}")
                 async for chunk in answer.aiter_raw():
                     body += chunk
@@ -260,7 +275,7 @@ class IssuerKeys:
         if not isinstance(url, str) or document.get("issuer") != self._rules.issuer:
             raise ValueError(f"the discovery document is not of issuer {self._rules.issuer}")
         try:
-            _require_safe_url("oidc_keys_url", url)
+            require_safe_url("oidc_keys_url", url)
         except ConfigError as error:
             raise ValueError(f"the discovery document names {url[:200]!r} for the keys") from error
         return url
@@ -336,8 +351,34 @@ class OidcTokens:
             raise UnauthorizedError("the token is not accepted: its claim sub names no caller")
         return Caller(f"oidc:{subject}", self._rules.grants_of(claims))
 
-    async def _claims(self, token: bytes) -> Mapping[str, Any]:
+    async def check_id_token(self, token: str, client: str, nonce: str) -> None:
+        """Check that an ID token was issued to a client for one sign-in.
+
+        Args:
+            token: The ID token.
+            client: Id of the client.
+            nonce: Value that the sign-in was begun with.
+
+        Raises:
+            UnauthorizedError: The token is another one.
+            UnavailableError: The keys of the issuer are not available.
+        """
+        try:
+            claims = await self._claims(token.encode(), client)
+        except (jwt.PyJWTError, RecursionError) as error:
+            raise UnauthorizedError(f"the ID token is not accepted: {error}") from error
+        audience = claims["aud"] if isinstance(claims["aud"], list) else [claims["aud"]]
+        if len(audience) > 1 and claims.get("azp") != client:
+            raise UnauthorizedError("the ID token is not accepted: it is of another client")
+        if not hmac.compare_digest(str(claims.get("nonce", "")).encode(), nonce.encode()):
+            raise UnauthorizedError("the ID token is not accepted: it is of another sign-in")
+
+    async def _claims(self, token: bytes, audience: str = "") -> Mapping[str, Any]:
         """Return the claims of a token after verifying them and the signature.
+
+        Args:
+            token: The token.
+            audience: Required audience; empty: that of access tokens.
 
         Raises:
             PyJWTError: A claim or the signature is invalid.
@@ -355,7 +396,7 @@ class OidcTokens:
                 token,
                 key,
                 algorithms=list(self._rules.algorithms),
-                audience=self._rules.audience,
+                audience=audience or self._rules.audience,
                 issuer=self._rules.issuer,
                 leeway=LEEWAY_S,
                 options={"require": list(REQUIRED)},

@@ -5,10 +5,11 @@ callers are dropped, so that these callers have their full quota again.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from common.control_settings import IngestSettings
 from common.errors import UnavailableError
 from common.primitives import BoundedMap
 from common.runtime import Clock
@@ -282,39 +283,50 @@ class ScanSlot:
 DELAY_FROM = 0.5
 """Part of a bound from which writers are slowed down."""
 DELAY_MAX_S = 1.0
-"""Delay of a call just below the bound."""
+"""Delay of a call at the bound."""
+STORE_SLOW_PCT = 10.0
+"""Percentage points below the bound of the store's memory, from which writers are slowed down."""
 
 
 class BufferUse:
-    """Sizes of all buffered rows; decides how long a writer waits, and when it is refused."""
+    """Sizes of all buffered rows; decides how long a writer waits, and when it is refused.
 
-    def __init__(self, table_bytes_max: int, bytes_max: int, store_used_max: float) -> None:
-        """Start with empty buffers.
+    Writers are slowed down by four causes: the bytes of their table's buffer, those of all buffers,
+    the memory of the store, and the compactions that wait. The first three also refuse rows, when
+    the delay is longest.
+    """
 
-        Args:
-            table_bytes_max: Bound of one table's buffered rows.
-            bytes_max: Bound of all buffered rows.
-            store_used_max: Used percentage of the store's memory above which none are taken.
-        """
-        self.table_bytes_max = table_bytes_max
-        self._bytes_max, self._store_used_max = bytes_max, store_used_max
+    def __init__(self, bounds: IngestSettings) -> None:
+        """Start with empty buffers, within these bounds."""
+        self.bounds = bounds
         self.sizes: dict[str, int] = {}
         """Table id → decoded size of its buffered rows."""
         self.opened_s: float | None = None
         """When the oldest segment was opened; None: no rows are buffered."""
         self.store_used_pct = 0.0
-        self.append_only = True
-        """Whether the store keeps its data over a restart."""
+        self.overlapping: Mapping[str, int] = {}
+        """Table id → most overlapping files of a tablet whose merges wait."""
+        self.backlogs: Mapping[str, int] = {}
+        """Name of a table → bytes that wait to be compacted."""
+        self.unsafe = {"": "the coordinator has not answered since the start of the gateway"}
+        """Id of a table whose rows may not be buffered, or empty for all, and why."""
+        self.durability = ""
+        """What the store guarantees for acknowledged rows, in words."""
         self.delayed_s, self.refused = 0.0, 0
         """Sum of all delays; number of refused calls."""
+
+    @property
+    def table_bytes_max(self) -> int:
+        """Bound of one table's buffered rows."""
+        return self.bounds.table_bytes_max
 
     @property
     def size_bytes(self) -> int:
         """Decoded size of all buffered rows."""
         return sum(self.sizes.values())
 
-    def admit(self, table: str, name: str) -> float:
-        """Return how long a call waits before its rows are taken.
+    def admit(self, table: str, name: str) -> tuple[float, str]:
+        """Return how long a call waits before its rows are taken, and why; empty: it does not.
 
         Args:
             table: Id of the table.
@@ -323,26 +335,59 @@ class BufferUse:
         Raises:
             UnavailableError: A bound is reached; the caller may retry.
         """
-        if self.store_used_pct > self._store_used_max:
-            self.refused += 1
-            raise UnavailableError(
+        bounds = self.bounds
+        above = self.store_used_pct - bounds.store_used_max_pct
+        if above > 0:
+            raise self.refuse(
                 f"the metadata store uses {self.store_used_pct:.0f} % of its memory, and takes no "
-                f"rows above {self._store_used_max:g} %; append them as files, or try again"
+                f"rows above {bounds.store_used_max_pct:g} %; append them as files, or try again"
             )
-        parts = {
-            f"table {name!r}": self.sizes.get(table, 0) / self.table_bytes_max,
-            "the service": self.size_bytes / self._bytes_max,
+        full = {
+            f"the buffered rows of table {name!r}": self.sizes.get(table, 0) / self.table_bytes_max,
+            "the buffered rows of the service": self.size_bytes / bounds.bytes_max,
         }
-        scope, part = max(parts.items(), key=lambda item: item[1])
+        cause, part = max(full.items(), key=lambda item: item[1])
         if part >= 1:
-            self.refused += 1
-            raise UnavailableError(
-                f"the buffered rows of {scope} have reached their bound; try again after a flush"
-            )
-        delay_s = DELAY_MAX_S * max(0.0, part - DELAY_FROM) / (1 - DELAY_FROM)
+            raise self.refuse(f"{cause} have reached their bound; try again after a flush")
+        slow = full | {
+            "the memory of the metadata store": 1 + (1 - DELAY_FROM) * above / STORE_SLOW_PCT,
+            f"the overlapping files of table {name!r}": _part(
+                self.overlapping.get(table, 0), bounds.files_max
+            ),
+            f"the backlog of table {name!r}": _part(
+                self.backlogs.get(name, 0), bounds.backlog_bytes_max
+            ),
+        }
+        cause, part = max(slow.items(), key=lambda item: item[1])
+        delay_s = DELAY_MAX_S * max(0.0, min(part, 1.0) - DELAY_FROM) / (1 - DELAY_FROM)
         self.delayed_s += delay_s
-        return delay_s
+        return delay_s, f"{cause} near their bound: {part:.0%}" if delay_s else ""
+
+    def why_unsafe(self, table: str) -> str | None:
+        """Return why rows of a table may not be buffered, or None if they may."""
+        return self.unsafe.get("") or self.unsafe.get(table)
+
+    def note_unsafe(self, reasons: Mapping[str, str]) -> None:
+        """Keep the reasons of tables that could not be buffered before.
+
+        What was allowed once stays allowed: since then, the coordinator gives no job that drops
+        rows to a compactor that does not know buffers.
+        """
+        before = self.unsafe
+        self.unsafe = {
+            table: why for table, why in reasons.items() if "" in before or table in before
+        }
+
+    def refuse(self, reason: str) -> UnavailableError:
+        """Count a refused call, and return its error."""
+        self.refused += 1
+        return UnavailableError(reason)
 
     def took(self, table: str, size_bytes: int) -> None:
         """Count rows that were buffered, until the next reading of the store."""
         self.sizes[table] = self.sizes.get(table, 0) + size_bytes
+
+
+def _part(value: int, most: int) -> float:
+    """Return a value as a part of its bound; 0: there is no bound."""
+    return value / most if most else 0.0

@@ -1,7 +1,8 @@
 """Rows and files: adds, appends, ids of calls, and scans.
 
     add           add files from the location: inspect each, route each, apply one change for all
-    buffered      buffer rows until a flush: check, route, slow down, append; flush on request
+    buffered      buffer rows until a flush: routes, bodies, delays; flush on request
+    group_commit  check and append the rows of all calls that wait, in one transaction
     ingestion     append rows: split by tablet, sort, write files, add the files; and the routes
     calls         ids of calls: what counts once, how a repetition is answered
     scan          read the rows of a table

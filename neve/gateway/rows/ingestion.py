@@ -353,6 +353,9 @@ class IngestRoutes:
         count: Annotated[
             int, Query(description="Number of tablets at most whose files are returned.")
         ] = PAGE_TABLETS,
+        tablet: Annotated[
+            str | None, Query(description="Return only the files of this tablet.")
+        ] = None,
     ) -> api.FilePage:
         """Return a page of files, tablet by tablet.
 
@@ -361,14 +364,14 @@ class IngestRoutes:
         services = self._services
         stored_table = await services.table(table)
         count = bounded_count(count, PAGE_TABLETS, "count")
-        ids = await services.page_of_ids(stored_table, after, count)
+        ids = await services.page_of_ids(stored_table, after, count, tablet)
         types = key_types(stored_table)
         files = [
             file_view(file, tablet.text, types)
             for tablet, tablet_files in zip(ids, await services.store.files(ids), strict=True)
             for _, file in sorted(tablet_files.items())
         ]
-        following = ids[-1].text if len(ids) == count else None
+        following = ids[-1].text if len(ids) == count and tablet is None else None
         return api.FilePage(files=tuple(files), next=following)
 
     @route("POST /v1/tables/{table}/files", WRITE)
@@ -396,7 +399,7 @@ class IngestRoutes:
         stored_table = await self._services.table(table)
         # Receive the body before entering the semaphore: a slow sender must not block others.
         async with received_body(request) as body, self._appends:
-            return await append_rows(self._services, stored_table, await body(), call)
+            return await append_rows(self._services, stored_table, await body.read(), call)
 
     @route("GET /v1/tables/{table}/calls/{call}", READ)
     async def call(self, table: str, call: str) -> api.Call:

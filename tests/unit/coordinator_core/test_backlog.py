@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.model.file import DataFile
-from common.model.job import AttemptWork, Job, Kind, TabletBacklog, TabletPlan
+from common.model.job import (
+    AttemptWork,
+    Job,
+    Kind,
+    TabletBacklog,
+    TabletPlan,
+    TabletPressure,
+)
 from common.model.outcome import AttemptEnd
 from common.model.table import Table, TableSettings
 from common.model.tablet import Record, Tablet, TabletId
@@ -29,7 +36,10 @@ from coordinator.core.backlog import (
     TabletHistories,
     largest_tablets,
 )
+from coordinator.core.cluster_state import ClusterState
+from coordinator.core.limits import Limits
 from coordinator.core.state import CoordinatorState
+from coordinator.core.views import tablet_loads
 from coordinator.registry import with_backlog
 from coordinator.wiring import backlog_figures
 from neve import api
@@ -606,3 +616,30 @@ def test_a_service_that_is_not_configured_is_no_reason_to_fail_here() -> None:
     elsewhere = replace(TABLE, settings=TableSettings(service="night"))
     plan = TabletPlan(left={"a": "as it was"})
     assert with_backlog(plan, busy, elsewhere, TRACKERS, NOW_S, services=SERVICES) is plan
+
+
+def test_loads_of_tablets_begin_with_the_given_ones_and_add_the_largest() -> None:
+    cluster = ClusterState(Limits())
+    for number, size_bytes in ((1, 70), (2, 90), (3, 80)):
+        cluster.backlogs.put(at("t1", number), owed(size_bytes))
+    cluster.backlogs.put(at("t2", 4), owed(500))
+    pressure = TabletPressure(overlapping_files=6, stored_bytes=400, garbage_bytes=100)
+    cluster.pressures.put(at("t1", 2), pressure)
+    cluster.heat.note_scans(at("t1", 9), 60, NOW_S)
+
+    loads = tablet_loads(cluster, "t1", ["09", "03"], NOW_S)
+
+    assert loads.tablets == ("09", "03", "02", "03", "01")
+    assert loads.backlog_bytes == (0, 80, 90, 80, 70)
+    assert loads.overlapping_files == (0, 0, 6, 0, 0)
+    assert loads.garbage_shares == (0.0, 0.0, 0.25, 0.0, 0.0)
+    assert loads.scans_s[0] > 0.0 == loads.scans_s[1]
+
+
+def test_the_largest_backlogs_are_sought_among_a_bounded_number_of_tablets() -> None:
+    backlogs = Backlogs()
+    for number, size_bytes in ((1, 10), (2, 30), (3, 20), (4, 99)):
+        backlogs.put(at("t1", number), owed(size_bytes))
+
+    assert backlogs.largest("t1", 3, 2) == [at("t1", 2), at("t1", 3)]
+    assert backlogs.largest("t2", 3, 2) == []

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from common.model.job import KNOWS_BUFFERS
 from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings
 from common.wire import Heartbeat, MetricValue
@@ -37,6 +38,7 @@ def heard(group: str) -> on.CompactorHeard:
             slots=1,
             attempts=(),
             draining=False,
+            actions=(KNOWS_BUFFERS,),
         )
     )
 

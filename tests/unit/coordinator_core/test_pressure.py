@@ -166,6 +166,13 @@ def test_sums_and_the_deepest_are_those_of_the_tablets(
         assert found.garbage_fraction == (garbage / stored if stored else 0.0)
         deepest = max((each.overlapping_files for each in model.values()), default=0)
         assert found.deepest_files == deepest
+        by_table = dict[str, int]()
+        for id_, each in model.items():
+            if each.overlapping_files:
+                depth = max(by_table.get(id_.table, 0), each.overlapping_files)
+                by_table[id_.table] = depth
+        assert found.deepest_tables(100) == by_table
+        assert [*found.deepest_tables(1).values()] == ([deepest] if deepest else [])
 
 
 def test_a_depth_that_comes_and_goes_leaves_nothing_behind() -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from common.model.job import KEEPS_DELETED, Job, Kind, TabletPlan
+import pytest
+
+from common.model.job import KEEPS_DELETED, KNOWS_BUFFERS, Job, Kind, TabletPlan
 from common.model.outcome import AttemptEnd
 from common.model.table import Table
 from common.model.tablet import Record, TabletId
 from common.settings import CoordinatorSettings
-from common.wire import AttemptReport, TakeRequest
+from common.wire import AttemptProgress, AttemptReport, Heartbeat, TakeRequest
 from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.core.assignment import HELD_JOBS_MAX
 from coordinator.core.limits import Limits
 from coordinator.core.state import CoordinatorState
-from tests.support.reservations import assignment_of
+from tests.support.reservations import assignment_of, reservation_of
 
 TABLE = Table(id="t", name="trips", location="file:///t", schema=())
 
@@ -131,6 +133,60 @@ def test_one_attempt_is_released_once_however_often_its_end_is_told() -> None:
     ]
 
     assert len(releases) == 1
+
+
+def test_a_job_that_may_drop_rows_waits_for_a_compactor_that_knows_buffers() -> None:
+    state = CoordinatorState(CoordinatorSettings())
+    table = replace(TABLE, version_column="v", tombstone_column="gone")
+    state.handle(on.TableSeen(table=table), 0.0)
+    state.handle(take(0), 0.0)
+    assert state.handle(planned(1), 0.0) == [], "a compactor of an earlier release would drop them"
+    older = "compactor c{} of group small is of an older release, which knows no buffered rows"
+    assert older.format(0) in " ".join(state.status(0.0).warnings)
+
+    asked = take(1)
+    able = replace(asked, request=replace(asked.request, actions=(KNOWS_BUFFERS,)))
+    state.handle(able, 0.0)
+    (reserve,) = state.handle(planned(1), 0.0)
+    assert isinstance(reserve, do.Reserve)
+    assert older.format(1) not in " ".join(state.status(0.0).warnings)
+
+
+@pytest.mark.parametrize("tombstones", ["gone", None])
+def test_no_rows_are_buffered_while_an_older_compactor_ends_a_job_that_may_drop_rows(
+    tombstones: str | None,
+) -> None:
+    state = CoordinatorState(CoordinatorSettings())
+    table = replace(TABLE, version_column="v", tombstone_column=tombstones)
+    state.handle(on.TableSeen(table=table), 0.0)
+    assert state.status(0.0).buffers_refused == ()
+    (job,) = planned(1).plan.jobs
+    entry = reservation_of(job, "a1", "c1")
+    state.handle(on.ReservationsFound(tablet=job.tablet, reservations=(entry,)), 0.0)
+
+    def refused(*actions: str) -> bool:
+        listed = (AttemptProgress(attempt="a1", state="rewriting"),)
+        beat = Heartbeat(
+            compactor="c1",
+            incarnation="1",
+            group="small",
+            node="n",
+            slots=1,
+            attempts=listed,
+            actions=actions,
+        )
+        state.handle(on.CompactorHeard(beat=beat), 1.0)
+        reasons = dict(state.status(1.0).buffers_refused)
+        return "a1 of compactor c1" in reasons.get("t", "")
+
+    drops = tombstones is not None
+    assert bool(state.status(0.0).buffers_refused) is drops
+    assert refused() is drops
+    assert not refused(KNOWS_BUFFERS)
+    assert refused() is drops
+    report = AttemptReport(compactor="c1", attempt="a1", end=AttemptEnd.COMMITTED)
+    state.handle(on.AttemptReported(report=report), 2.0)
+    assert state.status(2.0).buffers_refused == ()
 
 
 def test_a_job_of_a_table_that_keeps_deleted_rows_waits_for_a_compactor_that_can() -> None:

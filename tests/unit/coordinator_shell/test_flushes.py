@@ -22,23 +22,25 @@ from common.metadata.changes import (
     Outcome,
 )
 from common.metadata.keys import TableKeys
-from common.metadata.store_values import BufferCounts, BufferSegment, TableBuffer
+from common.metadata.store_values import BufferCounts, BufferSegment, StoreHealth, TableBuffer
 from common.model.keys import encode_key
 from common.model.table import Column, Table, TableState
 from common.model.tablet import OperationKind, TabletId
 from common.parquet.append import write_guarded
 from common.parquet.buffered import (
     FlushPorts,
+    FlushRules,
     flush_table,
     is_buffered,
     read_buffer,
+    why_due,
     with_buffered,
 )
 from common.parquet.file_inspection import FileFacts
 from common.runtime import RandomIds
 from common.storage_threads import StorageThreads
 from coordinator.core.maintenance import KindRules, OperationName, OwnOperations
-from coordinator.storage.flushes import BufferFlusher, FlushRules, flush_statistics, why_due
+from coordinator.storage.flushes import BufferFlusher, flush_statistics
 from tests.support.buffers import buffer_rows, stored_paths
 from tests.support.memory_store import MemoryStore
 from tests.support.predictable import ManualClock
@@ -204,8 +206,18 @@ async def test_a_flusher_finds_a_buffer_and_flushes_it_into_one_file_per_tablet(
     await site.flusher.look()
     figures = {figure.metric: figure.value for figure in site.flusher.figures()}
     assert figures["neve_buffered_rows"] == 4
-    row = await site.flusher.row(site.table)
-    assert (row.state, row.gain) == ("runnable", 4.0)
+    (buffered,) = site.flusher.buffered({site.table.id: site.table})
+    assert (buffered.table, buffered.rows, buffered.age_s) == ("events", 4, 0.0)
+    assert "4 rows in " in buffered.why
+    assert site.flusher.buffered({}) == ()
+    site.clock.advance(3)
+    row = await site.flusher.row(site.table, scans_s=2.0)
+    assert (row.state, row.gain, row.age_s) == ("runnable", 4.0, 3.0)
+    # Cost now and later, and what it frees: of the store, and of each scan.
+    assert row.freed_bytes == row.cost_bytes > 0
+    assert (row.later_bytes, row.scan_bytes_s) == (2 * row.cost_bytes, 2.0 * row.cost_bytes)
+    assert "(segment 1), the oldest for 3.0 s; a flush is due at 1m, at 1.0 MiB" in row.why
+    assert row.why.endswith("/s of them")
     await site.flusher.run(site.table)
     assert await site.buffer() == TableBuffer()
     assert sorted((await stored_paths(site.store, site.table)).values()) == [2, 2]
@@ -214,6 +226,17 @@ async def test_a_flusher_finds_a_buffer_and_flushes_it_into_one_file_per_tablet(
     figures = {figure.metric: figure.value for figure in site.flusher.figures()}
     assert (figures["neve_buffered_rows"], figures["neve_flushed_rows_total"]) == (0, 4)
     assert (await site.flusher.row(site.table)).state == "idle"
+
+
+async def test_rows_in_a_store_that_a_restart_empties_are_warned_of(site: Site) -> None:
+    volatile = StoreHealth(append_only=False)
+    assert site.flusher.warnings(volatile) == []
+    await site.write(1)
+    site.flusher.table_changed(site.table.id)
+    await site.flusher.look()
+    (warning,) = site.flusher.warnings(volatile)
+    assert "appendonly no" in warning
+    assert site.flusher.warnings(StoreHealth()) == []
 
 
 async def test_the_watch_asks_for_a_flush_of_each_buffer(site: Site) -> None:

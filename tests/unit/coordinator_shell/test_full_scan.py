@@ -287,6 +287,12 @@ def test_the_first_scan_is_under_way_until_each_table_was_scanned() -> None:
         assert scans.full.unscanned_tables == 2
         await scans.full.scan_table(TABLE)
         assert scans.full.unscanned_tables == 1
+        assert scans.full.why_no_buffers() == [("t2", "its first scan has not ended")]
+        many = {f"n{number}": replace(TABLE, id=f"n{number}") for number in range(2000)}
+        scans.scanner.tables.update(many)
+        assert scans.full.why_no_buffers() == [("", "the first scan of 2,001 tables has not ended")]
+        for table in many:
+            del scans.scanner.tables[table]
         del scans.scanner.tables["t2"]
         assert scans.full.unscanned_tables == 0
 

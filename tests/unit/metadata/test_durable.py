@@ -26,6 +26,7 @@ from common.metadata.changes import (
     SubmitRequest,
 )
 from common.metadata.keyspace import Command
+from common.metadata.store_values import StoreHealth
 from common.model.group import LimitScope
 from common.model.request import KeyRange, Request, RequestState
 from common.model.table import TableState
@@ -121,3 +122,19 @@ def test_accepted_calls_wait_for_replicas(monkeypatch: pytest.MonkeyPatch) -> No
         assert flags == [True, True]
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        ([StoreHealth(append_sync="always")] * 2, "before the answer"),
+        ([StoreHealth(append_sync="always"), StoreHealth(append_sync="everysec")], "last second"),
+        ([StoreHealth(append_sync="everysec"), StoreHealth(append_sync="no")], "half minute"),
+        ([StoreHealth(append_sync="always"), StoreHealth()], "may not read"),
+        ([StoreHealth(append_sync="always"), StoreHealth(append_only=False)], "loses them"),
+        ([StoreHealth(append_sync="no"), StoreHealth(silence="gone")], "half minute"),
+    ],
+)
+def test_a_cluster_is_as_durable_as_its_weakest_node(nodes: list[StoreHealth], words: str) -> None:
+    health = StoreHealth.of_nodes({str(at): node for at, node in enumerate(nodes)}, 0.0)
+    assert words in health.durability

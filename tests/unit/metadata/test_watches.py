@@ -93,6 +93,18 @@ WATCHES: list[tuple[changes.Change, str]] = [
         append_rows({b"m": changes.RowSpan(key_min=b"a", key_max=b"b")}),
         "table call:c1 rows bounds purge",
     ),
+    (
+        changes.AppendGroup(
+            table="t1",
+            calls=(
+                append_rows(),
+                replace(
+                    append_rows({b"m": changes.RowSpan(key_min=b"a", key_max=b"b")}), call="c3"
+                ),
+            ),
+        ),
+        "table call:c1 call:c3 rows bounds purge",
+    ),
     (changes.CloseSegment(table="t1", number=7), "rows"),
     (
         changes.WriteAnalysis(tablet=T, analysis=Analysis.EMPTY, version=1, settings_version=1),
@@ -206,6 +218,7 @@ WATCHES: list[tuple[changes.Change, str]] = [
 OF_THE_TABLE = {
     "call:c1",
     "days",
+    "call:c3",
     "dropped",
     "garbage",
     "generation",

@@ -583,6 +583,7 @@ def test_a_location_of_another_format_is_shown(gateway: Gateway, neve: Shell) ->
 
 def test_warnings_of_the_store_are_shown(gateway: Gateway, neve: Shell) -> None:
     neve.run("doctor", says="store ok")
+    neve.run("status", says="durability in the metadata store, synced")
     coordinator = gateway.coordinator
     try:
         coordinator.store_warnings = ("the store (Redis) is nearly full",)
@@ -699,3 +700,30 @@ def test_every_verb_has_json_and_help() -> None:
     for command in found:
         assert command.callback.__doc__, command.name
         assert "as_json" in command.callback.__signature__.parameters, command.name
+
+
+def test_buffered_rows_are_explained_and_flushed_for_a_tablet(neve: Shell, tmp_path: Path) -> None:
+    words = ["--location", str(tmp_path / "events"), "--schema", "id:int64,v:int64,name:string"]
+    words += ["--key", "id", "--version", "v", "--split", "100"]
+    neve.run("table", "create", "events", *words)
+    rows = tmp_path / "rows.csv"
+    rows.write_text("id,v,name\n1,1,a\n2,1,b\n150,1,c\n")
+    neve.run("append", "events", str(rows), "--buffered", says="buffered 3 rows, in the metadata")
+    neve.run("explain", "events", "last", says="rows of this tablet among them: 1")
+    flushed = "flushed 3 rows of events into 2 files; 1 of the rows were buffered in the tablet"
+    neve.run("flush", "events", "last", says=flushed)
+    neve.run("flush", "events", "last", says="no rows of this tablet of events are buffered")
+    neve.run("flush", "events", says="no rows of events are buffered")
+
+
+def test_status_shows_the_largest_buffers(gateway: Gateway, neve: Shell) -> None:
+    entry = api.BufferedTable(table="t", rows=3, size_bytes=9, age_s=1.0, why="3 rows in 9 B")
+    coordinator = gateway.coordinator
+    coordinator.buffered = tuple(replace(entry, table=f"t{number}") for number in range(7))
+    try:
+        shown = neve.run("status", says="buffer table t0: 3 rows in 9 B").output
+        assert (shown.count("3 rows in 9 B"), "2 more tables" in shown) == (5, True)
+        neve.run("top", "--once", says="21 rows are buffered")
+    finally:
+        coordinator.buffered = ()
+    assert "buffer " not in neve.run("status").output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,11 +17,12 @@ from neve.client import Client
 from neve.client.errors import (
     CallerError,
     NeveError,
+    NotFoundError,
     RefusedError,
     UnavailableError,
     UnknownOutcomeError,
 )
-from neve.client.writer import BATCHES_MAX, RowWriter
+from neve.client.writer import BATCHES_MAX, AsyncRowWriter, RowWriter, WriterLimits
 from tests.support.gateway import Gateway, serving
 from tests.support.patience import PATIENCE_S
 
@@ -72,8 +74,35 @@ class Service:
         return sum(rows.num_rows for rows in self.taken.values())
 
     def writer(self, **limits: Any) -> RowWriter:
-        given = {"rows_max": 2, "bytes_max": 1 << 20, "wait_s": 3600.0} | limits
-        return RowWriter(self, "bag", TYPES, **given)
+        return RowWriter(self, "bag", TYPES, limits_of(**limits))
+
+    def async_writer(self, **limits: Any) -> AsyncRowWriter:
+        return AsyncRowWriter(Tasks(self), "bag", limits_of(**limits))
+
+
+def limits_of(**limits: Any) -> WriterLimits:
+    return WriterLimits(**({"rows_max": 2, "bytes_max": 1 << 20, "wait_s": 3600.0} | limits))
+
+
+@dataclass
+class Tasks:
+    """The same service, for tasks."""
+
+    service: Service
+    closed: int = 0
+
+    async def types(self, table: str) -> dict[str, str]:
+        return TYPES
+
+    async def buffer_rows(self, table: str, rows: pa.Table, *, call: str | None = None) -> Buffered:
+        await asyncio.sleep(0)
+        return self.service.buffer_rows(table, rows, call=call)
+
+    async def flush(self, table: str) -> FlushedRows:
+        return self.service.flush(table)
+
+    async def close(self) -> None:
+        self.closed += 1
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -147,7 +176,7 @@ def test_a_refused_batch_ends_the_writer() -> None:
     service = Service(failures=[RefusedError("late rows")])
     writer = service.writer()
     writer.write({"id": 1}, {"id": 2})
-    until(lambda: writer._failure is not None)
+    until(lambda: writer._pending.failure is not None)
     for call in (lambda: writer.write({"id": 3}), writer.sync, writer.flush, writer.close):
         with pytest.raises(RefusedError, match="late rows"):
             call()
@@ -214,3 +243,127 @@ def test_a_closed_writer_takes_no_rows() -> None:
 def test_limits_that_are_not_possible_are_refused(limits: dict[str, int]) -> None:
     with pytest.raises(CallerError, match="not possible"):
         Service().writer(**limits)
+
+
+# -------------------------------------------------------------------------------------------- Tasks
+
+
+def test_async_writers_share_a_loop_with_other_work(client: Client) -> None:
+    async def write(number: int) -> int:
+        async with client.async_writer("bag", rows_max=7) as writer:
+            for row in range(20):
+                await writer.write({"id": 100 * number + row, "name": "x"})
+            acknowledged: int = await writer.sync()
+            return acknowledged
+
+    async def story() -> None:
+        assert await asyncio.gather(*map(write, range(4))) == [20] * 4
+        assert await asyncio.to_thread(client.count, "bag") == 80
+        async with client.async_writer("bag") as writer:
+            await writer.write({"id": 1})
+            assert (await writer.flush()).rows == 81
+
+    asyncio.run(story())
+    assert client.files("bag")[0].rows == 81
+
+
+def test_an_async_writer_of_a_missing_table_does_not_begin(client: Client) -> None:
+    async def story() -> None:
+        async with client.async_writer("none"):
+            raise AssertionError
+
+    with pytest.raises(NotFoundError):
+        asyncio.run(story())
+
+
+def test_an_async_batch_is_sent_when_it_is_full_or_has_waited() -> None:
+    async def story() -> list[int]:
+        service = Service()
+        async with service.async_writer(wait_s=0.01) as writer:
+            await writer.write({"id": 1})
+            while not writer.acknowledged:
+                await asyncio.sleep(0.001)
+        async with service.async_writer() as writer:
+            await writer.write({"id": 2}, {"id": 3}, {"id": 4})
+            await writer.write({"id": 5})
+        return [rows.num_rows for rows in service.taken.values()]
+
+    assert asyncio.run(story()) == [1, 3, 1]
+
+
+def test_an_async_batch_is_sent_again_under_the_same_id() -> None:
+    service = Service(failures=[UnknownOutcomeError("no answer"), UnavailableError("busy")])
+
+    async def story() -> int:
+        async with service.async_writer() as writer:
+            await writer.write({"id": 1}, {"id": 2})
+        return writer.acknowledged
+
+    assert asyncio.run(story()) == 2
+    assert (len(service.calls), len(set(service.calls))) == (3, 1)
+
+
+def test_a_refused_async_batch_ends_the_writer() -> None:
+    service = Service(failures=[RefusedError("late rows")])
+
+    async def story() -> None:
+        writer = await service.async_writer().__aenter__()
+        await writer.write({"id": 1}, {"id": 2})
+        for call in (writer.sync, lambda: writer.write({"id": 3}), writer.flush, writer.close):
+            with pytest.raises(RefusedError, match="late rows"):
+                await call()
+        assert (writer.acknowledged, service.flushes) == (0, 0)
+
+    asyncio.run(story())
+
+
+def test_an_async_writer_waits_while_batches_are_full() -> None:
+    async def story() -> None:
+        go_on = asyncio.Event()
+        service = Service()
+
+        class Slow(Tasks):
+            async def buffer_rows(self, table: str, rows: pa.Table, **more: Any) -> Buffered:
+                await go_on.wait()
+                return await super().buffer_rows(table, rows, **more)
+
+        writer = AsyncRowWriter(Slow(service), "bag", limits_of(rows_max=1))
+        async with writer:
+            for number in range(BATCHES_MAX):
+                await writer.write({"id": number})
+            last = asyncio.create_task(writer.write({"id": BATCHES_MAX}))
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert not last.done()
+            go_on.set()
+            await last
+        assert writer.acknowledged == service.rows == BATCHES_MAX + 1
+
+    asyncio.run(story())
+
+
+def test_a_cancelled_block_does_not_wait_for_its_rows() -> None:
+    async def story() -> None:
+        class Silent(Tasks):
+            async def buffer_rows(self, table: str, rows: pa.Table, **more: Any) -> Buffered:
+                await asyncio.Event().wait()
+                raise AssertionError
+
+        tasks = Silent(Service())
+        writer = AsyncRowWriter(tasks, "bag", limits_of(rows_max=1))
+        written = asyncio.Event()
+
+        async def block() -> None:
+            async with writer:
+                await writer.write({"id": 1})
+                written.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(block())
+        await written.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (writer.acknowledged, tasks.closed) == (0, 1)
+
+    asyncio.run(story())

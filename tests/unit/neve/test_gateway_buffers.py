@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.errors import UnavailableError as UnavailableStorageError
-from common.metadata.changes import Applied, BeginOperation
+from common.metadata.changes import Applied, BeginOperation, CloseSegment
 from common.metadata.keys import TableKeys
+from common.metadata.store_values import TableBuffer
 from common.model.key_values import KeyType
 from common.model.keys import encode_key
 from common.model.table import Table
@@ -24,10 +26,13 @@ from common.model.tablet import OperationKind, TabletId
 from common.parquet.file_inspection import FileFacts
 from common.parquet.location import open_location
 from common.parquet.service_files import write_generation
-from neve.api import ARROW_STREAM, LINES
+from common.wire import CoordinatorStatus
+from neve import api
+from neve.api import ARROW_STREAM, LINES, Buffered
 from neve.client import Client
-from neve.client.errors import CallerError, NeveError, RefusedError, UnavailableError
+from neve.client.errors import CallerError, NeveError, NotFoundError, RefusedError, UnavailableError
 from neve.client.http import new_call
+from neve.gateway.rows import buffered
 from neve.gateway.table_files import StoredFiles
 from tests.support.gateway import TOKEN, Gateway, Storage, serving
 
@@ -98,6 +103,24 @@ def send(gateway: Gateway, table: str, body: bytes, kind: str = LINES) -> httpx.
     )
 
 
+def table_of(gateway: Gateway, name: str) -> Table:
+    table = gateway.ask(gateway.store.table_named(name))
+    assert isinstance(table, Table)
+    return table
+
+
+def buffer_of(gateway: Gateway, name: str) -> TableBuffer:
+    (buffer,) = gateway.ask(gateway.store.buffers([table_of(gateway, name).id]))  # type: ignore[misc]  # a list
+    assert isinstance(buffer, TableBuffer)
+    return buffer
+
+
+def close_segment(gateway: Gateway, name: str) -> None:
+    (segment,) = buffer_of(gateway, name).segments
+    close = CloseSegment(table=table_of(gateway, name).id, number=segment.number)
+    assert isinstance(gateway.ask(gateway.store.apply(close)), Applied)
+
+
 def test_rows_are_read_at_once_and_flushed_into_one_file_per_tablet(
     client: Client, keyed: str
 ) -> None:
@@ -159,6 +182,61 @@ def test_a_repeated_call_counts_once(client: Client, bag: str) -> None:
     with pytest.raises(RefusedError, match="used before"):
         client.buffer_rows(bag, [{"id": 2}], call=call)
     assert client.call(bag, call).state == "accepted"
+
+
+def test_a_flush_of_a_tablet_takes_the_segments_with_its_rows_whole(
+    client: Client, gateway: Gateway, keyed: str
+) -> None:
+    first, last = [tablet.tablet for tablet in client.tablets(keyed)]
+    client.buffer_rows(keyed, rows(1, 2))
+    close_segment(gateway, keyed)
+    client.buffer_rows(keyed, rows(3, 150, 151))
+
+    flushed = client.flush(keyed, last)
+
+    assert (flushed.rows, flushed.files, flushed.tablet_rows) == (3, 2, 2)
+    assert buffer_of(gateway, keyed).rows == 2
+    again = client.flush(keyed, last)
+    assert (again.rows, again.tablet_rows) == (0, 0)
+    rest = client.flush(keyed, first)
+    assert (rest.rows, rest.tablet_rows) == (2, 2)
+    assert sorted(names(client)) == [1, 2, 3, 150, 151]
+    with pytest.raises(NotFoundError, match="no tablet"):
+        client.flush(keyed, "ffff")
+
+
+def test_a_flush_of_a_partition_takes_its_segments(client: Client, tmp_path: Path) -> None:
+    schema = pa.schema([("day", pa.int64()), ("id", pa.int64())])
+    client.create_table("days", str(tmp_path / "days"), schema=schema, partition_by=["day"])
+    client.append("days", [{"day": day, "id": 1} for day in (1, 2)])
+    client.buffer_rows("days", [{"day": 1, "id": 2}])
+    (first, second) = [tablet.tablet for tablet in client.tablets("days")]
+
+    assert client.flush("days", second).rows == 0
+    assert client.flush("days", first).tablet_rows == 1
+
+
+def test_explain_shows_the_buffer_and_why_it_is_not_flushed(client: Client, keyed: str) -> None:
+    def sentences(tablet: str | None = None) -> list[str]:
+        explained = client.explain(keyed, tablet)
+        return [text for text in explained[0].sentences if "buffer" in text]
+
+    assert sentences() == []
+    client.buffer_rows(keyed, rows(1, 2, 150))
+    (sentence,) = sentences()
+    assert re.search(
+        r"3 rows in \d+ B are buffered \(segment \d+\), the oldest for [0-9.]+ m?s;", sentence
+    )
+    assert "a flush is due at 1m, at 16.0 MiB" in sentence
+    (sentence,) = sentences("last")
+    assert sentence.endswith("rows of this tablet among them: 1")
+
+
+def test_explain_names_the_reason_of_a_flush(client: Client, gateway: Gateway, bag: str) -> None:
+    client.buffer_rows(bag, [{"id": 1}])
+    close_segment(gateway, bag)
+    (explained,) = client.explain(bag)
+    assert any("a flush is due: 1 segment" in text for text in explained.sentences)
 
 
 def test_rows_go_into_the_partitions_that_they_belong_to(client: Client, tmp_path: Path) -> None:
@@ -259,6 +337,108 @@ def test_a_full_buffer_refuses_rows_and_a_flush_makes_room(tmp_path: Path) -> No
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
         client.flush("bag")
         assert client.count("bag") == taken
+
+
+def test_no_rows_are_buffered_while_an_older_part_could_drop_what_they_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buffered, "REFRESH_S", 0.0)
+    with serving() as served, served.client() as client:
+        for name, tombstones in (("events", "gone"), ("other", "gone"), ("kept", None)):
+            client.create_table(
+                name,
+                str(tmp_path / name),
+                schema=SCHEMA,
+                key=["id"],
+                version_column="v",
+                tombstone_column=tombstones,
+            )
+        coordinator = served.coordinator
+        coordinator.up = False
+        refused = "no rows of table 'events' are buffered for now: "
+        with pytest.raises(UnavailableError, match=f"{refused}the coordinator has not answered"):
+            client.buffer_rows("events", rows(1))
+        client.buffer_rows("kept", rows(1))  # Nothing of it is ever dropped.
+        coordinator.up = True
+        ((_, older),) = CoordinatorStatus.__dataclass_fields__["buffers_refused"].default
+        busy = "attempt a1 of compactor c1 was begun by an earlier coordinator"
+        for table, reason in (("", older), (table_of(served, "events").id, busy)):
+            coordinator.buffers_refused = ((table, reason),)
+            with pytest.raises(UnavailableError, match=refused + reason):
+                client.buffer_rows("events", rows(1))
+        client.buffer_rows("other", rows(1))
+        assert client.count("events") == 0
+        coordinator.buffers_refused = ()
+        client.buffer_rows("events", rows(1))
+        coordinator.buffers_refused = ((table_of(served, "events").id, "its first scan"),)
+        client.buffer_rows("events", rows(2))  # What was allowed stays allowed.
+        coordinator.up = False
+        client.buffer_rows("events", rows(3))
+        assert (client.count("events"), client.count("other")) == (3, 1)
+
+
+def delayed(client: Client) -> Buffered:
+    """Return the answer to the first call that was delayed; the causes are read in between."""
+    answers = (client.buffer_rows("bag", [{"id": 1}]) for _ in range(100_000))
+    return next(answer for answer in answers if answer.delay_s)
+
+
+def test_writers_are_slowed_down_by_compactions_that_wait_and_never_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buffered, "REFRESH_S", 0.0)
+    monkeypatch.setattr(buffered, "ASK_S", 0.0)
+    bounds = {"files_max": 40, "backlog_bytes_max": 1000}
+    with serving(ingest=bounds) as served, served.client() as client:
+        client.create_table("bag", str(tmp_path / "bag"), schema=BAG)
+        assert not client.buffer_rows("bag", [{"id": 1}]).delay_reason
+        served.coordinator.overlapping = {table_of(served, "bag").id: 22, "other": 4000}
+        answer = delayed(client)
+        assert (answer.delay_s, answer.delay_reason) == (
+            0.1,
+            "the overlapping files of table 'bag' near their bound: 55%",
+        )
+        served.coordinator.overlapping = {}
+        backlog = api.Backlog(table="bag", strategy="ratio", size_bytes=560, tablets=1)
+        served.coordinator.backlogs = (backlog,)
+        while "backlog" not in (answer := delayed(client)).delay_reason:
+            pass
+        assert answer.delay_s == 0.12
+        served.coordinator.backlogs = (replace(backlog, size_bytes=10**9),)
+        while answer.delay_s < 1:
+            answer = delayed(client)
+        assert answer.delay_s == 1.0
+        served.coordinator.up = False
+        assert delayed(client).delay_s == 1.0
+
+
+def test_writers_are_slowed_down_before_the_memory_of_the_store_refuses_them(
+    client: Client, gateway: Gateway, bag: str
+) -> None:
+    use = gateway.services.buffers
+    client.buffer_rows(bag, [{"id": 1}])
+    delays = {}
+    for used_pct in (50.0, 60.0, 62.0, 70.0):
+        use.store_used_pct = used_pct
+        delays[used_pct] = use.admit("other", "other")[0]
+    use.store_used_pct = 0.0
+    assert delays == {50.0: 0.0, 60.0: 0.0, 62.0: pytest.approx(0.2), 70.0: 1.0}
+
+
+def test_a_table_that_takes_no_rows_refuses_them_before_it_delays_or_fills(
+    client: Client, gateway: Gateway, bag: str, tmp_path: Path
+) -> None:
+    use = gateway.services.buffers
+    client.buffer_rows(bag, [{"id": 1}])
+    write_generation(open_location((tmp_path / "bag").as_uri()), 7)
+    gateway.services.generations._seen.clear()
+    use.store_used_pct = 71.0
+    try:
+        with pytest.raises(RefusedError, match="read-only"):
+            client.buffer_rows(bag, [{"id": 2}])
+    finally:
+        use.store_used_pct = 0.0
+        client.fsck(bag, accept=True)
 
 
 def test_a_store_that_runs_out_of_memory_takes_no_rows(

@@ -13,6 +13,7 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from common.control_settings import IngestSettings
 from common.errors import CompactionError, ConflictError, MetadataError, UnknownOutcomeError
 from common.metadata.changes import (
     Applied,
@@ -260,7 +261,7 @@ def test_a_route_label_is_never_a_path() -> None:
     metrics = RequestMetrics()
     metrics.answered("none", "BREW", 404, 0.1)
 
-    text = metrics.text(None, ScanSlots(1, 1), AuditCounts(), BufferUse(1, 1, 1.0))
+    text = metrics.text(None, ScanSlots(1, 1), AuditCounts(), BufferUse(IngestSettings()))
     assert b'code="404",method="other",route="none"' in text
 
 
@@ -291,6 +292,65 @@ def test_the_tablets_that_owe_most_are_told_by_table(
         client.owed_tablets("oiwng")
     with pytest.raises(CallerError, match="count 0 is out of range, expected 1 to 10000"):
         client.owed_tablets("owing", count=0)
+
+
+def map_of(gateway: Gateway, table: str) -> api.TabletMap:
+    answer = httpx.get(f"{gateway.url}/v1/tables/{table}/map", headers=TRUSTED)
+    assert answer.status_code == 200, answer.text
+    document = answer.json()
+    sizes = {int(power): count for power, count in document.pop("sizes").items()}
+    return api.TabletMap(**document, sizes=sizes)
+
+
+def test_the_map_of_a_small_table_has_a_cell_for_each_tablet(
+    gateway: Gateway, client: Client, tmp_path: Path
+) -> None:
+    keyed = pa.schema([("x", pa.int64()), ("v", pa.int64())])
+    client.create_table(
+        "mapped", str(tmp_path), schema=keyed, key=["x"], version_column="v", splits=["10", "20"]
+    )
+    for x in (1, 2, 15):
+        client.append("mapped", pa.table({"x": [x], "v": [1]}))
+    drawn = map_of(gateway, "mapped")
+
+    ends = [tablet.tablet for tablet in client.tablets("mapped")]
+    assert (drawn.tablets, list(drawn.ends), drawn.counts) == (3, ends, [1, 1, 1])
+    assert drawn.files == [2, 1, 0]
+    assert drawn.backlog_bytes == [0, 0, 90]
+    assert drawn.scans_s == [0.5, 0.5, 0.5]
+    assert (drawn.sampled_tablets, sum(drawn.sizes.values())) == (3, 3)
+    assert sum(drawn.size_bytes) == client.describe("mapped").size_bytes
+
+    only = {"tablet": ends[1]}
+    path = f"{gateway.url}/v1/tables/mapped"
+    page = httpx.get(f"{path}/tablets", params=only, headers=TRUSTED).json()
+    assert ([tablet["tablet"] for tablet in page["tablets"]], page["next"]) == ([ends[1]], None)
+    page = httpx.get(f"{path}/files", params=only, headers=TRUSTED).json()
+    assert ([file["tablet"] for file in page["files"]], page["next"]) == ([ends[1]], None)
+    uncounted = httpx.get(path, params={"totals": False}, headers=TRUSTED).json()
+    assert (uncounted["name"], uncounted["tablets"]) == ("mapped", None)
+
+
+def test_a_cell_of_several_tablets_has_the_largest_backlog_of_them(
+    gateway: Gateway,
+    client: Client,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keyed = pa.schema([("x", pa.int64()), ("v", pa.int64())])
+    splits = [str(number) for number in range(10, 60, 10)]
+    client.create_table(
+        "wide", str(tmp_path), schema=keyed, key=["x"], version_column="v", splits=splits
+    )
+    monkeypatch.setattr("neve.gateway.tablets.CELLS_MAX", 4)
+    ends = [tablet.tablet for tablet in client.tablets("wide")]
+    monkeypatch.setattr(gateway.coordinator, "busy_tablets", (ends[0],))
+    drawn = map_of(gateway, "wide")
+
+    assert (drawn.tablets, list(drawn.ends), drawn.counts) == (6, ends[1::2], [2, 2, 2])
+    assert drawn.backlog_bytes == [70, 0, 90]
+    assert drawn.overlapping_files == [9, 0, 4]
+    assert drawn.garbage_shares == [0.25, 0.0, 0.0]
 
 
 def test_daily_sums_and_their_report_are_of_the_days_asked_for(
@@ -504,6 +564,19 @@ def test_the_plan_of_a_table_has_the_stored_state_of_each_interval() -> None:
     ]
 
 
+def test_a_plan_names_the_windows_that_its_jobs_wait_for(tmp_path: Path) -> None:
+    sentence = "system jobs wait for the window of table hours, which opens at 22:00"
+    with serving(plan=planner_for(Settings())) as served, served.client() as client:
+        served.coordinator.closed = (sentence,)
+        create_hours(client, "hours", tmp_path / "hours")
+        assert client.plan("hours").waits == (sentence,)
+        client.create_table("empty", str(tmp_path / "empty"), schema=SCHEMA)
+        assert client.plan("empty").waits == (), "no job waits"
+        served.coordinator.up = False
+        plan = client.plan("hours")
+        assert (len(plan.jobs), plan.waits) == (1, ()), "a plan needs no coordinator"
+
+
 def test_rules_of_a_table_decide_its_plan(planning: Client, tmp_path: Path) -> None:
     create_hours(planning, "ruled", tmp_path)
     assert [len(job.files) for job in planning.plan("ruled").jobs] == [2]
@@ -524,6 +597,30 @@ def test_rules_of_a_table_decide_its_plan(planning: Client, tmp_path: Path) -> N
         CallerError, match="option rules: 'stable if file = 2': measure 'file' is unk"
     ):
         set_rules("stable if file = 2")
+
+
+def test_a_plan_with_other_settings_changes_nothing(planning: Client, tmp_path: Path) -> None:
+    create_hours(planning, "tried", tmp_path)
+    ((tablet,),) = [[tablet.tablet for tablet in planning.tablets("tried")]]
+
+    rules = "granularity=1h,skip_offset=0,rules=stable if files = 2"
+    changed = planning.plan("tried", settings={"planner_options": rules})
+    assert (changed.jobs, len(changed.left)) == ((), 3)
+    (job,) = planning.plan("tried", tablets=[tablet]).jobs
+    assert len(job.files) == 2
+    assert "rules" not in planning.describe("tried").settings["planner_options"]
+    with pytest.raises(CallerError, match="max_files is 1, expected"):
+        planning.plan("tried", settings={"max_files": "1"})
+    with pytest.raises(NotFoundError, match="no tablet 'zz'"):
+        planning.plan("tried", tablets=["zz"])
+
+
+def test_a_setting_of_a_plan_has_a_value(gateway: Gateway, client: Client, tmp_path: Path) -> None:
+    client.create_table("untried", str(tmp_path), schema=SCHEMA)
+    url = f"{gateway.url}/v1/tables/untried/plan?setting=ratio"
+    problem = httpx.get(url, headers=TRUSTED).json()["detail"]
+
+    assert problem == "setting 'ratio' has no value, expected name=value"
 
 
 def test_a_table_is_not_at_rest_while_its_only_job_runs(

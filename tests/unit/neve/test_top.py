@@ -15,7 +15,7 @@ import pytest
 
 from neve import api
 from neve.cli.session import TerminalConsole
-from neve.cli.top import Board, Reading, View, headline, plot, read_service
+from neve.cli.top import Board, Reading, TopView, headline, plot, read_service
 from neve.client.errors import ForbiddenError
 from tests.support.gateway import COMPACTOR, GROUP, TOKEN, Gateway, serving
 from tests.support.patience import PATIENCE_S
@@ -109,7 +109,7 @@ def full_reading(at_s: float, moved_bytes: int = 0) -> Reading:
     )
 
 
-def board_of(*readings: Reading, view: View = View.OVERVIEW, plain: bool = False) -> Board:
+def board_of(*readings: Reading, view: TopView = TopView.OVERVIEW, plain: bool = False) -> Board:
     board = Board(lambda _table, tablet: tablet, view=view, plain=plain)
     for reading in readings:
         board.add(reading)
@@ -123,25 +123,25 @@ def frame(board: Board, width: int = WIDTH, height: int = HEIGHT, now_s: float =
     return [line.rstrip() for line in capture.get().splitlines()]
 
 
-@pytest.mark.parametrize("view", View)
+@pytest.mark.parametrize("view", TopView)
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (120, 40), (80, 8)])
-def test_a_frame_fits_the_terminal(view: View, width: int, height: int) -> None:
+def test_a_frame_fits_the_terminal(view: TopView, width: int, height: int) -> None:
     lines = frame(board_of(full_reading(60.0), view=view), width, height)
 
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
-    assert f"[{list(View).index(view) + 1} {view}]" in lines[-1]
+    assert f"[{list(TopView).index(view) + 1} {view}]" in lines[-1]
 
 
 @pytest.mark.parametrize(
     ("view", "wanted"),
     [
-        (View.TABLES, ["BACKLOG*", "TABLE", "a-table-with", "… "]),
-        (View.QUEUE, ["PLACE*", "a-table-w", "more"]),
-        (View.RUNNING, ["SINCE*", "a-tab", "25%", "30.0 s", "1 m 30 s", "1.0 GiB"]),
+        (TopView.TABLES, ["BACKLOG*", "TABLE", "a-table-with", "… "]),
+        (TopView.QUEUE, ["PLACE*", "a-table-w", "more"]),
+        (TopView.RUNNING, ["SINCE*", "a-tab", "25%", "30.0 s", "1 m 30 s", "1.0 GiB"]),
     ],
 )
-def test_a_listing_in_80_columns_keeps_every_column(view: View, wanted: list[str]) -> None:
+def test_a_listing_in_80_columns_keeps_every_column(view: TopView, wanted: list[str]) -> None:
     text = "\n".join(frame(board_of(full_reading(60.0), view=view)))
 
     for word in wanted:
@@ -154,7 +154,7 @@ def test_tables_are_sorted_by_the_column_that_keys_choose() -> None:
         backlog=(backlog("small", 10), backlog("large", 10**9)),
         activity=(api.TableActivity(table="active", queued=4),),
     )
-    board = board_of(reading, view=View.TABLES)
+    board = board_of(reading, view=TopView.TABLES)
 
     def names() -> list[str]:
         return [
@@ -179,10 +179,10 @@ def test_keys_change_the_view_and_end_the_display() -> None:
     board = board_of()
 
     assert [(board.press(key), board.view) for key in "23\t\t"] == [
-        (False, View.TABLES),
-        (False, View.QUEUE),
-        (False, View.RUNNING),
-        (False, View.OVERVIEW),
+        (False, TopView.TABLES),
+        (False, TopView.QUEUE),
+        (False, TopView.RUNNING),
+        (False, TopView.OVERVIEW),
     ]
     assert not board.press("9")
     assert board.press("q")
@@ -191,8 +191,8 @@ def test_keys_change_the_view_and_end_the_display() -> None:
 def test_a_running_job_has_a_rate_from_the_second_sample_on() -> None:
     first, second = full_reading(60.0, 0), full_reading(62.0, 4 * 1024**2)
 
-    assert "MiB" not in "\n".join(frame(board_of(first, view=View.RUNNING)))
-    assert "2.0 MiB" in "\n".join(frame(board_of(first, second, view=View.RUNNING)))
+    assert "MiB" not in "\n".join(frame(board_of(first, view=TopView.RUNNING)))
+    assert "2.0 MiB" in "\n".join(frame(board_of(first, second, view=TopView.RUNNING)))
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_a_silent_service_leaves_the_last_figures_with_their_age() -> None:
 def test_text_from_users_cannot_control_the_terminal() -> None:
     evil = replace(job("att-1"), table="\x1b[2Jevil", state="\x1b]0;title\x07")
     reading = Reading(at_s=60.0, status=CALM, jobs=(evil,))
-    lines = frame(board_of(reading, view=View.RUNNING), width=160)
+    lines = frame(board_of(reading, view=TopView.RUNNING), width=160)
 
     assert "\x1b" not in "\n".join(lines)
     assert r"\x1b[2Jevil" in "\n".join(lines)
@@ -274,7 +274,9 @@ def test_a_plot_shows_the_largest_value_of_each_span(
 
 
 def test_a_terminal_without_unicode_gets_ascii() -> None:
-    text = "\n".join(frame(board_of(full_reading(60.0), view=View.RUNNING, plain=True), height=12))
+    text = "\n".join(
+        frame(board_of(full_reading(60.0), view=TopView.RUNNING, plain=True), height=12)
+    )
 
     assert "##....  25%" in text
 
@@ -343,7 +345,7 @@ def test_a_caller_with_few_rights_sees_no_more_than_by_the_api(tmp_path: Path) -
                     with pytest.raises(ForbiddenError):
                         call()
         caller = Shell(tmp_path / "home", NEVE_URL=served.url, NEVE_TOKEN=token)
-        for view in View:
+        for view in TopView:
             assert "events" not in caller.run("top", "--once", "--view", view.value).output
 
 
