@@ -15,8 +15,6 @@ from common.model.tablet import TabletId
 from common.spi.controller import ShareClass
 from common.units import format_bytes, format_count
 from common.wire import (
-    OTHERS,
-    Condition,
     CoordinatorStatus,
     QueuedJob,
     RunningAttempt,
@@ -95,35 +93,6 @@ def coordinator_status(
             for tablet, reason in islice(quarantined.items(), QUARANTINES_SHOWN_MAX)
         ),
     )
-
-
-def conditions(cluster: ClusterState, backlog_bytes: int) -> list[Condition]:
-    """Return what operators are notified of: quarantines, full queues and large backlogs.
-
-    Args:
-        cluster: The coordinator's memory; only read.
-        backlog_bytes: Backlog above which a table is listed; 0: none is.
-    """
-    quarantined, reasons = Counter[str](), dict[str, str]()
-    for tablet, reason in cluster.retry.quarantined().items():
-        name = cluster.table_name(tablet.table)
-        quarantined[name] += 1
-        reasons.setdefault(name, reason)
-    found = [
-        Condition(kind="quarantined", subject=name, count=count, text=reasons[name])
-        for name, count in quarantined.items()
-    ]
-    for group in cluster.deferrals.full_since_s:
-        count = cluster.deferrals.count(group)
-        found.append(Condition(kind="shed", subject=group, count=count))
-    if backlog_bytes:
-        lines = cluster.backlogs.top(cluster.table_name, work_done(cluster.attempts), BACKLOGS_MAX)
-        found += [
-            Condition(kind="backlog", subject=line.table or OTHERS, count=line.size_bytes)
-            for line in lines
-            if line.size_bytes > backlog_bytes
-        ]
-    return found
 
 
 def _warnings(cluster: ClusterState, now_s: float) -> Iterator[str]:
