@@ -37,6 +37,7 @@ from compactor.rewrite.attempt_folder import (
     ProgressMark,
     StoredValues,
     ValueWriter,
+    allowance_of,
     rows_path,
 )
 from compactor.rewrite.file_io import (
@@ -45,7 +46,6 @@ from compactor.rewrite.file_io import (
     table_location,
 )
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, Rules, TransformPlan
-from compactor.rewrite.throttle import allowance_of
 
 # ---------------------------------------------------------------------------- Transform expressions
 # Expressions of a transform: their inputs go to Spark, their values come back.
