@@ -30,7 +30,7 @@ from common.rows.conform import Flags, Int64s, conform, null_array
 from common.rows.key_encoding import filled
 from common.rows.row_facts import row_hash
 from common.rows.rules import RowRules
-from common.spi.rewrite import DELETED, TransformContext
+from common.spi.planner import DELETED, TransformContext
 from compactor.rewrite.attempt_folder import (
     ChangeCounts,
     NewValues,

@@ -394,9 +394,11 @@ def table_activity(cluster: ClusterState, now_s: float) -> list[api.TableActivit
     )
 
 
-LOADED_TABLETS_MAX = 1000
+LOADED_TABLETS_MAX = 500
 """Tablets with a backlog that `tablet_loads` adds to those it was asked for."""
-COMPARED_TABLETS_MAX = 20_000
+COMPARED_TABLETS_MAX = 5000
+"""Tablets with a backlog among which those are sought. If more have one, some of them are among
+the tablets that a map asks for."""
 
 
 def tablet_loads(
