@@ -26,7 +26,13 @@ from common.wire import (
     SeriesQuery,
 )
 from coordinator.core.assignment import saturated_tables, under_way, why_barred, why_no_buffers
-from coordinator.core.attempts import Attempt, AttemptState, Compactor, attempt_work, work_done
+from coordinator.core.attempts import (
+    Attempt,
+    AttemptState,
+    Compactor,
+    attempt_work,
+    work_done,
+)
 from coordinator.core.cluster_state import ClusterState, LastPlan
 from coordinator.core.control import ControlLoop, control_values, fractions
 from coordinator.core.plan_events import WAITS_FOR_WINDOW, why_not_queued
