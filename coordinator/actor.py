@@ -63,8 +63,7 @@ from coordinator.core.views import (
     waiting_jobs,
     windows,
 )
-from coordinator.ray_compactors import RayCompactorLever
-from coordinator.scan.ray_ranges import RayRangeScans
+from coordinator.ray_compactors import RayCompactorLever, RayRangeScans
 from coordinator.store_watch import take_lead, until_replaced
 from coordinator.wiring import assemble, storage_loops
 from neve import api

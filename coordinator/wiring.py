@@ -27,7 +27,7 @@ from common.wire import (
     bounded_conditions,
 )
 from coordinator.autoscaler import Autoscaler
-from coordinator.context import ShellContext, TableFaults
+from coordinator.context import ArrowStorage, FreeSpace, ShellContext, TableFaults
 from coordinator.core import events as on
 from coordinator.core.backlog import PLANNED_JOBS
 from coordinator.core.limits import Limits
@@ -37,7 +37,7 @@ from coordinator.core.series import SeriesStore
 from coordinator.core.shadow import COMPARED_TABLETS_MAX, ShadowPlans
 from coordinator.core.state import CoordinatorState
 from coordinator.core.views import conditions
-from coordinator.maintenance import Maintenance, OwnKind, OwnMaintenance
+from coordinator.maintenance import Maintenance, OwnKind, OwnMaintenance, TriggerDriver
 from coordinator.ports import CompactorLever, PlanTablet, Submit
 from coordinator.registry import control_loop, planner_for
 from coordinator.requests import (
@@ -59,7 +59,6 @@ from coordinator.storage.garbage_collector import (
     finish_drops_forever,
 )
 from coordinator.storage.manifests import ManifestPublisher
-from coordinator.storage.storage_access import ArrowStorage, FreeSpace
 from coordinator.store_watch import (
     DailySumsKeeper,
     RateLimits,
@@ -67,7 +66,6 @@ from coordinator.store_watch import (
     StoreHealthWatch,
     TableCorrections,
 )
-from coordinator.triggers import TriggerDriver
 from neve import api
 
 # -------------------------------- Counters as metric values, described in docs/reference/metrics.md

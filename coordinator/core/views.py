@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import nlargest
 from itertools import chain, islice
-from math import nan
 from typing import assert_never
 
 from common.model.job import KNOWS_BUFFERS, Job, analysis_id, is_urgent
@@ -40,7 +39,7 @@ from coordinator.core.attempts import (
     work_done,
 )
 from coordinator.core.cluster_state import ClusterState, LastPlan
-from coordinator.core.control import ControlLoop, fractions
+from coordinator.core.control import ControlLoop, control_values, fractions
 from coordinator.core.plan_events import WAITS_FOR_WINDOW, why_not_queued
 from coordinator.core.queue import JobQueue
 from coordinator.core.queue_index import QueueEntry
@@ -263,7 +262,7 @@ def series_sample(
                 compactor.group for compactor in compactors if compactor.draining
             ),
         },
-        total=_control_values(cluster.control, len(busy), now_s)
+        total=control_values(cluster.control, len(busy), now_s)
         | {"backlog_bytes": sum(table_bytes.values())},
         attempts={
             attempt.id: (
@@ -275,20 +274,6 @@ def series_sample(
             for attempt in busy
         },
     )
-
-
-def _control_values(loop: ControlLoop, busy_slots: int, now_s: float) -> dict[str, float]:
-    """Return the decision of the controller and its effect; a value that does not exist is NaN."""
-    decision, worst = loop.decision, loop.latencies.signal(now_s)
-    used = fractions(loop.usage.last_minute(now_s))
-    return {
-        "busy_slots": busy_slots,
-        "system_slots": nan if decision.slots is None else decision.slots,
-        "limit_bytes_s": nan if decision.bytes_s is None else decision.bytes_s,
-        "reader_wait_s": nan if worst is None else worst[1],
-        **{f"shares_{class_.value}": decision.shares[class_] for class_ in ShareClass},
-        **{f"used_{class_.value}": used[class_] for class_ in ShareClass},
-    }
 
 
 def recorded_series(cluster: ClusterState, query: SeriesQuery) -> RecordedSeries:
