@@ -10,6 +10,7 @@ import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,22 +42,13 @@ main()
 """The program `ray` without the commands of Ray Serve, jobs and states. Ray leaves out those whose
 modules cannot be imported; they load pandas, aiohttp and FastAPI, three times what `ray` itself
 loads."""
-NO_AGENT = (
-    "for name in metrics_agent_port metrics_export_port dashboard_agent_listen_port;"
-    ' do printf %s -1 > "$0/.$name"; mv "$0/.$name" "$0/${name}_${2#--node-id=}"; done;'
-    " exec tail -f /dev/null"
-)
-"""A program that does what Ray expects of an agent that serves nothing: report so, and stay.
-
-Ray passes the folder of its session, the path of the agent and `--node-id=NODE`.
-"""
 
 
 def leave_out_servers(ray_params: Any, head: bool) -> None:
-    """Leave out the Ray client server, and without a dashboard its process and its agent.
+    """Leave out the Ray client server, and without a dashboard its process as well.
 
     Ray would start a dashboard process without pages, and an agent on the node that collects
-    metrics for it. The agent took 0.5 % of a core and 80 MB.
+    metrics for it. The agent starts in the form that it has without the dashboard's libraries.
 
     Args:
         ray_params: Ray's start parameters, changed in place.
@@ -66,22 +58,13 @@ def leave_out_servers(ray_params: Any, head: bool) -> None:
         return
     ray_params.ray_client_server_port = None
     if not ray_params.include_dashboard:
-        from ray._private import node, ray_constants, services
+        from ray._private import node, utils
 
         def start_api_server(_node: Any, **_options: Any) -> None:
             """Start nothing."""
 
         node.Node.start_api_server = start_api_server
-        python_command = services._build_python_executable_command_memory_profileable  # noqa: SLF001 - Ray has no option for it
-
-        def command(component: str, session_dir: str, *options: Any) -> list[str]:
-            """Return the begin of a command; Ray appends the arguments of the agent."""
-            if component == ray_constants.PROCESS_TYPE_DASHBOARD_AGENT:
-                return ["/bin/sh", "-c", NO_AGENT, session_dir]
-            words: list[str] = python_command(component, session_dir, *options)
-            return words
-
-        services._build_python_executable_command_memory_profileable = command  # noqa: SLF001 - as above
+        utils.get_dashboard_dependency_error = partial(ImportError, "the dashboard is off")
 
 
 RAY_WAIT_MAX_S = 300.0
