@@ -420,10 +420,8 @@ def tablet_loads(
     return api.TabletLoads(
         tablets=tuple(tablet.text for tablet in ids),
         backlog_bytes=tuple(sizes[tablet] for tablet in ids),
-        overlapping_files=tuple(entry.overlapping_files for entry in pressures),
-        garbage_shares=tuple(
-            entry.garbage_bytes / (entry.stored_bytes or 1) for entry in pressures
-        ),
+        overlapping_files=tuple(load.overlapping_files for load in pressures),
+        garbage_shares=tuple(load.garbage_bytes / (load.stored_bytes or 1) for load in pressures),
         scans_s=tuple(cluster.heat.of(tablet, now_s).scans_s for tablet in ids),
     )
 
