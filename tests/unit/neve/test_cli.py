@@ -198,8 +198,8 @@ def test_activity_is_shown_by_table(neve: Shell) -> None:
 
 
 def test_backlogs_are_shown_by_table_tablet_and_time(neve: Shell, folder: Path) -> None:
-    neve.run("backlog", "--history", says="100 B ████████████████████████████████████████")
-    assert [each["size_bytes"] for each in neve.json("backlog", "events", "--history")] == [90, 0]
+    neve.run("backlog", "--history", says="1.1 KiB ████████████████████████████████████████")
+    assert [each["size_bytes"] for each in neve.json("backlog", "events", "--history")] == [90, 45]
     neve.run("backlog", "events", "--tablets", says="90 B default ratio")
     neve.run("backlog", "--tablets", code=2, says="--tablets needs the name of a table")
     neve.run("backlog", "events", "--tablets", "--history", says="45 B ████████████████████")
