@@ -14,6 +14,7 @@ In reading order:
     plugins          how plug-ins are found and loaded
     setting_rules    what a setting may be
     access_settings  the section `access` of the settings
+    windows          maintenance windows: cron, length and time zone
     control_settings  the section `control` of the settings
     settings         every setting with its default
     compactor_needs  what a compactor asks of the nodes of a Ray cluster

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from common.access_settings import AccessSettings
-from common.control_settings import ControlSettings, IngestSettings
+from common.control_settings import ControlSettings, IngestSettings, NotifySettings
 from common.documents import FieldKind, FieldRule, unknown
 from common.errors import ConfigError, RequestError
 from common.model.group import Group, Service
@@ -37,7 +37,6 @@ from common.settings import (
     Settings,
     StoreSettings,
     TraceSettings,
-    checked_groups,
 )
 from common.units import format_bytes, parse_size_bytes, shown
 from neve.api.files import open_regular
@@ -55,6 +54,7 @@ SECTIONS: dict[str, type] = {
     "cluster": ClusterSettings,
     "access": AccessSettings,
     "ingest": IngestSettings,
+    "notify": NotifySettings,
 }
 NAMED_SECTIONS = ("groups", "services")
 DISPATCHER = "dispatcher"
@@ -465,6 +465,40 @@ def parse_group(entry: object, where: str) -> Group:
     return Group(name=name, max_bytes=limit)
 
 
+def checked_groups(service: str, groups: tuple[Group, ...]) -> tuple[Group, ...]:
+    """Return a service's groups by ascending size, the unlimited one last.
+
+    Args:
+        service: Name of the service, for messages.
+        groups: As configured.
+
+    Raises:
+        ConfigError: There is no group, a duplicate name, a duplicate or non-positive size,
+            or more than one unlimited group.
+    """
+    problem = _group_problem(groups)
+    if problem is not None:
+        raise SettingError(f"service {service!r}: {problem}", f"services.{service}.groups")
+    return tuple(sorted(groups, key=lambda group: (group.max_bytes is None, group.max_bytes or 0)))
+
+
+def _group_problem(groups: tuple[Group, ...]) -> str | None:
+    names = [group.name for group in groups]
+    sizes = [group.max_bytes for group in groups]
+    if not groups:
+        return "no groups; name at least one"
+    for name in names:
+        if names.count(name) > 1:
+            return f"group {name!r} is named {names.count(name)} times; name each group once"
+    for size in sizes:
+        if size is not None and size <= 0:
+            return f"max_size {size} is not positive; leave it out for a group without limit"
+        if sizes.count(size) > 1:
+            what = "no max_size" if size is None else f"max_size {size}"
+            return f"{sizes.count(size)} groups have {what}; sizes must differ"
+    return None
+
+
 # --------------------------------------------------------------- together
 
 
@@ -489,7 +523,7 @@ def _check_together(settings: Settings) -> None:
             "coordinator.backoff_max_s",
             "coordinator.backoff_base_s",
         )
-    for secret in ("store.url", "gateway.token"):
+    for secret in ("store.url", "gateway.token", "notify.webhook_url"):
         if settings.is_given(secret) and settings.is_given(f"{secret}_file"):
             raise SettingError(
                 f"settings {secret} and {secret}_file are both given, expected one of them",

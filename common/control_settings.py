@@ -1,4 +1,4 @@
-"""The sections `control` and `ingest` of the settings: compaction and its shares; buffered rows."""
+"""The sections `control`, `ingest`, `notify`: shares of classes, buffered rows, notifications."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -174,3 +174,113 @@ class IngestSettings:
     def __post_init__(self) -> None:
         """Refuse values that break their rules."""
         check_section("ingest", self)
+
+
+CONDITIONS = (
+    *("quarantined", "shed", "backlog", "request-done", "request-failed"),
+    *("read-only", "store-silent", "coordinator-silent"),
+)
+"""What operators are notified of."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotifySettings:
+    """Messages to operators, by webhook and e-mail (notifications.md)."""
+
+    webhook_url: str = setting(
+        "",
+        "Address (`https://…`) that gets each message as JSON. Redirects are not followed. Empty:"
+        " no webhook.",
+        schemes=("https", "http"),
+        secret=True,
+    )
+    webhook_url_file: str = setting(
+        "", "Absolute path of a file that holds the address, in place of `notify.webhook_url`."
+    )
+    webhook_key_file: str = setting(
+        "",
+        "Absolute path of a file that holds the key of the signatures (HMAC-SHA256) of webhook"
+        " messages; required with a webhook.",
+    )
+    webhook_authorities: str = setting(
+        "", "File of certificate authorities (PEM) for the webhook. Empty: the system's."
+    )
+    email_to: tuple[str, ...] = setting((), "Addresses that get an e-mail. Empty: no e-mail.")
+    email_from: str = setting("", "Sender of e-mails; required with `notify.email_to`.")
+    smtp_host: str = setting("", "Mail server; required with `notify.email_to`.")
+    smtp_port: int = setting(587, "Port of the mail server.", least=1, most=65_535)
+    smtp_tls: str = setting(
+        "starttls",
+        "How the connection to the mail server is encrypted: `starttls`, or `tls` from the start"
+        " (port 465). There is no e-mail without encryption.",
+        choices=("starttls", "tls"),
+    )
+    smtp_user: str = setting("", "User at the mail server. Empty: no login.")
+    smtp_password_file: str = setting(
+        "",
+        "Absolute path of a file that holds the password of the user. It is read for each e-mail.",
+    )
+    smtp_authorities: str = setting(
+        "", "File of certificate authorities (PEM) for the mail server. Empty: the system's."
+    )
+    conditions: tuple[str, ...] = setting(
+        CONDITIONS, "What is notified; the others are left out.", choices=CONDITIONS
+    )
+    backlog_bytes: int = size_setting(
+        0, "Backlog of a table above which the condition `backlog` holds; 0: none does."
+    )
+    backlog_after_s: float = setting(
+        600.0, "Time that a backlog must stay above `notify.backlog_bytes`.", least=0.1
+    )
+    silent_after_s: float = setting(
+        30.0, "Time after which a silent store or coordinator is notified.", least=0.1
+    )
+    gather_s: float = setting(
+        10.0,
+        "Time between the begin of another condition and its message, which has the number of"
+        " tablets or requests at its end.",
+        least=0.1,
+        most=3600,
+    )
+    calm_s: float = setting(
+        60.0,
+        "Time that a condition must be over before the message that it has ended.",
+        least=0.1,
+        most=86_400,
+    )
+    service_name: str = setting(
+        "neve", "Name of this service in messages, to tell several apart.", least=1, most=100
+    )
+    state_file: str = setting(
+        "",
+        "Absolute path of a file that remembers which messages were sent, also while the store is"
+        " silent. `neve up` uses `notified.json` in the folder of the stack. Empty: only the store"
+        " remembers it.",
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse values that break their rules, and targets that lack something."""
+        check_section("notify", self)
+        needs = {
+            "webhook_key_file": bool(self.webhook_url or self.webhook_url_file),
+            "email_from": bool(self.email_to),
+            "smtp_host": bool(self.email_to),
+            "smtp_password_file": bool(self.smtp_user),
+        }
+        for name, is_needed in needs.items():
+            if is_needed and not getattr(self, name):
+                raise SettingError(
+                    f"setting notify.{name} is empty, expected a value, because"
+                    f" {_NEEDED_BY[name]} is set",
+                    f"notify.{name}",
+                )
+
+
+_NEEDED_BY = {
+    "webhook_key_file": "notify.webhook_url",
+    "email_from": "notify.email_to",
+    "smtp_host": "notify.email_to",
+    "smtp_password_file": "notify.smtp_user",
+}
+"""Setting → the one that needs it."""

@@ -157,7 +157,8 @@ class FieldRule:
         if not self._allows(value, where):
             is_text = self.kind is FieldKind.TEXT
             text = shown(value) if is_text else value_text(self.kind, value)
-            raise self._refusal(where, text, self.expected())
+            short = text if len(text) <= CHARS_MAX else f"{text[:CHARS_MAX]}…"
+            raise self._refusal(where, short, self.expected())
         if self.schemes and value and (expected := _expected_in_url(value, self.schemes)):
             raise self._refusal(where, shown(value), expected)
 

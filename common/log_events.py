@@ -276,6 +276,19 @@ GATEWAY_EVENTS = (
     LogEvent(
         "an answer is not taken", _W, "A caller did not read its answer. The connection was closed."
     ),
+    LogEvent("message to operators", _I, "A notification is due; its targets are sent it."),
+    LogEvent("message not sent", _E, "A target has refused a notification, or it is too old."),
+    LogEvent("message is retried", _W, "A target of notifications did not answer."),
+    LogEvent(
+        "sent messages not kept",
+        _W,
+        "The notifications that were sent could not be kept. A restarted gateway may repeat them.",
+    ),
+    LogEvent(
+        "sent messages are unknown",
+        _W,
+        "What was kept of notifications cannot be read. They may be repeated.",
+    ),
     LogEvent("too many connections", _W, "Connections above the limit were refused."),
     LogEvent("tokens read", _I, "The file of named tokens has changed and was read again."),
     LogEvent(

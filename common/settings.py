@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from common.access_settings import AccessSettings
-from common.control_settings import ControlSettings, IngestSettings
+from common.control_settings import ControlSettings, IngestSettings, NotifySettings
 from common.documents import FieldKind, FieldRule
-from common.errors import ConfigError
+from common.errors import ConfigError, RequestError
 from common.log_events import LogLevel
-from common.model.group import LIMIT_BYTES_S_MIN, Group, Service
+from common.model.group import LIMIT_BYTES_S_MIN, Service
 from common.model.job import AGEING_PER_S, FAIR_BAND
 from common.setting_rules import SettingError, check_section, check_value, setting, size_setting
+from common.windows import EXEMPTIONS, check_windows
 from neve.api.messages import readable_across_releases
 
 HEAP_BYTES_MIN = 450 * 1024**2
@@ -644,9 +645,7 @@ class GroupSettings:
         None, "Heap of a Spark driver.", kind=FieldKind.MEMORY, least=HEAP_BYTES_MIN
     )
     task_memory: str | None = setting(
-        None,
-        "Memory for the Python process of one Spark task.",
-        **_TASK_MEMORY,
+        None, "Memory for the Python process of one Spark task.", **_TASK_MEMORY
     )
     task_memory_max: str | None = setting(
         None,
@@ -667,12 +666,39 @@ class GroupSettings:
         "Whether all tables with jobs of a class take turns by `weight`, whatever the priority of"
         " their jobs; `fair_band` then has no effect.",
     )
+    window: str = setting(
+        "",
+        "When system jobs start in the group: start as in cron(5), length and time zone, such as"
+        " `0 22 * * 1-5 for 8h in Europe/Berlin`; `;` separates several windows. A job needs an"
+        " open window of its table, too, if that has some. Empty: at any time.",
+    )
+    window_input_bytes: int = size_setting(
+        0,
+        "Input of the system jobs that start in one window of the group; the last one may exceed"
+        " it. 0: no limit.",
+    )
+    window_cost_s: float = setting(
+        0.0,
+        "Slot-seconds of the system jobs that start in one window of the group: none starts when"
+        " those that did have taken, or are expected to take, so long. 0: no limit.",
+    )
+    window_exempt: tuple[str, ...] = setting(
+        EXEMPTIONS,
+        "Jobs that start outside of the group's window, too, and use no budget: `requests`, those"
+        " of users; `over-limit`, those of tablets with more files than their table allows or with"
+        " a split in progress. Empty: none.",
+        choices=EXEMPTIONS,
+    )
 
     def __post_init__(self) -> None:
         """Refuse values that break their rules."""
         for entry in fields(self):
             if entry.name != "compactors":
                 check_value("groups", entry, getattr(self, entry.name))
+        try:
+            check_windows(self.window, "setting groups.window")
+        except RequestError as error:
+            raise SettingError(str(error), "groups.window") from error
 
     def applied_to(self, compactor: CompactorSettings) -> CompactorSettings:
         """Return the settings of this group's compactors.
@@ -686,14 +712,11 @@ class GroupSettings:
 
 
 _OF_COMPACTORS = {
-    "slots": "slots",
-    "executors": "executors",
-    "executor_resource": "executor_resource",
-    "cores": "executor_cores",
-    "memory": "executor_memory",
-    "driver_memory": "driver_memory",
-    "task_memory": "task_memory",
-    "task_memory_max": "task_memory_max",
+    name: {"cores": "executor_cores", "memory": "executor_memory"}.get(name, name)
+    for name in (
+        *("slots", "executors", "executor_resource", "cores", "memory", "driver_memory"),
+        *("task_memory", "task_memory_max"),
+    )
 }
 """Setting of a group → setting of the section `compactor` that it overrides."""
 
@@ -727,6 +750,7 @@ class Settings:
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Full name of a setting → source of its value; a missing name has its default."""
     ingest: IngestSettings = field(default_factory=IngestSettings)
+    notify: NotifySettings = field(default_factory=NotifySettings)
 
     def compactor_of(self, group: str) -> CompactorSettings:
         """Return the settings of a group's compactors.
@@ -774,37 +798,3 @@ class Settings:
     def is_given(self, name: str) -> bool:
         """Return whether any source gives a value for a setting, by its full name."""
         return name in self.sources
-
-
-def checked_groups(service: str, groups: tuple[Group, ...]) -> tuple[Group, ...]:
-    """Return a service's groups by ascending size, the unlimited one last.
-
-    Args:
-        service: Name of the service, for messages.
-        groups: As configured.
-
-    Raises:
-        ConfigError: There is no group, a duplicate name, a duplicate or non-positive size,
-            or more than one unlimited group.
-    """
-    problem = _group_problem(groups)
-    if problem is not None:
-        raise SettingError(f"service {service!r}: {problem}", f"services.{service}.groups")
-    return tuple(sorted(groups, key=lambda group: (group.max_bytes is None, group.max_bytes or 0)))
-
-
-def _group_problem(groups: tuple[Group, ...]) -> str | None:
-    names = [group.name for group in groups]
-    sizes = [group.max_bytes for group in groups]
-    if not groups:
-        return "no groups; name at least one"
-    for name in names:
-        if names.count(name) > 1:
-            return f"group {name!r} is named {names.count(name)} times; name each group once"
-    for size in sizes:
-        if size is not None and size <= 0:
-            return f"max_size {size} is not positive; leave it out for a group without limit"
-        if sizes.count(size) > 1:
-            what = "no max_size" if size is None else f"max_size {size}"
-            return f"{sizes.count(size)} groups have {what}; sizes must differ"
-    return None

@@ -5,6 +5,7 @@ releases are exchanged, a message is read by the release before or after the sen
 field comes last, with a default.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import ClassVar, NamedTuple, Protocol
@@ -310,6 +311,71 @@ class CoordinatorStatus(api.Status):
     )
     """Id of a table whose rows may not be buffered for now, or empty for all tables, and why.
     Earlier releases send none."""
+
+
+# ------------------------------------------------------------------------------------ Notifications
+
+
+OTHERS = "(others)"
+"""Subject of a condition that sums up those of further tables or groups."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """A state of a table, a group or the service that operators are notified of."""
+
+    kind: str
+    """One of `CONDITIONS` of the settings."""
+    subject: str
+    """Name of a table or group; empty: the service."""
+    count: int = 1
+    """Number of tablets, or bytes of a backlog."""
+    text: str = ""
+    """An example, or the reason; empty: the kind says it all."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestEnds:
+    """The requests of a table that have ended in one state since the coordinator started."""
+
+    table: str
+    state: str
+    count: int
+    request: str
+    """Id of the last one."""
+    cause: str = ""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notices:
+    """What a coordinator knows that operators may be notified of."""
+
+    coordinator: str
+    conditions: tuple[Condition, ...] = ()
+    request_ends: tuple[RequestEnds, ...] = ()
+
+
+def bounded_conditions(conditions: Iterable[Condition], most: int) -> list[Condition]:
+    """Return the conditions with the largest counts of each kind; one more sums up the others.
+
+    Args:
+        conditions: Conditions of any kinds.
+        most: Maximum number of conditions of one kind, without the sum.
+    """
+    kinds: dict[str, list[Condition]] = {}
+    for condition in conditions:
+        kinds.setdefault(condition.kind, []).append(condition)
+    bounded: list[Condition] = []
+    for kind, of_kind in kinds.items():
+        of_kind.sort(key=lambda condition: (-condition.count, condition.subject))
+        bounded += of_kind[:most]
+        if len(of_kind) > most:
+            rest = sum(condition.count for condition in of_kind[most:])
+            bounded.append(Condition(kind=kind, subject=OTHERS, count=rest))
+    return bounded
 
 
 # ---------------------------------------------------------------------------- The story of a tablet

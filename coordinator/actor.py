@@ -39,6 +39,7 @@ from common.wire import (
     Heartbeat,
     HeartbeatReply,
     MetricValue,
+    Notices,
     QueuedJob,
     RecordedSeries,
     RunningAttempt,
@@ -51,17 +52,20 @@ from common.wire import (
 from coordinator.context import Generations, ShellContext
 from coordinator.core import events as on
 from coordinator.core.backlog import HISTORY_EVERY_S, TabletHistories, largest_tablets
-from coordinator.core.views import (
+from coordinator.core.figures import (
     compactor_figures,
     recorded_series,
     recorded_tables,
-    table_activity,
     table_figures,
+)
+from coordinator.core.views import (
+    closed_windows,
+    table_activity,
     tablet_loads,
     waiting_jobs,
+    windows,
 )
-from coordinator.ray_compactors import RayCompactorLever
-from coordinator.scan.ray_ranges import RayRangeScans
+from coordinator.ray_compactors import RayCompactorLever, RayRangeScans
 from coordinator.store_watch import take_lead, until_replaced
 from coordinator.wiring import assemble, storage_loops
 from neve import api
@@ -275,6 +279,18 @@ class CoordinatorActor:
     async def tablet_loads(self, table: str, tablets: Sequence[str]) -> api.TabletLoads:
         """Return what is remembered of tablets, and of those with the largest backlogs."""
         return self._state.look(tablet_loads, table, tablets, self._now_s())
+
+    async def windows(self) -> tuple[api.Window, ...]:
+        """Return the maintenance windows of tables and groups."""
+        return self._state.look(windows, self._now_s())
+
+    async def notices(self) -> Notices:
+        """Return what operators may be notified of."""
+        return self._parts.notices(self._settings.notify.backlog_bytes)
+
+    async def closed_windows(self, table: str, groups: Sequence[str]) -> list[str]:
+        """Return why system jobs of a table do not start in groups because of windows."""
+        return self._state.look(closed_windows, table, groups, self._now_s())
 
     async def shadow_plan(self, table: str) -> api.ShadowPlan:
         """Return the comparison of a table's planner with its shadow planner."""

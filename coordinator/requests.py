@@ -17,7 +17,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from threading import Event
 
-from common.errors import CompactionError, MetadataError, PluginError, UnavailableError
+from common.errors import (
+    CompactionError,
+    MetadataError,
+    PluginError,
+    UnavailableError,
+    redacted,
+)
 from common.metadata.changes import (
     Applied,
     CancelHere,
@@ -44,7 +50,9 @@ from common.model.tablet import Analysis, Tablet, TabletId
 from common.parquet.file_inspection import read_summaries
 from common.parquet.location import open_location
 from common.plugins import load_selector, require_options, summary_names
+from common.primitives import BoundedMap
 from common.spi.planner import Chosen, Selector, SelectorParameters
+from common.wire import RequestEnds
 from coordinator.context import ShellContext
 from coordinator.core import events as on
 from coordinator.core.requests import (
@@ -527,6 +535,11 @@ class _TableNews:
         self.tablets: dict[TabletId, None] = {}
 
 
+ENDS_MAX = 1000
+"""Tables and states whose ended requests are counted for notifications."""
+CAUSE_CHARS_MAX = 300
+
+
 class RequestDriver:
     """The driver of all requests. Every method is called from one event loop."""
 
@@ -543,6 +556,8 @@ class RequestDriver:
         self._waiting: dict[str, set[TabletId]] = {}
         self.ended: Counter[RequestState] = Counter()
         """Number of requests that have ended since the start, by final state."""
+        self.request_ends: BoundedMap[tuple[str, RequestState], RequestEnds] = BoundedMap(ENDS_MAX)
+        """Table and state → its requests that have ended, without those of selectors."""
 
     def table_changed(self, table: str) -> None:
         """Schedule a pass over all requests of a table and all their tablets."""
@@ -702,8 +717,22 @@ class RequestDriver:
                 self.table_changed(request.table)
                 if change is not None and change.state.ended:
                     self.ended[change.state] += 1
+                    self._note_end(request, change.state, table)
             elif isinstance(outcome, Unknown):
                 self._look_later(request.table, RETRY_S)
+
+    def _note_end(self, request: Request, state: RequestState, table: Table) -> None:
+        if request.automatic:
+            return
+        before = self.request_ends.get((table.id, state))
+        ends = RequestEnds(
+            table=table.name,
+            state=state.value,
+            count=1 if before is None else before.count + 1,
+            request=request.id,
+            cause=redacted(request.cause[:CAUSE_CHARS_MAX]),
+        )
+        self.request_ends.put((table.id, state), ends)
 
     async def _audit_rows(
         self, request: Request, state: RequestState, table: Table, now_s: float

@@ -19,18 +19,28 @@ from common.parquet.buffered import FlushPorts, FlushRules
 from common.parquet.location import identities_of
 from common.settings import CoordinatorSettings, Settings
 from common.spi.planner import Surroundings
-from common.wire import CoordinatorStatus, MetricValue
+from common.wire import (
+    OTHERS,
+    Condition,
+    CoordinatorStatus,
+    MetricValue,
+    Notices,
+    bounded_conditions,
+)
 from coordinator.autoscaler import Autoscaler
-from coordinator.context import ShellContext, TableFaults
+from coordinator.context import ArrowStorage, FreeSpace, ShellContext, TableFaults
 from coordinator.core import events as on
+from coordinator.core.attempts import work_done
 from coordinator.core.backlog import PLANNED_JOBS
+from coordinator.core.cluster_state import ClusterState
 from coordinator.core.limits import Limits
 from coordinator.core.maintenance import KindRules, OperationName
 from coordinator.core.scans import GarbageRules
 from coordinator.core.series import SeriesStore
 from coordinator.core.shadow import COMPARED_TABLETS_MAX, ShadowPlans
 from coordinator.core.state import CoordinatorState
-from coordinator.maintenance import Maintenance, OwnKind, OwnMaintenance
+from coordinator.core.views import BACKLOGS_MAX
+from coordinator.maintenance import Maintenance, OwnKind, OwnMaintenance, TriggerDriver
 from coordinator.ports import CompactorLever, PlanTablet, Submit
 from coordinator.registry import control_loop, planner_for
 from coordinator.requests import (
@@ -52,7 +62,6 @@ from coordinator.storage.garbage_collector import (
     finish_drops_forever,
 )
 from coordinator.storage.manifests import ManifestPublisher
-from coordinator.storage.storage_access import ArrowStorage, FreeSpace
 from coordinator.store_watch import (
     DailySumsKeeper,
     RateLimits,
@@ -60,7 +69,6 @@ from coordinator.store_watch import (
     StoreHealthWatch,
     TableCorrections,
 )
-from coordinator.triggers import TriggerDriver
 from neve import api
 
 # -------------------------------- Counters as metric values, described in docs/reference/metrics.md
@@ -211,9 +219,43 @@ def backlog_figures(backlogs: Collection[api.Backlog]) -> Iterator[MetricValue]:
         yield MetricValue("neve_backlog_untracked_tables", count, (cause,))
 
 
+# ------------------------------------------------------------------------------------- Conditions
+
+
+def conditions(cluster: ClusterState, backlog_bytes: int) -> list[Condition]:
+    """Return what operators are notified of: quarantines, full queues and large backlogs.
+
+    Args:
+        cluster: The coordinator's memory; only read.
+        backlog_bytes: Backlog above which a table is listed; 0: none is.
+    """
+    quarantined, reasons = Counter[str](), dict[str, str]()
+    for tablet, reason in cluster.retry.quarantined().items():
+        name = cluster.table_name(tablet.table)
+        quarantined[name] += 1
+        reasons.setdefault(name, reason)
+    found = [
+        Condition(kind="quarantined", subject=name, count=count, text=reasons[name])
+        for name, count in quarantined.items()
+    ]
+    for group in cluster.deferrals.full_since_s:
+        count = cluster.deferrals.count(group)
+        found.append(Condition(kind="shed", subject=group, count=count))
+    if backlog_bytes:
+        lines = cluster.backlogs.top(cluster.table_name, work_done(cluster.attempts), BACKLOGS_MAX)
+        found += [
+            Condition(kind="backlog", subject=line.table or OTHERS, count=line.size_bytes)
+            for line in lines
+            if line.size_bytes > backlog_bytes
+        ]
+    return found
+
+
 # ------------------------------------------------------------------------------------------- Wiring
 
 
+CONDITIONS_MAX = 100
+"""Tables or groups in one condition that operators are notified of by name."""
 SHADOW_PAUSE_S = 1.0
 """Pause while no tablet has to be planned by a shadow planner."""
 
@@ -328,6 +370,30 @@ class CoordinatorParts:
                 *faults.notices,
                 *faults.all_unreadable(),
             ),
+        )
+
+    def notices(self, backlog_bytes: int) -> Notices:
+        """Return what operators may be notified of.
+
+        Args:
+            backlog_bytes: Backlog above which a table is listed; 0: none is.
+        """
+        names = {table.id: table.name for table in self.scanner.tables.values()}
+        found = self.state.look(conditions, backlog_bytes)
+        for table, (count, cause) in self.context.faults.unreadable_records.items():
+            name = names.get(table, table)
+            same = [one for one in found if (one.kind, one.subject) == ("quarantined", name)]
+            found = [one for one in found if one not in same]
+            whole = count + sum(one.count for one in same)
+            found.append(Condition(kind="quarantined", subject=name, count=whole, text=cause))
+        generations = self.context.generations
+        for table, reason in ({} if generations is None else generations.read_only).items():
+            subject = names.get(table, table)
+            found.append(Condition(kind="read-only", subject=subject, text=reason))
+        return Notices(
+            coordinator=self.context.coordinator,
+            conditions=tuple(bounded_conditions(found, CONDITIONS_MAX)),
+            request_ends=tuple(ends for _, ends in self.requests.request_ends),
         )
 
     def _scaling(self, group: str, status: CoordinatorStatus) -> api.GroupScaling | None:

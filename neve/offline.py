@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from common.config import parse_group
+from common.config import checked_groups, parse_group
 from common.documents import FieldKind, FieldRule, read_list, read_object
 from common.errors import ConfigError, RequestError
 from common.model.file import DataFile
@@ -18,7 +18,6 @@ from common.model.outcome import TabletStatistics
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.plugins import DEFAULT_PLANNER, TRACKERS, load_planner, load_tracker, request_errors
 from common.runtime import SystemClock
-from common.settings import checked_groups
 from common.spi.controller import PartialOutput, WorkUnderWay
 from common.spi.planner import (
     COLD,

@@ -185,6 +185,8 @@ def _of_group(group: str, own: GroupSettings) -> Iterator[tuple[str, Any, str, s
         value, name = getattr(own, entry.name), f"groups.{group}.{entry.name}"
         if isinstance(value, CompactorCount):
             yield name, str(value), str(value), RESTART
+        elif isinstance(value, tuple):
+            yield name, list(value), ", ".join(value), RESTART
         elif value is not None:
             yield name, value, str(value), RESTART
 

@@ -2,7 +2,7 @@
 
 neve:tables  neve:store  neve:coordinator  neve:limits  neve:scales   of the whole store
 neve:series                                        recorded values of the coordinator
-neve:audit  :refused  :reads  :deletes             streams of audited calls, capped
+neve:audit  :refused  :reads  :deletes  :notified  audited calls, sent messages: capped streams
 neve:reserve  neve:full                            memory reserve for a full store
 neve:{t}:table  :generation  :manifest  :index     of a table
 neve:{t}:tablet:<end>:bounds  :files  :running  …  of a tablet; <end> is `TabletId.text`
@@ -33,6 +33,8 @@ AUDIT = "neve:audit"
 """Stream: gateway calls that may have changed something."""
 AUDIT_KINDS = ("", "refused", "reads", "deletes")
 """Streams of the audit. Each has its own cap, so callers cannot evict entries of another one."""
+NOTIFIED = "notified"
+"""Another stream of the audit: its newest entry has the messages that operators were sent."""
 RESERVE = "neve:reserve"
 """String of zeros: memory that is released when the store is full."""
 FULL = "neve:full"
@@ -80,7 +82,7 @@ _TABLE_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 def audit_key(kind: str) -> str:
     """Return the stream for a kind of audited calls."""
-    assert kind in AUDIT_KINDS, kind
+    assert kind in (*AUDIT_KINDS, NOTIFIED), kind
     return f"{AUDIT}:{kind}" if kind else AUDIT
 
 

@@ -164,6 +164,20 @@ class TableSettings(StoredValue):
     TABLE --shadow` shows the comparison. Empty: none."""
     shadow_planner_options: Mapping[str, str] = field(default_factory=dict)
     """Options of the shadow planner."""
+    window: str = ""
+    """When system jobs start: start as in cron(5), length and time zone, such as
+    `0 22 * * 1-5 for 8h in Europe/Berlin`; `;` separates several windows. Running jobs may end
+    after the window. Empty: at any time."""
+    window_input_bytes: int = 0
+    """Input of the system jobs that start in one window; the last one may exceed it. 0: no
+    limit."""
+    window_cost_s: float = 0.0
+    """Slot-seconds of the system jobs that start in one window: none starts when those that did
+    have taken, or are expected to take, so long. 0: no limit."""
+    window_exempt: tuple[str, ...] = ("requests", "over-limit")
+    """Jobs that start outside of the window, too, and use no budget: `requests`, those of users;
+    `over-limit`, those of tablets with more files than `file_limit` or with a split in progress.
+    Empty: none."""
 
     def __post_init__(self) -> None:
         """Refuse fields of other types; values are validated where users set them."""

@@ -21,6 +21,7 @@
     control         how much compaction runs: readings, guard, decision
     autoscaling     how many compactors a group should have
     retry           pauses, quarantine, crash history, tablets to plan again later
+    windows         which system jobs may start now, by the windows of tables and groups
     planning        from a tablet to its plan; the jobs that cut files at a split key
     shadow          a planner whose jobs never start, compared with the table's own
     backlog         bytes still to rewrite, reduced by running work
@@ -31,5 +32,6 @@
     requests        the next step of a request
     split_merge     the next step of a split or merge, and where to split
     views           data for people and metrics
+    figures         what is recorded, and metrics of tables and compactors
     story           the history of each tablet, kept for explanations
 """

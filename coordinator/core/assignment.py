@@ -291,7 +291,7 @@ def _hand_out_group(cluster: ClusterState, group: str, now_s: float) -> list[Act
         take = next(candidate for candidate in free if _knows(cluster, candidate, job))
         free.remove(take)
         cluster.takes.reserve(take, job)
-        cluster.capacity.enter(take.take, group, job.input_bytes)
+        cluster.job_enters(take.take, job, now_s)
         actions.append(do.Reserve(take=take.take, job=job, compactor=take.compactor))
     return actions
 
@@ -345,8 +345,13 @@ def _next_job(cluster: ClusterState, group: str, free: Sequence[Take], now_s: fl
             cluster.replan_timers.set(job.tablet, now_s + UNKNOWN_ACTION_PAUSE_S)
             continue
         pause = cluster.retry.pause_of(job, now_s)
-        if pause is None:
+        wait_queue = cluster.windows.wait_queue_of(job, now_s)
+        if pause is None and wait_queue is None:
             return job
+        if pause is None:
+            assert wait_queue is not None
+            cluster.deferrals.defer(job.tablet, wait_queue, now_s)
+            continue
         if pause.until_s is not None:
             cluster.replan_timers.set(job.tablet, pause.until_s)
     return None
@@ -417,7 +422,7 @@ def _job_reserved(cluster: ClusterState, event: on.JobReserved, now_s: float) ->
         return release_attempt(cluster, running, ending, now_s) + answer
     running = replace(running, incarnation=take.incarnation, assignment=assignment)
     cluster.attempts.add(running)
-    cluster.capacity.enter(attempt, job.group, job.input_bytes)
+    cluster.job_enters(attempt, job, now_s)
     cluster.takes.note_answer(take.take, attempt)
     note_handed_out(cluster, job, now_s)
     if _transforms_rows(assignment):
@@ -468,6 +473,7 @@ def _reservation_unknown(
 
 def _reservation_answered(cluster: ClusterState, take: str) -> ReservingTake | None:
     cluster.capacity.leave(take)
+    cluster.windows.refund(take)
     return cluster.takes.reserved(take)
 
 

@@ -156,7 +156,7 @@ def _reservations_found(
     for attempt in cluster.attempts.of_tablet(event.tablet):
         if attempt.state is AttemptState.FOUND and attempt.id not in present:
             cluster.attempts.end(attempt.id, AttemptEnd.LOST)
-            cluster.capacity.leave(attempt.id)
+            cluster.job_ends(attempt.id)
     actions: list[Action] = []
     for reservation in event.reservations:
         if _is_news(cluster, reservation):
@@ -229,7 +229,7 @@ def release_attempt(
         assignment=None,
     )
     cluster.attempts.update(releasing)
-    cluster.capacity.leave(attempt.id)
+    cluster.job_ends(attempt.id)
     return [release_action(releasing)]
 
 
@@ -283,7 +283,7 @@ def finish_attempt(cluster: ClusterState, attempt: str, end: AttemptEnd) -> list
     ended = cluster.attempts.end(attempt, end)
     if ended is None:
         return []
-    cluster.capacity.leave(attempt)
+    cluster.job_ends(attempt)
     asked = ended.ending if end is AttemptEnd.LOST else None
     counted = end if asked is None else asked.end
     _count(cluster, counted)

@@ -19,6 +19,7 @@ from common.model.table import Table, TableState
 from common.model.tablet import ChunkNotes, TabletId
 from common.primitives import BoundedMap
 from common.units import format_count, format_duration
+from common.windows import WindowRule
 from common.wire import AttemptReport
 from coordinator.core.attempts import (
     Attempt,
@@ -37,6 +38,7 @@ from coordinator.core.scans import TabletHeat
 from coordinator.core.series import SeriesStore
 from coordinator.core.throttle import Grants
 from coordinator.core.triggers import TriggerDecisions
+from coordinator.core.windows import JobWindows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,17 +154,20 @@ class ClusterState:
         self.triggers, self.heat = TriggerDecisions(tablets_max), TabletHeat(tablets_max)
         self.shares: dict[str, FairShare] = {}
         """Group → fair share between classes and tables."""
+        self.windows = JobWindows(limits.windows)
 
     def note_table(self, table: Table) -> None:
-        """Store a table and its weight."""
+        """Store a table, its weight and its windows."""
         self.tables[table.id] = table
+        self.windows.set_table(table.id, WindowRule.of(table.settings))
         for share in self.shares.values():
             share.set_weight(table.id, table.settings.weight)
 
     def forget_table(self, table: str) -> None:
-        """Remove a table, its backlog, pressures, latencies and weight."""
+        """Remove a table, its backlog, pressures, latencies, weight and windows."""
         self.tables.pop(table, None)
         self.series.forget_table(table)
+        self.windows.set_table(table, None)
         self.backlogs.forget_table(table)
         self.pressures.forget_table(table)
         self.control.latencies.forget(table)
@@ -269,6 +274,22 @@ class ClusterState:
             f" compactors (groups.{group}.compactors), or write fewer and larger files"
         )
 
+    def job_enters(self, key: str, job: Job, now_s: float) -> None:
+        """Count a job that is being reserved or starts; a repeated key is ignored.
+
+        Args:
+            key: The take, then the attempt.
+            job: The job.
+            now_s: The current time.
+        """
+        self.capacity.enter(key, job.group, job.input_bytes)
+        self.windows.enter(key, job, now_s)
+
+    def job_ends(self, attempt: str) -> None:
+        """Stop counting an attempt; an unknown one is ignored."""
+        self.capacity.leave(attempt)
+        self.windows.leave(attempt, self.last_turn_s)
+
     def queued_jobs(self) -> list[Job]:
         """Return all queued jobs, ordered by group and rank."""
         return [job for _, queue in self.queues for job in queue]
@@ -279,6 +300,7 @@ class ClusterState:
         self.takes.check()
         self.attempts.check()
         self.capacity.check()
+        self.windows.check()
         self.grants.check()
         self.backlogs.check()
         self.pressures.check()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from common.settings import CoordinatorSettings, GroupSettings
+from common.windows import WindowRule
 
 _DEFAULTS = CoordinatorSettings()
 
@@ -91,6 +92,10 @@ class Limits:
     takes_max: int = 10_000
     """Waiting takes of one group."""
     compactors_max: int = 10_000
+    windows: Mapping[str, WindowRule] = field(default_factory=dict)
+    """Group → its windows; jobs of a missing group start at any time."""
+    withdrawals_max: int = 5_000
+    """Queued jobs of closed windows that one tick removes."""
 
     @classmethod
     def of(
@@ -116,6 +121,11 @@ class Limits:
             fair_bands={
                 name: None if group.strict_shares else group.fair_band
                 for name, group in groups.items()
+            },
+            windows={
+                name: rule
+                for name, group in groups.items()
+                if (rule := WindowRule.of(group)) is not None
             },
             stall_max_s=max(5.0, 4 * settings.tick_s),
             unlisted_max_s=max(0.0, patience_s - beat_interval_s / 2),

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import replace
+from itertools import islice
 from typing import assert_never
 
 from common.metadata.changes import WriteAnalysis
@@ -26,6 +27,7 @@ from coordinator.core.scans import (
 from coordinator.core.triggers import ADMIN, TriggerDecision, refusal_reason
 from neve import api
 
+WAITS_FOR_WINDOW = "a job waits for the window of its table or group"
 STALE_MAX_S = 60.0
 """Age of the last plan from which a plan of an older version counts: the store may have lost
 writes."""
@@ -168,15 +170,53 @@ def why_not_queued(
     if not busy.isdisjoint(job.inputs):
         return "a job waits for a running attempt on the same files"
     pause = cluster.retry.pause_of(job, now_s)
-    return None if pause is None else pause.reason
+    if pause is not None:
+        return pause.reason
+    return WAITS_FOR_WINDOW if cluster.windows.wait_queue_of(job, now_s) is not None else None
 
 
 def _plan_again_later(cluster: ClusterState, job: Job, now_s: float) -> None:
     """Schedule a replan for a job whose wait is not ended by an event of its tablet."""
     if not cluster.hands_out(job.tablet.table):
         cluster.deferrals.defer(job.tablet, wait_queue_of_table(job.tablet.table), now_s)
-    elif (pause := cluster.retry.pause_of(job, now_s)) is not None and pause.until_s is not None:
-        cluster.replan_timers.set(job.tablet, pause.until_s)
+    elif (pause := cluster.retry.pause_of(job, now_s)) is not None:
+        if pause.until_s is not None:
+            cluster.replan_timers.set(job.tablet, pause.until_s)
+    elif (wait_queue := cluster.windows.wait_queue_of(job, now_s)) is not None:
+        await_window(cluster, job, wait_queue, now_s)
+
+
+def await_window(cluster: ClusterState, job: Job, wait_queue: str, now_s: float) -> None:
+    """Let the tablet of a job wait for a window.
+
+    A tablet is in one wait queue. If its jobs wait for different windows, a timer is set, too.
+    """
+    before = cluster.deferrals.wait_queue_of(job.tablet)
+    if before not in (None, wait_queue):
+        opens_s = cluster.windows.opens_s(job.tablet.table, job.group, now_s)
+        if opens_s is not None:
+            cluster.replan_timers.set(job.tablet, opens_s)
+        return
+    cluster.deferrals.defer(job.tablet, wait_queue, now_s)
+
+
+def withdraw_closed(cluster: ClusterState, now_s: float) -> None:
+    """Remove queued jobs whose window has closed; their tablets wait until it opens.
+
+    Jobs that never start would otherwise fill the queue, and ask for compactors.
+    """
+    cluster.windows.look(now_s)
+    if not cluster.windows.withdraws:
+        return
+    left = cluster.limits.withdrawals_max
+    for _, queue in cluster.queues:
+        waiting = ((job, cluster.windows.wait_queue_of(job, now_s)) for job in queue.unordered())
+        closed = list(islice(((job, name) for job, name in waiting if name is not None), left))
+        for job, wait_queue in closed:
+            queue.remove(job.id)
+            await_window(cluster, job, wait_queue, now_s)
+        left -= len(closed)
+    cluster.windows.withdraws = not left
 
 
 def _reasons(cluster: ClusterState, event: on.TabletPlanned) -> Mapping[str, str]:
@@ -465,5 +505,5 @@ def _forget_tablet(cluster: ClusterState, tablet: TabletId) -> list[Action]:
     cluster.retry.forget_paused(tablet)
     for attempt in cluster.attempts.of_tablet(tablet):
         cluster.attempts.end(attempt.id, AttemptEnd.LOST)
-        cluster.capacity.leave(attempt.id)
+        cluster.job_ends(attempt.id)
     return []

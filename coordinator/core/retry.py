@@ -426,7 +426,7 @@ class CrashHistory:
 
 STALE_ENTRIES_MAX = 64
 """Cancelled timers that are tolerated before the heap is rebuilt."""
-_TABLE_PREFIX = "table:"
+_TABLE_PREFIX, _WINDOW_PREFIX = "table:", "window:"
 
 
 def wait_queue_of_table(table: str) -> str:
@@ -439,12 +439,35 @@ def table_of_wait_queue(wait_queue: str) -> str | None:
     return wait_queue.removeprefix(_TABLE_PREFIX) if wait_queue.startswith(_TABLE_PREFIX) else None
 
 
+def wait_queue_of_window(table: str, group: str) -> str:
+    """Return the wait queue for tablets whose jobs wait for a window.
+
+    Args:
+        table: Id of the table, if its window is closed; empty: that of the group is.
+        group: Group of the jobs.
+    """
+    return f"{_WINDOW_PREFIX}{table}:{group}"
+
+
+def window_of_wait_queue(wait_queue: str) -> tuple[str, str] | None:
+    """Return the table and group of a wait queue for a window; the table may be empty."""
+    if not wait_queue.startswith(_WINDOW_PREFIX):
+        return None
+    table, _, group = wait_queue.removeprefix(_WINDOW_PREFIX).rpartition(":")
+    return table, group
+
+
+def is_group_queue(wait_queue: str) -> bool:
+    """Return whether the tablets of a wait queue wait for room in the queue of a group."""
+    return not wait_queue.startswith((_TABLE_PREFIX, _WINDOW_PREFIX))
+
+
 class Deferrals:
     """Tablets whose jobs were shed or are held back, in one wait queue per cause, oldest first.
 
-    A wait queue is named after a group, or by `wait_queue_of_table` after a table whose jobs are
-    not assigned. Invariant: a tablet is in at most one wait queue; a wait queue holds at most
-    `count_max` tablets and drops its oldest beyond that.
+    A wait queue is named after a group, by `wait_queue_of_table` after a table whose jobs are not
+    assigned, or by `wait_queue_of_window`. Invariant: a tablet is in at most one wait queue; a wait
+    queue holds at most `count_max` tablets and drops its oldest beyond that.
     """
 
     def __init__(self, count_max: int) -> None:

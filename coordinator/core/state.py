@@ -15,7 +15,7 @@ from common.settings import CoordinatorSettings
 from common.spi.planner import Heat
 from common.wire import CoordinatorStatus, QueuedJob, RunningAttempt, TabletStory
 from coordinator.core import actions as do
-from coordinator.core import assignment, attempt_events, events, plan_events, views
+from coordinator.core import assignment, attempt_events, events, figures, plan_events, views
 from coordinator.core.actions import Action
 from coordinator.core.assignment import answer_nothing, steer
 from coordinator.core.attempt_events import expire_attempts, lose_silent_compactors
@@ -23,7 +23,7 @@ from coordinator.core.attempts import attempt_work, work_done
 from coordinator.core.cluster_state import ClusterState
 from coordinator.core.control import ControlLoop
 from coordinator.core.limits import Limits
-from coordinator.core.retry import table_of_wait_queue
+from coordinator.core.retry import table_of_wait_queue, window_of_wait_queue
 from coordinator.core.series import SeriesStore
 from coordinator.core.story import Story
 from coordinator.core.triggers import TriggerDecision
@@ -46,10 +46,11 @@ def tick(
         now_s: The current time.
     """
     steer(cluster, now_s)
+    plan_events.withdraw_closed(cluster, now_s)
     cluster.grants.divide(now_s)
     _note_room(cluster)
     if cluster.series.is_due(now_s):
-        cluster.series.note(views.series_sample(cluster, scaling, now_s), now_s)
+        cluster.series.note(figures.series_sample(cluster, scaling, now_s), now_s)
     return [
         *lose_silent_compactors(cluster, now_s),
         *expire_attempts(cluster, now_s),
@@ -83,7 +84,7 @@ def _expire_takes(cluster: ClusterState, now_s: float) -> list[Action]:
 def _note_room(cluster: ClusterState) -> None:
     """Mark queues that have drained as no longer full."""
     full = cluster.deferrals.full_since_s
-    for group in [full_group for full_group in full if _replannable(cluster, full_group)]:
+    for group in [group for group in full if _replannable(cluster, group, cluster.last_turn_s)]:
         del full[group]
 
 
@@ -92,15 +93,21 @@ def _replan_due_tablets(cluster: ClusterState, now_s: float) -> list[Action]:
     left = cluster.limits.replans_per_turn_max
     tablets = cluster.replan_timers.due(now_s, left)
     for wait_queue in cluster.deferrals.wait_queues():
-        count = min(_replannable(cluster, wait_queue), left - len(tablets))
+        count = min(_replannable(cluster, wait_queue, now_s), left - len(tablets))
         tablets += cluster.deferrals.pop(wait_queue, max(0, count))
+        if window_of_wait_queue(wait_queue) is not None:
+            continue  # No wait is too long before the window opens.
         before_s = now_s - cluster.limits.deferral_max_s
         tablets += cluster.deferrals.pop(wait_queue, max(0, left - len(tablets)), before_s)
     return [do.Replan(tablet=tablet) for tablet in dict.fromkeys(tablets)]
 
 
-def _replannable(cluster: ClusterState, wait_queue: str) -> int:
+def _replannable(cluster: ClusterState, wait_queue: str, now_s: float) -> int:
     """Return how many tablets of a wait queue can be replanned now."""
+    window = window_of_wait_queue(wait_queue)
+    if window is not None:
+        is_open = cluster.windows.is_open(*window, now_s)
+        return cluster.limits.replans_per_turn_max if is_open else 0
     table = table_of_wait_queue(wait_queue)
     if table is not None:
         return cluster.limits.replans_per_turn_max if cluster.hands_out(table) else 0
@@ -172,7 +179,7 @@ class CoordinatorState:
     def look(
         self, view: Callable[Concatenate[ClusterState, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Return what a function of `views` reads from the state."""
+        """Return what a function of `views` or `figures` reads from the state."""
         return view(self._cluster, *args, **kwargs)
 
     def queued(self, group: str | None, count: int, now_s: float) -> list[QueuedJob]:

@@ -27,7 +27,7 @@ from coordinator.core import events as on
 from coordinator.core.actions import Action
 from coordinator.core.attempts import Attempt, AttemptState
 from coordinator.core.cluster_state import ClusterState, LastPlan
-from coordinator.core.retry import table_of_wait_queue
+from coordinator.core.retry import is_group_queue
 
 # ----------------------------------------------------------------------------- Bounds of an entry
 
@@ -377,7 +377,7 @@ def _outcome(
         return "nothing", short_reason("; ".join(last_plan.holds)), "", ""
     if len(cluster.deferrals):
         wait_queue = cluster.deferrals.wait_queue_of(event.tablet)
-        if wait_queue is not None and table_of_wait_queue(wait_queue) is None:
+        if wait_queue is not None and is_group_queue(wait_queue):
             return "deferred", "", "", wait_queue
     if last_plan.held and not _has_queued(cluster, event.tablet, actions):
         return "held", short_reason("; ".join(last_plan.held)), "", ""

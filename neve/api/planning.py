@@ -44,6 +44,34 @@ class Correction:
         )
 
 
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """The maintenance windows of a table or group, and what has started in the current one."""
+
+    kind: str
+    """`table` or `group`."""
+    name: str
+    windows: str
+    """The setting, such as `0 22 * * 1-5 for 8h in Europe/Berlin`."""
+    is_open: bool
+    """Whether system jobs may start: a window is open, and its budget is not used up."""
+    opens_s: float
+    """When the next window opens; now, if one is open."""
+    opens_text: str = ""
+    """The same in the time zone of the window; empty if one is open."""
+    closes_s: float | None = None
+    """When the open window ends; None: it is closed."""
+    used_bytes: int = 0
+    """Input of the system jobs that started in the current window."""
+    bytes_max: int = 0
+    """Budget; 0: no limit."""
+    used_cost_s: float = 0.0
+    """Slot-seconds of these jobs; a running job counts as long as is expected of it."""
+    cost_max_s: float = 0.0
+    """Budget; 0: no limit."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedJob:
     """A job that would be planned now or, with an id, a job that waits in a queue."""
@@ -129,6 +157,8 @@ class Plan:
     """Intervals in order, if the table's planner is time-based."""
     correction: Correction = field(default_factory=Correction)
     """Correction of the estimates by the results of recent jobs."""
+    waits: tuple[str, ...] = ()
+    """Why planned system jobs do not start now: windows that are closed, and when they open."""
 
 
 @readable_across_releases

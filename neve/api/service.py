@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from neve.api.compactors import Compactor, Group
 from neve.api.messages import Measured, readable_across_releases
-from neve.api.planning import TableTrigger
+from neve.api.planning import TableTrigger, Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +50,50 @@ class TableActivity:
     """Size of the files that the running jobs read."""
     compactors: int = 0
     """Number of compactors with a job of the table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotificationTarget:
+    """A target of notifications, and the messages that wait for it."""
+
+    name: str
+    """`webhook` or `e-mail`."""
+    waiting: int = 0
+    sent: int = 0
+    """Number of messages that were delivered since the gateway started."""
+    dropped: int = 0
+    """Number of messages that were refused, too old, or too many."""
+    failure: str = ""
+    """Why the last try failed; empty: it did not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandingCondition:
+    """A condition whose begin was notified, and that has not ended."""
+
+    kind: str
+    subject: str
+    """Table or group; empty: the service."""
+    since_s: float
+    count: int
+    """Largest number of tablets, or of bytes of a backlog."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notifications:
+    """Targets of notifications, and what they were notified of."""
+
+    targets: tuple[NotificationTarget, ...] = ()
+    standing: tuple[StandingCondition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotificationTest:
+    """What became of a test message."""
+
+    target: str
+    failure: str = ""
+    """Why it was not delivered; empty: it was."""
 
 
 @readable_across_releases
@@ -118,3 +162,5 @@ class Status:
     """What the store guarantees for acknowledged changes, buffered rows among them."""
     buffered: tuple[BufferedTable, ...] = ()
     """Tables with buffered rows, largest first, at most 100; a second old."""
+    windows: tuple[Window, ...] = ()
+    """Maintenance windows of tables and groups, closed ones first, at most 100."""

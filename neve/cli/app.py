@@ -17,7 +17,7 @@ from neve.cli.session import Panel, Verb, declared_verbs
 EPILOG = "Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 conflict or refused, 4 service unavailable."
 
 FIRST_WORDS = {
-    "service": "status up down logs demo config serve",
+    "service": "status up down logs demo config serve notify",
     "tables": "table pause resume",
     "imports": "table",
     "tablets": "explain analyze lift-quarantine lower-watermark table",
@@ -49,7 +49,7 @@ GROUPS = {
 
 def _version(is_wanted: bool) -> None:
     if is_wanted:
-        from neve.release import __version__
+        from neve import __version__
 
         typer.echo(f"neve {__version__}")
         raise typer.Exit

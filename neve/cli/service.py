@@ -12,7 +12,7 @@ import typer
 from rich.console import RenderableType
 
 from common.errors import ConfigError, RequestError
-from common.units import format_count, format_duration, parse_duration_s
+from common.units import format_bytes, format_count, format_duration, parse_duration_s
 from neve import api
 from neve.cli import render
 from neve.cli.compactors import (
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 BUFFERS_SHOWN = 5
 """Number of tables whose buffer `neve status` shows; `--json` has more."""
-TRIGGERS_SHOWN = 5
-"""Number of tables whose last trigger `neve status` shows; `--json` has more."""
+TRIGGERS_SHOWN = WINDOWS_SHOWN = 5
+"""Number of last triggers and of windows that `neve status` shows; `--json` has more."""
 
 
 def render_status(status: api.Status) -> RenderableType:
@@ -69,6 +69,7 @@ def render_status(status: api.Status) -> RenderableType:
                 *([("durability", status.durability)] if status.durability else []),
                 *(("buffer", text) for text in buffer_texts(status.buffered)),
                 *(("store", store_warning) for store_warning in status.store_warnings),
+                *(("window", window_text(window)) for window in status.windows[:WINDOWS_SHOWN]),
                 *(
                     ("trigger", _trigger_text(trigger))
                     for trigger in status.triggers[:TRIGGERS_SHOWN]
@@ -99,6 +100,22 @@ def _tablets_text(status: api.Status) -> str:
         f"{status.tablets_known:,} so far: the first scan since the start is running, "
         f"{status.tables_unscanned:,} of {format_count(status.tables, 'table')} left"
     )
+
+
+def window_text(window: api.Window) -> str:
+    """Return whether a window is open, until when or from when on, and the use of its budget."""
+    if window.closes_s is None:
+        state = f"closed, opens at {window.opens_text}"
+    else:
+        state = f"open until {time_text(window.closes_s)} UTC"
+    used = []
+    if window.bytes_max:
+        used.append(f"{format_bytes(window.used_bytes)} of {format_bytes(window.bytes_max)}")
+    if window.cost_max_s:
+        cost_s, most_s = window.used_cost_s, window.cost_max_s
+        used.append(f"{format_duration(cost_s)} of {format_duration(most_s)} of slots")
+    budget = f"; started: {', '.join(used)}" if used else ""
+    return f"{window.kind} {window.name}: {state} ({window.windows}){budget}"
 
 
 def _trigger_text(trigger: api.TableTrigger) -> str:
@@ -436,6 +453,49 @@ def show_settings(
     if given:
         settings = [setting for setting in settings if setting.source != "default"]
     session.show({"settings": settings}, lambda _: _settings_grid(settings))
+
+
+@verb("notify", Panel.RUN, "neve notify --test")
+def notify(
+    session: Session,
+    *,
+    test: Annotated[
+        bool, typer.Option("--test", help="Send a test message to each target.")
+    ] = False,
+) -> None:
+    """Show the targets of notifications and the conditions that last, or send a test message."""
+    if not test:
+        session.show(session.client.notifications(), render_notifications)
+        return
+    results = session.client.test_notifications()
+    session.show({"targets": results}, lambda _: _tests_text(results))
+    if not results or any(result.failure for result in results):
+        raise typer.Exit(1)
+
+
+def _tests_text(results: Sequence[api.NotificationTest]) -> str:
+    if not results:
+        return "there is no target: set notify.webhook_url or notify.email_to"
+    return "\n".join(
+        f"{result.target}: {result.failure or 'the test message was accepted'}"
+        for result in results
+    )
+
+
+def render_notifications(state: api.Notifications) -> RenderableType:
+    """Render the targets of notifications and the conditions that last."""
+    targets = render.grid(
+        [("TARGET", ""), ("WAITING", ""), ("SENT", ""), ("DROPPED", ""), ("LAST FAILURE", "")],
+        [
+            (target.name, target.waiting, target.sent, target.dropped, target.failure)
+            for target in state.targets
+        ],
+    )
+    standing = [
+        f"{one.kind} {one.subject}".rstrip() + f": since {time_text(one.since_s)} UTC"
+        for one in state.standing
+    ]
+    return lines(targets, "", *(standing or ["no condition lasts"]))
 
 
 def _settings_grid(settings: Sequence[_SettingLike]) -> RenderableType:

@@ -1,6 +1,8 @@
 """Status and settings of the service."""
 
 from neve.api import (
+    Notifications,
+    NotificationTest,
     Setting,
     Status,
 )
@@ -19,3 +21,12 @@ class ServiceCalls:
     def config(self) -> list[Setting]:
         """Return all settings of the running service, with the source of each value."""
         return decode_list(Setting, self._connection.call("GET", "/v1/config"), "settings")
+
+    def notifications(self) -> Notifications:
+        """Return the targets of notifications, their queues, and the conditions that last."""
+        return decode(Notifications, self._connection.call("GET", "/v1/notifications"))
+
+    def test_notifications(self) -> list[NotificationTest]:
+        """Send a test message to each target, once; return which of them took it."""
+        answer = self._connection.call("POST", "/v1/notifications/test")
+        return decode_list(NotificationTest, answer, "targets")

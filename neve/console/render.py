@@ -118,6 +118,11 @@ def as_time(at_s: float | None, form: str = "%Y-%m-%d %H:%M:%S") -> Markup:
     )
 
 
+def as_clock(at_s: float) -> str:
+    """Return the time of day in UTC: `14:05`."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%H:%M")
+
+
 def short_id(text: str, length: int = 10) -> Markup:
     """Return an id shortened to its first characters, with the whole id as tooltip."""
     shown = text if len(text) <= length + 1 else f"{text[:length]}…"
@@ -266,9 +271,11 @@ def environment() -> Environment:
         "meter": meter,
         "svg_bar": svg_bar,
         "NONE": NONE,
+        "clock": as_clock,
     }
     # A global, because a block that is rendered alone has no imports.
     made.globals["ui"] = made.get_template("macros.html").module
+    made.globals["figures"] = made.get_template("figures.html").module
     return made
 
 

@@ -1,16 +1,18 @@
 """Planning: queue, plan, backlog, triggers and maintenance."""
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
 from fastapi import Query
 
-from common.errors import PluginError, RequestError
+from common.errors import PluginError, RequestError, UnavailableError
 from common.model.job import Job, TabletPlan
 from common.model.table import Table
 from common.model.tablet import StoredChunks, Tablet, TabletId
+from common.windows import WindowRule
 from common.wire import QueuedJob
 from neve import api
 from neve.gateway.access.callers import (
@@ -251,7 +253,18 @@ class PlanningRoutes:
         has_intervals = any(plan.intervals for plan in plans)
         chunks = await services.store.chunks(tablets) if has_intervals else ()
         view = plan_view(stored_table, plans, running, tablets, chunks)
-        return replace(view, correction=correction)
+        waits = await self._closed_windows(stored_table, plans)
+        return replace(view, correction=correction, waits=waits)
+
+    async def _closed_windows(self, table: Table, plans: Sequence[TabletPlan]) -> tuple[str, ...]:
+        """Return why planned jobs wait for a window; nothing if the coordinator does not answer."""
+        rule = WindowRule.of(table.settings)
+        planned = (job for plan in plans for job in plan.jobs)
+        waiting = (job for job in planned if rule is None or not rule.is_exempt(job))
+        groups = list(dict.fromkeys(job.group for job in waiting))
+        with suppress(UnavailableError):
+            return tuple(await self._services.coordinator.closed_windows(table.id, groups))
+        return ()
 
     def _planned(
         self, table: Table, tablets: list[Tablet], now_s: float, correction: api.Correction

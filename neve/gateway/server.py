@@ -66,8 +66,10 @@ def create_app(services: Services) -> FastAPI:
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
         watching = asyncio.create_task(services.store_watch.run_forever())
+        notifying = asyncio.create_task(services.notifier.run_forever())
         yield
         watching.cancel()
+        notifying.cancel()
         await services.audit.close()
         services.footers.close()  # Closes the threads for rows as well.
 

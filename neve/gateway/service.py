@@ -1,14 +1,14 @@
 """The service as a whole: status, settings, audit, probes and metrics."""
 
-import asyncio
 import base64
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib.resources import files
 from itertools import chain
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated
 
 from fastapi import Query, Response
 from fastapi.responses import HTMLResponse
@@ -34,6 +34,7 @@ from neve.gateway.metrics import RequestMetrics
 from neve.gateway.services import (
     LIST_MAX,
     Services,
+    SharedAnswer,
     bounded_count,
 )
 from neve.service_settings import settings_to_document, shown_settings
@@ -52,7 +53,10 @@ class ServiceRoutes:
         silence = self._services.store_watch.warning
         errors = (silence, *reported.errors) if silence else reported.errors
         warnings = (*reported.warnings, *await self._recovery_notes())
-        return replace(reported, errors=errors, warnings=warnings)
+        windows: tuple[api.Window, ...] = ()
+        with suppress(UnavailableError):  # A coordinator of an older release has none.
+            windows = await self._services.coordinator.windows()
+        return replace(reported, errors=errors, warnings=warnings, windows=windows)
 
     async def _recovery_notes(self) -> list[str]:
         try:
@@ -67,6 +71,16 @@ class ServiceRoutes:
         """Return every setting with its value and its source. Secrets are hidden."""
         settings = shown_settings(self._services.settings)
         return {"settings": [api.Setting(**setting) for setting in settings_to_document(settings)]}
+
+    @route("GET /v1/notifications", ADMIN_ALL)
+    async def notifications(self) -> api.Notifications:
+        """Return the targets of notifications, their queues, and the conditions that last."""
+        return self._services.notifier.state()
+
+    @route("POST /v1/notifications/test", ADMIN_ALL)
+    async def test_notifications(self) -> dict[str, list[api.NotificationTest]]:
+        """Send a test message to each target, once, and return which of them took it."""
+        return {"targets": await self._services.notifier.test()}
 
     @route("GET /v1/audit", ADMIN_ALL)
     async def audit(
@@ -88,45 +102,6 @@ class ServiceRoutes:
         entries = folded(chain.from_iterable(read), len(AUDIT_KINDS) * LIST_MAX, filters)
         entries = sorted(entries, key=lambda entry: entry.get("at_s", 0.0), reverse=True)[:count]
         return {"entries": [entry_from(entry) for entry in entries]}
-
-
-T = TypeVar("T")
-
-
-class SharedAnswer(Generic[T]):
-    """Caches an answer briefly, and runs at most one query at a time for all callers."""
-
-    def __init__(self, ask: Callable[[], Awaitable[T]], lasts_s: float) -> None:
-        """Create an empty cache.
-
-        Args:
-            ask: Called for an answer; its exceptions are cached like answers.
-            lasts_s: How long an answer is cached.
-        """
-        self._ask = ask
-        self._lasts_s = lasts_s
-        self._asked: asyncio.Future[T] | None = None
-        self._until_s = 0.0
-
-    async def answer(self) -> T:
-        """Return the answer, at most `lasts_s` old.
-
-        Raises:
-            Exception: Any exception of `ask`.
-        """
-        loop = asyncio.get_running_loop()
-        old = self._asked is None or (self._asked.done() and loop.time() >= self._until_s)
-        if old:
-            self._asked = asyncio.ensure_future(self._ask_once())
-        assert self._asked is not None
-        # A caller that leaves must not cancel the query of the others.
-        return await asyncio.shield(self._asked)
-
-    async def _ask_once(self) -> T:
-        try:
-            return await self._ask()
-        finally:
-            self._until_s = asyncio.get_running_loop().time() + self._lasts_s
 
 
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"

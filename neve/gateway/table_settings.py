@@ -31,9 +31,15 @@ from common.plugins import (
     request_errors,
 )
 from common.rows.schema import READERS
-from common.spi.planner import Selector, check_options, check_table, fixed_settings
-from common.spi.rewrite import OutputConfigurer
+from common.spi.planner import (
+    OutputConfigurer,
+    Selector,
+    check_options,
+    check_table,
+    fixed_settings,
+)
 from common.units import shown
+from common.windows import EXEMPTIONS, check_windows
 from neve.setting_values import rule_of, setting_text, settings_by_name
 
 _BOUNDS: dict[str, dict[str, Any]] = {
@@ -58,6 +64,7 @@ _BOUNDS: dict[str, dict[str, Any]] = {
     "readers": {"choices": tuple(READERS)},
     "trigger_interval_s": {"least": 1},
     "backlog_mode": {"choices": BACKLOG_MODES},
+    "window_exempt": {"choices": EXEMPTIONS},
 }
 """Bounds of a setting besides its kind."""
 
@@ -265,4 +272,6 @@ def _allowed_value(name: str, written: Any) -> Any:
     value = rule.read(written, f"setting {name}")
     if name == "volume" and not DNS_LABEL.fullmatch(value):
         raise RequestError(f"setting volume is {shown(value)}, expected a DNS label such as disk-1")
+    if name == "window":
+        check_windows(value, "setting window")
     return value

@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Query
@@ -25,6 +26,7 @@ from common.model.outcome import AttemptEnd, TabletStatistics
 from common.model.table import Table
 from common.model.tablet import OperationKind, Record, Tablet, TabletId
 from common.parquet.buffered import FlushRules, buffer_text
+from common.primitives import BoundedMap
 from common.rows.rules import RowRules
 from coordinator.core.split_merge import WaitForTablets, has_ranges, next_change
 from coordinator.split_merge import choose_split_keys
@@ -40,6 +42,7 @@ from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.services import (
     LIST_MAX,
     Services,
+    SharedAnswer,
     bounded_count,
     buffered_in,
     check_writable,
@@ -206,6 +209,10 @@ _OneTablet = Annotated[
 T = TypeVar("T", int, float)
 CELLS_MAX = 2000
 SAMPLED_TABLETS_MAX = 200
+MAPS_MAX = 100
+"""Tables whose maps are cached."""
+MAP_LASTS_S = 4.0
+"""How long a map is cached, so that many viewers of a large table cost as much as one."""
 
 
 async def tablet_map(services: Services, table: Table) -> api.TabletMap:
@@ -297,16 +304,21 @@ class TabletRoutes:
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._maps: BoundedMap[str, SharedAnswer[api.TabletMap]] = BoundedMap(MAPS_MAX)
 
     @route("GET /v1/tables/{table}/map", READ)
     async def map(self, table: str) -> api.TabletMap:
         """Return files, backlog, overlap, garbage and reads of tablets in the order of their keys.
 
         The answer has a cell for each tablet or, in a table of more than 2,000 tablets, for several
-        tablets in a row. Its cost does not grow with the table.
+        tablets in a row. Its cost does not grow with the table. The map may be seconds old.
         """
-        services = self._services
-        return await tablet_map(services, await services.table(table))
+        stored_table = await self._services.table(table)
+        drawn = self._maps.get(stored_table.id)
+        if drawn is None:
+            drawn = SharedAnswer(partial(tablet_map, self._services, stored_table), MAP_LASTS_S)
+            self._maps.put(stored_table.id, drawn)
+        return await drawn.answer()
 
     @route("GET /v1/tables/{table}/explain", READ)
     async def explain(

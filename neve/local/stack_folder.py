@@ -229,6 +229,11 @@ class StackFolder:
         return self.path / "audit.jsonl"
 
     @property
+    def notified_file(self) -> Path:
+        """Which messages were sent to operators."""
+        return self.path / "notified.json"
+
+    @property
     def ray_token_file(self) -> Path:
         """The token with which Ray's processes authenticate each other."""
         return self.path / "ray_token"

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from common.access_settings import AccessSettings
 from common.config import secret_of
+from common.control_settings import NotifySettings
 from common.errors import ConfigError
 from common.runtime import Clock
 from common.settings import Settings, StoreSettings
@@ -222,6 +223,7 @@ class Starter:
             store=replace(given.store, url=url, url_file=str(url_file), append_fsync=sync),
             gateway=replace(given.gateway, port=port, token="", token_file=token_file),
             access=self._access(given.access),
+            notify=self._notify(given.notify),
             sources={**own, **given.sources},
         )
 
@@ -233,6 +235,11 @@ class Starter:
             tokens_file=given.tokens_file or str(folder.tokens_file),
             audit_file=given.audit_file or str(folder.audit_file),
         )
+
+    def _notify(self, given: NotifySettings) -> NotifySettings:
+        """Return the settings of notifications; the stack's own file is the default."""
+        state_file = given.state_file or str(self.folder.notified_file)
+        return replace(given, state_file=state_file)
 
     def environment_of(self, state: StackState) -> dict[str, str]:
         """Return the environment of the stack's processes."""

@@ -189,6 +189,7 @@ def secret_remarks(settings: Settings) -> Iterator[str]:
     secrets = {
         "store.url": "@" in settings.store.url and not settings.store.url_file,
         "gateway.token": settings.gateway.token and not settings.gateway.token_file,
+        "notify.webhook_url": settings.notify.webhook_url,
     }
     for name in [name for name, is_held in secrets.items() if is_held]:
         yield (

@@ -101,6 +101,27 @@ def test_no_acknowledged_row_is_lost_or_doubled_though_gateways_are_killed(
 
 
 @pytest.mark.slow
+def test_no_acknowledged_row_is_lost_or_doubled_though_redis_is_killed(tmp_path: Path) -> None:
+    port = free_port()
+    client = Client(f"http://127.0.0.1:{port}", token=TOKEN, timeout_s=20, retry_s=60)
+    writers = Writers(client)
+    with running(fsync="always") as redis, gateway(redis.url, port):
+        client.create_table("events", str(tmp_path / "events"), schema=SCHEMA)
+        client.flush("events")
+        writers.start()
+        for _ in range(DEATHS):
+            for _ in range(WRITERS * ROWS // (DEATHS + 1)):
+                writers.written.acquire()
+            redis.kill()
+            redis.start()
+        writers.join()
+        check_rows(client.scan("events"), sum(writers.acknowledged))
+        client.flush("events")
+        check_rows(client.scan("events"), sum(writers.acknowledged))
+        assert sum(file.rows for file in client.files("events")) == WRITERS * ROWS
+
+
+@pytest.mark.slow
 def test_an_acknowledgement_names_the_durability_of_the_store(tmp_path: Path) -> None:
     port = free_port()
     with running(fsync="always") as server, gateway(server.url, port):

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from math import nan
 from typing import cast
 
+from common.control_settings import NotifySettings
 from common.errors import UnavailableError
 from common.metadata.store import TabletStore
 from common.metadata.store_values import StoreHealth
-from common.metadata.store_watch import StoreWatch
 from common.model.job import Job, Kind, TabletPlan, job_id
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
@@ -23,10 +23,13 @@ from common.storage_threads import StorageThreads
 from common.telemetry import Log
 from common.wire import (
     AttemptProgress,
+    Condition,
     CoordinatorStatus,
     MetricValue,
+    Notices,
     QueuedJob,
     RecordedSeries,
+    RequestEnds,
     RunningAttempt,
     SeriesQuery,
     StoryEntry,
@@ -40,6 +43,7 @@ from neve import api
 from neve.client import Client
 from neve.gateway.server import server_of
 from neve.gateway.services import Services, TabletPlanner
+from neve.gateway.store_watch import StoreWatch
 from neve.gateway.table_files import StoredFiles, TableFiles
 from tests.support.memory_store import MemoryStore
 
@@ -126,6 +130,12 @@ class FakeCoordinator:
     backlogs: tuple[api.Backlog, ...] = ()
     buffers_refused: tuple[tuple[str, str], ...] = ()
     buffered: tuple[api.BufferedTable, ...] = ()
+    id: str = "coord-1"
+    conditions: tuple[Condition, ...] = ()
+    request_ends: tuple[RequestEnds, ...] = ()
+    windows_listed: tuple[api.Window, ...] = ()
+    closed: tuple[str, ...] = ()
+    """Sentences about windows that are closed."""
 
     async def status(self) -> CoordinatorStatus:
         self._answers()
@@ -154,6 +164,24 @@ class FakeCoordinator:
             buffers_refused=self.buffers_refused,
             buffered=self.buffered,
         )
+
+    async def notices(self) -> Notices:
+        self._answers()
+        return Notices(
+            coordinator=self.id, conditions=self.conditions, request_ends=self.request_ends
+        )
+
+    async def edition(self) -> str:
+        self._answers()
+        return ""
+
+    async def windows(self) -> tuple[api.Window, ...]:
+        self._answers()
+        return self.windows_listed
+
+    async def closed_windows(self, table: str, groups: Sequence[str]) -> Sequence[str]:
+        self._answers()
+        return self.closed if groups else ()
 
     async def queue(self, group: str | None, count: int) -> Sequence[QueuedJob]:
         self._answers()
@@ -521,6 +549,7 @@ def _settings(
     access: Mapping[str, object],
     control: Mapping[str, object],
     ingest: Mapping[str, object],
+    notify: Mapping[str, object],
 ) -> Settings:
     """Return settings with tables anywhere, unless they say otherwise."""
     given = {"token": TOKEN, "port": 0, "locations": ("/", "s3://"), **gateway}
@@ -537,6 +566,7 @@ def _settings(
         control=shares,
         sources=sources,
         ingest=bounds,
+        notify=NotifySettings(**notify),  # type: ignore[arg-type]  # by name
     )
 
 
@@ -551,6 +581,7 @@ def serving(
     control: Mapping[str, object] = {},
     clock: Clock | None = None,
     ingest: Mapping[str, object] = {},
+    notify: Mapping[str, object] = {},
     **gateway: object,
 ) -> Iterator[Gateway]:
     """Serve the application until the block ends.
@@ -565,6 +596,7 @@ def serving(
         control: Settings of the section of that name.
         clock: Clock of the calls; that of this machine if left out.
         ingest: Settings of the section of that name.
+        notify: Settings of the section of that name.
         gateway: Settings of the section of that name.
     """
     store = store or MemoryStore(SystemClock())
@@ -573,7 +605,7 @@ def serving(
     services = _services(
         store,
         coordinator,
-        _settings(coordinator_s, gateway, access, control, ingest),
+        _settings(coordinator_s, gateway, access, control, ingest, notify),
         lambda event, **fields: log.append((event, fields)),
         watch_s,
         storage or Storage(),

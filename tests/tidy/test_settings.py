@@ -29,6 +29,7 @@ READERS = {
     "cluster": ("neve/serve/",),
     "ingest": ("coordinator/wiring.py", "neve/gateway/"),
     "access": ("neve/gateway/", "neve/local/"),
+    "notify": ("neve/gateway/", "common/control_settings.py", "coordinator/actor.py"),
     "trace": ("common/tracing.py",),
     "log": tuple(f"{name}.py" for name in ("common/log_files", *ACTORS)),
 }

@@ -9,10 +9,12 @@ from dataclasses import replace
 
 import pytest
 
+from common.control_settings import NotifySettings
 from common.settings import TraceSettings
 from neve.client.errors import RefusedError, UnavailableError
 from neve.local import StackOptions
 from tests.support.installed_stack import InstalledStack
+from tests.support.message_receivers import WebhookReceiver, webhook_receiver
 from tests.support.s3_server import VARIABLES, S3Server, s3_server
 from tests.support.stack import COMPACTORS, SETTINGS, Service
 from tests.support.trace_receiver import Receiver, trace_receiver
@@ -34,11 +36,31 @@ def objects() -> Iterator[S3Server]:
 
 
 @pytest.fixture(scope="package")
+def hook() -> Iterator[WebhookReceiver]:
+    """Where the service sends its notifications."""
+    with webhook_receiver() as hook:
+        yield hook
+
+
+@pytest.fixture(scope="package")
 def service(
-    tmp_path_factory: pytest.TempPathFactory, receiver: Receiver, objects: S3Server
+    tmp_path_factory: pytest.TempPathFactory,
+    receiver: Receiver,
+    objects: S3Server,
+    hook: WebhookReceiver,
 ) -> Iterator[Service]:
     """A service that each test leaves as it was: two compactors, nothing in their hands."""
-    settings = replace(SETTINGS, trace=TraceSettings(endpoint=receiver.endpoint))
+    secrets = tmp_path_factory.mktemp("secrets")
+    for name, text in (("url", hook.url), ("key", "key-of-the-webhook")):
+        (secrets / name).write_text(text)
+    notify = NotifySettings(
+        webhook_url_file=str(secrets / "url"),
+        webhook_key_file=str(secrets / "key"),
+        gather_s=0.5,
+        calm_s=1.0,
+        silent_after_s=1.0,
+    )
+    settings = replace(SETTINGS, trace=TraceSettings(endpoint=receiver.endpoint), notify=notify)
     options = StackOptions(
         compactors=len(COMPACTORS),
         settings=settings,

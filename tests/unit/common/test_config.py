@@ -217,6 +217,12 @@ def test_groups_stand_in_the_place_of_what_holds_for_all(tmp_path: Path) -> None
     assert settings.served_groups() == {"default": 0, "small": 1, "large": 20}
 
 
+def test_a_wrong_window_of_a_group_stops_the_start() -> None:
+    flags = ["groups.default.window=0 22 * * * for 8h in Mars"]
+    with pytest.raises(ConfigError, match=r"setting groups\.window: time zone 'Mars' is unknown"):
+        load_settings(environ={}, flags=flags)
+
+
 def test_every_setting_of_a_group_reaches_its_compactors() -> None:
     words = {
         "compactors": {"min": 1, "max": 1},
@@ -227,12 +233,16 @@ def test_every_setting_of_a_group_reaches_its_compactors() -> None:
         **dict.fromkeys(("memory", "driver_memory", "task_memory"), "1234m"),
         "task_memory_max": "2345m",
         **dict.fromkeys(("resource", "executor_resource"), "neve_group"),
+        "window": "0 22 * * * for 8h",
+        **dict.fromkeys(("window_input_bytes", "window_cost_s"), 60),
+        "window_exempt": "requests",
     }
     assert words.keys() == {entry.name for entry in fields(GroupSettings)}
     usual = CompactorSettings()
     for name, value in words.items():
         # Those say how many there are, where, and what the coordinator hands out.
-        if name not in ("compactors", "resource", "urgent_slots", "fair_band", "strict_shares"):
+        others = ("compactors", "resource", "urgent_slots", "fair_band", "strict_shares")
+        if name not in others and not name.startswith("window"):
             assert GroupSettings(**{name: value}).applied_to(usual) != usual, name  # type: ignore[arg-type]  # by name
 
 

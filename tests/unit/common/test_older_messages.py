@@ -26,7 +26,7 @@ from tests.support.wire_examples import example, hints_of, messages, plain, read
 NEW_OF_JOBS = ("action", "cuts_at_s", "output_rows_max", "expected_bytes", "expected_s")
 NEW_FIELDS = {
     "CoordinatorStatus": {
-        *("backlogs", "triggers", "tables_unscanned", "quarantines", "queued_tables"),
+        *("backlogs", "triggers", "tables_unscanned", "quarantines", "windows", "queued_tables"),
         *("durability", "overlapping", "buffers_refused", "buffered"),
         "scopes.foreground_bytes",
     },
@@ -48,6 +48,8 @@ NEW_FIELDS = {
         *("table.settings.readers", "table.settings.log_segment_bytes"),
         *("table.settings.keep_deleted_rows", "table.settings.show_expired_rows"),
         *("table.settings.shadow_planner", "table.settings.shadow_planner_options"),
+        *("table.settings.window", "table.settings.window_input_bytes"),
+        *("table.settings.window_cost_s", "table.settings.window_exempt"),
         *("table.calls_since_s", "table.filling", "table.incomplete"),
         *(f"job.{name}" for name in NEW_OF_JOBS),
         *("analyzed", "tablet_version", "inputs.measured_at_s", "inputs.measured_version"),
@@ -67,11 +69,16 @@ NEW_SETTINGS = {
     *("gateway.shared_folders", "access.caller_request_bytes_max", "access.audit_reads"),
     *("access.oidc_life_max_s", "coordinator.maintenance_slots"),
     *("control.foreground_shares", "gateway.compactor_hour_price", "gateway.currency"),
-    *("store.append_fsync", "gateway.public_url", "access.oidc_client_secret_file"),
+    *("store.append_fsync", "gateway.public_url", "access.session_max_s"),
+    *("access.oidc_client_id", "access.oidc_client_secret_file", "access.oidc_scopes"),
 }
 """Settings that the recorded release does not know."""
-NEW_SECTIONS = {"ingest"}
-NEW_OF_GROUPS = {"groups.default.fair_band", "groups.default.strict_shares"}
+NEW_SECTIONS = {"ingest", "notify"}
+NEW_OF_GROUPS = {
+    *("groups.default.fair_band", "groups.default.strict_shares", "groups.default.window"),
+    *("groups.default.window_input_bytes", "groups.default.window_cost_s"),
+    "groups.default.window_exempt",
+}
 RENAMED = {"Explanation": {"table_name": "table"}}
 """Fields that have another name now; pickles have places and no names."""
 NEW_MESSAGES = {
@@ -79,6 +86,7 @@ NEW_MESSAGES = {
     *("MaintenanceOperation", "TableMaintenance", "TabletRates", "TableBacklog"),
     *("SeriesQuery", "RecordedLine", "RecordedSeries", "OwedTablet", "Quarantine"),
     *("ControlStatus", "ClassControl", "VolumeUse", "BufferedTable"),
+    *("Condition", "RequestEnds", "Notices"),
 }
 
 

@@ -10,6 +10,7 @@ from common.config import load_settings
 from common.errors import ConfigError
 from common.settings import Settings
 from coordinator.context import ShellContext
+from coordinator.core.views import windows
 from coordinator.wiring import CoordinatorParts, assemble
 from tests.support.memory_store import MemoryStore
 from tests.support.predictable import CountedIds
@@ -50,6 +51,22 @@ def test_jobs_of_a_volume_and_its_slowest_rate_are_bounded() -> None:
     flags = ("coordinator.volume_running_max=1", "coordinator.volume_least_bytes_s=1MB")
     limits = assembled(*flags).state._cluster.limits
     assert (limits.volume_running_max, limits.volume_least_bytes_s) == (1, 1024**2)
+
+
+def test_windows_of_a_group_are_those_of_the_settings() -> None:
+    flags = (
+        "groups.night.window=0 22 * * * for 8h in Europe/Berlin",
+        "groups.night.window_input_bytes=1TB",
+        "groups.night.window_cost_s=10h",
+        "groups.night.window_exempt=requests",
+    )
+    state = assembled(*flags).state
+    (window,) = state.look(windows, 12 * 3600.0)
+    assert (window.kind, window.name, window.is_open) == ("group", "night", False)
+    assert window.opens_text == "1970-01-01 22:00 (Europe/Berlin)"
+    assert (window.bytes_max, window.cost_max_s) == (1024**4, 36_000.0)
+    (rule,) = state._cluster.limits.windows.values()
+    assert rule.exempt == {"requests"}
 
 
 @pytest.mark.parametrize("flag", ["dispatcher=nope", "services.default.planner=nope"])

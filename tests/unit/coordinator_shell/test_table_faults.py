@@ -240,9 +240,8 @@ def test_one_tablet_that_cannot_be_read_bars_no_other_of_its_table(
         life.poison.poisoned = False
         await life.start()
         life.parts.full_scan.look(table.id)
-        faults = life.context.faults
+        faults, queued = life.context.faults, life.parts.state.queued
         await until(lambda: bool(faults.all_unreadable()))
-        queued = life.parts.state.queued
         await until(lambda: len(queued(None, 10, 0.0)) == 2)
         assert {each.job.tablet.end for each in queued(None, 10, 0.0)} == {b"f", PLUS_INFINITY}
         [told] = faults.all_unreadable()
@@ -250,6 +249,8 @@ def test_one_tablet_that_cannot_be_read_bars_no_other_of_its_table(
         assert told in life.parts.explain(bad, 0.0).sentences
         assert told in life.parts.status().store_warnings
         assert life.parts.status().quarantined == 1
+        conditions = [(one.kind, one.count) for one in life.parts.notices(0).conditions]
+        assert conditions == [("quarantined", 1)]
         assert life.parts.full_scan.counts.ranges_failed == 0
 
         memory.keyspace.run([hdel(TabletKeys.of(bad).files, "x")])

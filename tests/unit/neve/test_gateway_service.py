@@ -564,6 +564,19 @@ def test_the_plan_of_a_table_has_the_stored_state_of_each_interval() -> None:
     ]
 
 
+def test_a_plan_names_the_windows_that_its_jobs_wait_for(tmp_path: Path) -> None:
+    sentence = "system jobs wait for the window of table hours, which opens at 22:00"
+    with serving(plan=planner_for(Settings())) as served, served.client() as client:
+        served.coordinator.closed = (sentence,)
+        create_hours(client, "hours", tmp_path / "hours")
+        assert client.plan("hours").waits == (sentence,)
+        client.create_table("empty", str(tmp_path / "empty"), schema=SCHEMA)
+        assert client.plan("empty").waits == (), "no job waits"
+        served.coordinator.up = False
+        plan = client.plan("hours")
+        assert (len(plan.jobs), plan.waits) == (1, ()), "a plan needs no coordinator"
+
+
 def test_rules_of_a_table_decide_its_plan(planning: Client, tmp_path: Path) -> None:
     create_hours(planning, "ruled", tmp_path)
     assert [len(job.files) for job in planning.plan("ruled").jobs] == [2]

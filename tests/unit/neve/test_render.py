@@ -499,3 +499,40 @@ def test_status_says_that_the_first_scan_goes_on() -> None:
     text = text_of(service.render_status(scanning))
     assert "0 so far: the first scan since the start is running, 2 of 3 tables left" in text
     assert "so far" not in text_of(service.render_status(STATUS))
+
+
+WINDOW = api.Window(
+    kind="table",
+    name="trips",
+    windows="0 22 * * * for 8h in Europe/Berlin",
+    is_open=False,
+    opens_s=75_600.0,
+    opens_text="1970-01-01 22:00 (Europe/Berlin)",
+)
+
+
+def test_status_names_the_next_opening_of_windows_and_what_their_budgets_have_left() -> None:
+    opened = replace(
+        WINDOW,
+        is_open=True,
+        closes_s=104_400.0,
+        used_bytes=3 * 1024**2,
+        bytes_max=1024**3,
+        used_cost_s=60.0,
+        cost_max_s=600.0,
+    )
+    assert service.window_text(WINDOW) == (
+        "table trips: closed, opens at 1970-01-01 22:00 (Europe/Berlin)"
+        " (0 22 * * * for 8h in Europe/Berlin)"
+    )
+    assert service.window_text(opened) == (
+        "table trips: open until 1970-01-02 05:00:00 UTC (0 22 * * * for 8h in Europe/Berlin);"
+        " started: 3.0 MiB of 1.0 GiB, 1 m 00 s of 10 m 00 s of slots"
+    )
+    text = " ".join(text_of(service.render_status(replace(STATUS, windows=(WINDOW,)))).split())
+    assert "window table trips: closed, opens at 1970-01-01 22:00 (Europe/Berlin)" in text
+
+
+def test_a_plan_says_what_its_jobs_wait_for() -> None:
+    plan = api.Plan(waits=("system jobs wait for the window of table trips",))
+    assert "wait for the window of table trips" in text_of(planning.render_plan(plan, KEYS))

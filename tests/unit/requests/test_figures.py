@@ -54,6 +54,12 @@ def test_requests_are_counted_from_their_beginning_to_their_end() -> None:
             assert told["neve_selector_calls_total"] == 6
             assert told["neve_selector_failures_total"] == 0
             assert told["neve_tablets_planned_total"] > 0
+            ends = {
+                (one.table, one.state): (one.count, one.request)
+                for one in it.parts.notices(0).request_ends
+            }
+            name = next(iter(it.parts.scanner.tables.values())).name
+            assert ends == {(name, "done"): (1, "r1"), (name, "cancelled"): (1, "r2")}
 
     run(story())
 

@@ -1,0 +1,338 @@
+"""Jobs start while the windows of their table and group are open."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from common.model.job import CLASS_WIDTH, Kind
+from common.model.table import TableSettings
+from common.settings import CoordinatorSettings, GroupSettings
+from coordinator.core import events as on
+from coordinator.core.limits import Limits
+from coordinator.core.plan_events import await_window
+from coordinator.core.views import closed_windows, windows
+from coordinator.core.windows import JobWindows
+from tests.support.task_manager import TABLE, TaskManager
+
+pytestmark = pytest.mark.unit
+
+HOUR_S, DAY_S = 3600.0, 86_400.0
+OVER_LIMIT = 2 * CLASS_WIDTH + 5
+FROM_ONE = "0 1 * * * for 1h"
+"""The clock of a `TaskManager` begins at midnight, 1 January 1970."""
+
+
+def windows_of(**groups: GroupSettings) -> dict[str, object]:
+    return {"windows": Limits.of(CoordinatorSettings(), groups=groups).windows}
+
+
+def with_table(manager: TaskManager, **settings: object) -> TaskManager:
+    """Give the table of a manager these settings."""
+    chosen = TableSettings(**settings)  # type: ignore[arg-type]  # names are checked by the class
+    manager._tell(on.TableSeen(table=replace(TABLE, settings=chosen)))
+    return manager
+
+
+def in_window(**settings: object) -> TaskManager:
+    return with_table(TaskManager(), window=FROM_ONE, **settings)
+
+
+def until(manager: TaskManager, at_s: float) -> None:
+    """Let time pass to a time, with compactors that wait just before it."""
+    manager.tick(at_s - 0.25 - manager.now_s)
+    manager.ask(4)
+    manager.tick(0.25)
+
+
+def test_a_system_job_starts_when_the_window_opens_and_none_after_it() -> None:
+    manager = in_window()
+    manager.offer("a", 1)
+    manager.ask(3)
+    assert manager.running == []
+    assert manager.queue == [], "a job that may not start takes no room and asks for no compactor"
+
+    manager.tick(HOUR_S - 0.25)
+    assert manager.ask(3) == []
+    manager.tick(0.25)
+    assert manager.running == ["a"]
+
+    manager.tick(HOUR_S - 0.25)
+    manager.offer("b", 1)
+    assert manager.ask(2) == ["b"]
+    manager.tick(0.25)
+    manager.offer("c", 1)
+    assert manager.running == ["a", "b"], "what runs may end"
+    manager.finish("a")
+    assert manager.running == ["b"]
+    until(manager, DAY_S + HOUR_S)
+    assert manager.running == ["b", "c"]
+
+
+def test_a_queued_job_leaves_its_queue_when_the_window_closes() -> None:
+    manager = in_window()
+    manager.tick(HOUR_S)
+    for name in "abc":
+        manager.offer(name, 1)
+    manager.offer("urgent", OVER_LIMIT)
+    assert len(manager.queue) == 4
+    manager.tick(HOUR_S)
+    assert manager.queue == ["urgent"]
+    assert manager.ask(4) == ["urgent"]
+    until(manager, DAY_S + HOUR_S)
+    assert sorted(manager.running) == ["a", "b", "c", "urgent"]
+
+
+def test_a_job_does_not_start_between_the_end_of_the_window_and_the_next_tick() -> None:
+    manager = in_window()
+    manager.tick(HOUR_S)
+    manager.offer("a", 1)
+    manager.now_s += HOUR_S
+    assert manager.ask(1) == []
+    manager.tick(0.25)
+    assert manager.running == []
+    until(manager, DAY_S + HOUR_S)
+    assert manager.running == ["a"]
+
+
+def test_queued_jobs_of_a_closed_window_are_removed_in_steps() -> None:
+    limits = Limits(withdrawals_max=2)
+    manager = with_table(TaskManager(withdrawals_max=limits.withdrawals_max), window=FROM_ONE)
+    manager.tick(HOUR_S)
+    for name in "abcde":
+        manager.offer(name, 1)
+    manager.tick(HOUR_S)
+    assert len(manager.queue) == 3
+    manager.tick()
+    manager.tick()
+    assert manager.queue == []
+
+
+@pytest.mark.parametrize(
+    ("exempt", "starts"),
+    [
+        (("requests", "over-limit"), ["above", "asked"]),
+        (("requests",), ["asked"]),
+        (("over-limit",), ["above"]),
+        ((), []),
+    ],
+)
+def test_exempt_jobs_start_outside_of_the_window(
+    exempt: tuple[str, ...], starts: list[str]
+) -> None:
+    manager = in_window(window_exempt=exempt)
+    manager.offer("small", 1)
+    manager.offer("above", OVER_LIMIT)
+    manager.offer("asked", CLASS_WIDTH, kind=Kind.USER)
+    assert manager.ask(3) == starts
+
+
+def test_other_tables_of_the_group_start_meanwhile() -> None:
+    manager = in_window()
+    manager.table("other", "default")
+    manager.offer("a", 9)
+    manager.offer("b", 1, table="other")
+    assert manager.ask(2) == ["b"]
+
+
+def test_both_windows_of_table_and_group_must_be_open() -> None:
+    groups = windows_of(g=GroupSettings(window="30 1 * * * for 1h"))
+    manager = with_table(TaskManager(**groups), window=FROM_ONE)  # type: ignore[arg-type]  # a limit
+    manager.offer("a", 1)
+    until(manager, HOUR_S)
+    assert manager.running == []
+    assert "opens at 1970-01-01 01:30 (UTC)" in explanation(manager, "a")
+    until(manager, 1.5 * HOUR_S)
+    assert manager.running == ["a"]
+    manager.tick(HOUR_S / 2)
+    manager.offer("b", 1)
+    manager.ask(1)
+    assert manager.running == ["a"], "the window of the table has closed"
+
+
+def test_a_group_has_windows_for_all_of_its_tables() -> None:
+    groups = windows_of(g=GroupSettings(window=FROM_ONE), other=GroupSettings())
+    manager = TaskManager(**groups)  # type: ignore[arg-type]  # a limit
+    manager.offer("a", 1)
+    manager.offer("b", 1, group="other")
+    assert manager.ask(1) + manager.ask(1, group="other") == ["b"]
+    until(manager, HOUR_S)
+    assert manager.running == ["b", "a"]
+
+
+def test_a_window_that_is_removed_or_moved_counts_at_once() -> None:
+    manager = in_window()
+    manager.offer("a", 1)
+    assert manager.ask(2) == []
+    with_table(manager)
+    manager.tick(0.25)
+    assert manager.running == ["a"]
+    with_table(manager, window="0 2 * * * for 1h")
+    manager.offer("b", 1)
+    until(manager, HOUR_S)
+    assert manager.running == ["a"]
+    until(manager, 2 * HOUR_S)
+    assert manager.running == ["a", "b"]
+
+
+def explanation(manager: TaskManager, name: str) -> str:
+    sentences = manager.state.explain(manager.tablets[name], manager.now_s).sentences
+    return "\n".join(sentences)
+
+
+def test_explain_plan_and_status_name_the_next_opening() -> None:
+    manager = with_table(TaskManager(), window="0 22 * * * for 8h in Europe/Berlin")
+    manager.tick(12 * HOUR_S)
+    manager.offer("a", 1)
+    opens = (
+        "system jobs wait for the window of table trips (0 22 * * * for 8h in Europe/Berlin),"
+        " which opens at 1970-01-01 22:00 (Europe/Berlin)"
+    )
+    assert opens in explanation(manager, "a")
+    assert manager.state.why_held(manager.jobs["a"], manager.now_s) == opens
+    (window,) = manager.state.look(windows, manager.now_s)
+    assert (window.kind, window.name, window.is_open) == ("table", "trips", False)
+    assert (window.opens_s, window.closes_s) == (21 * HOUR_S, None)
+    assert window.opens_text == "1970-01-01 22:00 (Europe/Berlin)"
+    until(manager, 21 * HOUR_S)
+    (window,) = manager.state.look(windows, manager.now_s)
+    assert (window.is_open, window.closes_s) == (True, 29 * HOUR_S)
+    assert "window" not in explanation(manager, "a")
+    assert manager.state.look(closed_windows, "t", ["g"], manager.now_s) == []
+
+
+@pytest.mark.parametrize(
+    ("of_table", "of_group"),
+    [
+        ("0 0 * * * for 1h", "0 2 * * * for 1h"),
+        ("0 * * * * for 10m", "30 * * * * for 10m"),
+        ("0 0 29 2 * for 1h", "0 0 1 3 * for 1h"),
+    ],
+)
+def test_windows_that_never_overlap_are_explained(of_table: str, of_group: str) -> None:
+    groups = windows_of(g=GroupSettings(window=of_group))
+    manager = with_table(TaskManager(**groups), window=of_table)  # type: ignore[arg-type]
+    manager.offer("a", 1)
+    assert (
+        "and does not open, because the windows of table trips and of group g do not overlap"
+    ) in explanation(manager, "a")
+
+
+def test_a_budget_of_bytes_closes_the_window_until_the_next_start() -> None:
+    manager = in_window(window_input_bytes=100)
+    manager.tick(HOUR_S)
+    for name in ("a", "b", "c"):
+        manager.offer(name, 1, cost_bytes=60)
+    manager.offer("asked", CLASS_WIDTH, cost_bytes=1000, kind=Kind.USER)
+    assert manager.ask(4) == ["asked", "a", "b"], "requests use no budget"
+    manager.tick(0.25)
+    assert manager.queue == []
+    assert "which opens at 1970-01-02 01:00 (UTC) (this one has used its 100 B)" in explanation(
+        manager, "c"
+    )
+    (window,) = manager.state.look(windows, manager.now_s)
+    assert (window.is_open, window.used_bytes, window.bytes_max) == (False, 120, 100)
+    assert window.opens_s == DAY_S + HOUR_S
+    manager.finish("a")
+    assert manager.running == ["asked", "b"], "bytes stay used after the job"
+    until(manager, DAY_S + HOUR_S)
+    assert manager.running == ["asked", "b", "c"]
+    (window,) = manager.state.look(windows, manager.now_s)
+    assert window.used_bytes == 60
+
+
+def own_windows(manager: TaskManager) -> JobWindows:
+    return manager.state._cluster.windows
+
+
+def test_a_refused_reservation_uses_no_budget() -> None:
+    manager = in_window(window_input_bytes=100)
+    manager.tick(HOUR_S)
+    manager.offer("a", 1, cost_bytes=100)
+    own = own_windows(manager)
+    for _ in range(2):
+        own.enter("take", manager.jobs["a"], manager.now_s)
+        assert own.lines(str, manager.now_s)[0].used_bytes == 100, "a repeated key counts once"
+    assert not own.is_open("t", "g", manager.now_s)
+    own.refund("take")
+    own.refund("take")
+    assert manager.ask(1) == ["a"]
+
+
+def test_a_job_that_is_confirmed_after_the_window_uses_no_budget() -> None:
+    manager = in_window(window_input_bytes=100)
+    manager.tick(HOUR_S)
+    manager.offer("a", 1, cost_bytes=60)
+    own = own_windows(manager)
+    own.enter("take", manager.jobs["a"], manager.now_s)
+    own.refund("take")
+    own.enter("attempt", manager.jobs["a"], manager.now_s + HOUR_S)
+    own.leave("attempt", manager.now_s + HOUR_S + 9)
+    own.check()
+    assert own.lines(str, manager.now_s + HOUR_S)[0].used_bytes == 0
+
+
+def test_a_tablet_whose_jobs_wait_for_different_windows_is_planned_at_the_first() -> None:
+    groups = windows_of(
+        g=GroupSettings(window="0 3 * * * for 1h"), other=GroupSettings(window=FROM_ONE)
+    )
+    manager = TaskManager(**groups)  # type: ignore[arg-type]  # a limit
+    manager.offer("a", 1)
+    manager.offer("b", 1, group="other")
+    jobs = [manager.jobs["a"], replace(manager.jobs["b"], tablet=manager.tablets["a"])]
+    for job in jobs:
+        wait_queue = own_windows(manager).wait_queue_of(job, manager.now_s)
+        assert wait_queue is not None
+        await_window(manager.state._cluster, job, wait_queue, manager.now_s)
+    planned = manager.planned
+    manager.tick(HOUR_S)
+    assert manager.planned == planned + 2, "a by its timer, b by its wait queue"
+    with_table(manager, window="0 5 * * * for 1h")
+    await_window(manager.state._cluster, jobs[0], "window::elsewhere", manager.now_s)
+    assert manager.state._cluster.replan_timers.due(DAY_S * 500, 9) == [], "they never overlap"
+
+
+def test_a_budget_of_slots_counts_what_jobs_take() -> None:
+    manager = in_window(window_cost_s=600.0)
+    manager.tick(HOUR_S)
+    manager.offer("a", 1)
+    manager.offer("b", 1)
+    assert manager.ask(2) == ["a", "b"]
+    manager.tick(200.0)
+    manager.finish("a")
+    manager.offer("c", 1)
+    assert manager.ask(1) == ["c"], "400 s are used"
+    manager.tick(100.0)
+    (window,) = manager.state.look(windows, manager.now_s)
+    assert window.used_cost_s == 200 + 300 + 100
+    manager.offer("d", 1)
+    assert manager.ask(1) == []
+    assert "this one has used its 10 m 00 s of slots" in explanation(manager, "d")
+
+
+def test_a_job_of_the_window_before_does_not_count() -> None:
+    manager = with_table(TaskManager(), window="0 * * * * for 30m", window_cost_s=60.0)
+    manager.offer("a", 1)
+    assert manager.ask(1) == ["a"]
+    manager.tick(HOUR_S)
+    manager.offer("b", 1)
+    assert manager.ask(1) == ["b"]
+    manager.tick(10.0)
+    manager.finish("a")
+    (window,) = manager.state.look(windows, manager.now_s)
+    assert window.used_cost_s == pytest.approx(10.0)
+
+
+def test_many_tables_cost_nothing_between_the_changes_of_their_windows() -> None:
+    manager = TaskManager()
+    for number in range(200):
+        settings = TableSettings(window=FROM_ONE)
+        table = replace(TABLE, id=f"t{number}", name=f"t{number}", settings=settings)
+        manager._tell(on.TableSeen(table=table))
+    manager.tick()
+    own = own_windows(manager)
+    own._rules = None  # type: ignore[assignment]  # A look at any of them would fail.
+    own.look(manager.now_s + 10)
+    with pytest.raises(TypeError):
+        own.look(HOUR_S)
