@@ -52,13 +52,15 @@ from common.wire import (
 from coordinator.context import Generations, ShellContext
 from coordinator.core import events as on
 from coordinator.core.backlog import HISTORY_EVERY_S, TabletHistories, largest_tablets
-from coordinator.core.views import (
-    closed_windows,
+from coordinator.core.figures import (
     compactor_figures,
     recorded_series,
     recorded_tables,
-    table_activity,
     table_figures,
+)
+from coordinator.core.views import (
+    closed_windows,
+    table_activity,
     tablet_loads,
     waiting_jobs,
     windows,

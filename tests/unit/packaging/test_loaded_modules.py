@@ -41,7 +41,9 @@ OF_GATEWAY = {
         "click",
         "fastapi",
         "h11",
+        "jinja2",
         "jwt",
+        "markupsafe",
         "opentelemetry",
     },
     *{
