@@ -116,10 +116,7 @@ def _compactor_warnings(cluster: ClusterState) -> Iterator[str]:
         if compactor.start_problem:
             yield f"{where} cannot start: {compactor.start_problem}"
         if KNOWS_BUFFERS not in compactor.actions:
-            yield (
-                f"{where} is of an older release, which knows no buffered rows: it gets no jobs of"
-                " tables with deletes or expiry"
-            )
+            yield f"{where} is of an older release: no jobs of tables with deletes or expiry for it"
 
 
 def table_backlogs(cluster: ClusterState) -> tuple[api.Backlog, ...]:
