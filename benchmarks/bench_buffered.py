@@ -36,9 +36,11 @@ from neve.local.processes import exit_on_sigterm
 from tests.support.gateway import TOKEN
 from tests.support.redis_server import RedisServer, free_port
 
-SCHEMA = pa.schema([("writer", pa.int64()), ("n", pa.int64()), ("text", pa.string())])
-TEXT = "x" * 84
-"""With two numbers, a row has 100 bytes."""
+SCHEMA = pa.schema(
+    [("writer", pa.int64()), ("n", pa.int64()), ("v", pa.int64()), ("text", pa.string())]
+)
+TEXT = "x" * 76
+"""With three numbers, a row has 100 bytes."""
 GOAL_ROWS_S, GOAL_P99_MS, GOAL_CPU_MS = 20_000, 50.0, 2.0
 """Processor time per call: with batches of 20 rows, 1,000 calls per second on two cores."""
 PACERS = 8
@@ -123,7 +125,8 @@ def _send_batches(
 ) -> None:
     client = stack.client()
     send = client.append if by_append else client.buffer_rows
-    columns = {"writer": [number] * options.rows, "text": [TEXT] * options.rows}
+    count_of = options.rows
+    columns = {"writer": [number] * count_of, "v": [1] * count_of, "text": [TEXT] * count_of}
     due_s = time.monotonic() + pause_s * number / options.writers
     count = 0
     while not tally.over.wait(max(0.0, due_s - time.monotonic()) if pause_s else 0.0):
@@ -151,8 +154,7 @@ def single_rows(stack: Stack, options: argparse.Namespace, tally: Tally, number:
             for at, writer in enumerate(opened):
                 time.sleep(max(0.0, begun_s + n + at / count - time.monotonic()))
                 try:
-                    row = {"writer": PACERS * at + number, "n": n, "text": TEXT}
-                    writer.write(row)
+                    writer.write({"writer": PACERS * at + number, "n": n, "v": 1, "text": TEXT})
                 except NeveError as error:
                     tally.failures.append(str(error))
         for writer in opened:
@@ -182,7 +184,7 @@ def warm_up(stack: Stack) -> None:
     client = stack.client()
     for number in range(3):
         begun_s = time.monotonic()
-        client.buffer_rows("events", pa.table([[-1], [number], [TEXT]], schema=SCHEMA))
+        client.buffer_rows("events", pa.table([[-1], [number], [1], [TEXT]], schema=SCHEMA))
         if not number:
             print(f"first call: {1000 * (time.monotonic() - begun_s):.0f} ms")
     client.flush("events")
@@ -192,7 +194,7 @@ def measure(name: str, options: argparse.Namespace) -> None:
     """Start Redis and a gateway, and print what one shape has reached."""
     with stack() as (parts, folder):
         client, tally = parts.client(), Tally()
-        keyed = {"key": ["writer", "n"]} if options.key else {}
+        keyed = {"key": ["writer", "n"], "version_column": "v"} if options.key else {}
         client.create_table("events", f"{folder}/events", schema=SCHEMA, **keyed)
         warm_up(parts)
         count = PACERS if name == "many" else options.writers

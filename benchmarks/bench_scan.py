@@ -46,13 +46,13 @@ from common.wire import Heartbeat, TakeRequest
 from coordinator.context import ShellContext
 from coordinator.core import events as on
 from coordinator.core.scans import TabletSpan
+from coordinator.ray_compactors import scan_range
 from coordinator.registry import planner_for
 from coordinator.scan.full_scan import (
     LocalRangeScans,
     RangeFindings,
     ScanRange,
 )
-from coordinator.scan.ray_ranges import scan_range
 from coordinator.service import CoordinatorService
 from coordinator.store_watch import take_lead
 from coordinator.wiring import CoordinatorParts, assemble

@@ -19,8 +19,9 @@ from common.metadata.changes import (
     CreateTable,
     ReserveFiles,
 )
-from common.metadata.redis import RedisStore, connect
+from common.metadata.redis import connect
 from common.metadata.redis.keyspace import RedisKeyspace
+from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.outcome import RowCounts
@@ -59,7 +60,7 @@ def end_of(tablet: int) -> bytes:
     return tablet.to_bytes(8, "big") + b"\xf0"
 
 
-async def fill(store: RedisStore, tablets: int) -> str:
+async def fill(store: TabletStore, tablets: int) -> str:
     """Make a table of many tablets with ten files each; return its id."""
     table = RandomIds().next("tbl")
     made = Table(

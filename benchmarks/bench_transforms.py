@@ -38,7 +38,7 @@ from common.parquet.location import open_location
 from common.rows.rules import RowRules
 from common.rows.schema import columns_of
 from common.runtime import RandomIds
-from common.spi.rewrite import TransformContext
+from common.spi.planner import TransformContext
 from common.wire import Assignment
 from compactor.spark.driver_protocol import DriverSettings, EngineKind
 from compactor.spark.engine import SparkEngine

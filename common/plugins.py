@@ -13,8 +13,7 @@ from typing import Protocol, TypeVar, cast
 
 from common.errors import CompactionError, ConfigError, PluginError, RequestError
 from common.spi.controller import ControllerPlugin, TrackerPlugin
-from common.spi.planner import Dispatcher, Planner, Selector
-from common.spi.rewrite import OutputConfigurer, RowTransform
+from common.spi.planner import Dispatcher, OutputConfigurer, Planner, RowTransform, Selector
 
 
 @dataclass(frozen=True, slots=True)

@@ -645,9 +645,7 @@ class GroupSettings:
         None, "Heap of a Spark driver.", kind=FieldKind.MEMORY, least=HEAP_BYTES_MIN
     )
     task_memory: str | None = setting(
-        None,
-        "Memory for the Python process of one Spark task.",
-        **_TASK_MEMORY,
+        None, "Memory for the Python process of one Spark task.", **_TASK_MEMORY
     )
     task_memory_max: str | None = setting(
         None,
@@ -714,14 +712,11 @@ class GroupSettings:
 
 
 _OF_COMPACTORS = {
-    "slots": "slots",
-    "executors": "executors",
-    "executor_resource": "executor_resource",
-    "cores": "executor_cores",
-    "memory": "executor_memory",
-    "driver_memory": "driver_memory",
-    "task_memory": "task_memory",
-    "task_memory_max": "task_memory_max",
+    name: {"cores": "executor_cores", "memory": "executor_memory"}.get(name, name)
+    for name in (
+        *("slots", "executors", "executor_resource", "cores", "memory", "driver_memory"),
+        *("task_memory", "task_memory_max"),
+    )
 }
 """Setting of a group → setting of the section `compactor` that it overrides."""
 

@@ -17,15 +17,14 @@ How a change of a tablet becomes a job of a compactor:
     actor           the Ray actor: options, calls from outside, loops; no decisions
     wiring          connects the parts; their counters as metric values
     service         one turn at a time: events in, actions performed, answers back; spans
-    context         shared by the shell: store, clock, log, generations, failures of one table
+    context         shared by the shell: store, clock, log, storage, failures of one table
     autoscaler      keeps the number of compactors that the work needs
     ray_compactors  compactors as Ray actors: start, shut down, kill
     store_watch     the lead, rate limits, the store's health, snapshots of recorded values
     core            decisions, without I/O
     scan            finds work: change streams, full scan
     requests        drives requests of users, and automatic requests of tables
-    maintenance     lists possible operations in tablets
-    triggers        asks planners at intervals and for operators
+    maintenance     runs and lists operations in tablets; fires triggers
     split_merge     drives splits and merges
     storage         deletes replaced files, publishes manifests
     registry        planners and dispatcher named by the settings

@@ -52,19 +52,20 @@ from common.wire import (
 from coordinator.context import Generations, ShellContext
 from coordinator.core import events as on
 from coordinator.core.backlog import HISTORY_EVERY_S, TabletHistories, largest_tablets
-from coordinator.core.views import (
-    closed_windows,
+from coordinator.core.figures import (
     compactor_figures,
     recorded_series,
     recorded_tables,
-    table_activity,
     table_figures,
+)
+from coordinator.core.views import (
+    closed_windows,
+    table_activity,
     tablet_loads,
     waiting_jobs,
     windows,
 )
-from coordinator.ray_compactors import RayCompactorLever
-from coordinator.scan.ray_ranges import RayRangeScans
+from coordinator.ray_compactors import RayCompactorLever, RayRangeScans
 from coordinator.store_watch import take_lead, until_replaced
 from coordinator.wiring import assemble, storage_loops
 from neve import api

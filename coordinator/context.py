@@ -5,17 +5,21 @@ store has lost recent changes.
 """
 
 import asyncio
+import shutil
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from common.errors import (
     BrokenValueError,
     ConfigError,
     MetadataError,
     RequestError,
+    RewriteError,
     UnavailableError,
     redacted,
 )
@@ -30,11 +34,16 @@ from common.metadata.changes import (
     table_of,
 )
 from common.metadata.store import TabletStore
+from common.model.location_identity import MANIFEST_FOLDER
 from common.model.outcome import RefusalCode
 from common.model.table import Table, TableState
-from common.parquet.location import Location, open_location
+from common.model.tablet import Tablet, TabletId
+from common.parquet.location import Location, only_copies, open_location
+from common.parquet.manifest import delete_folder
 from common.parquet.service_files import (
+    ForeignMark,
     LocationOwner,
+    foreign_mark,
     generation_fault,
     read_description,
     read_owner,
@@ -43,7 +52,7 @@ from common.parquet.service_files import (
     written_generation,
 )
 from common.primitives import Backoff, BoundedMap
-from common.runtime import Clock, IdSource
+from common.runtime import Clock, IdSource, SystemClock
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
 from common.tracing import NoSpans, Spans
@@ -296,7 +305,7 @@ LOOK_AGAIN_S = 5.0
 LOOK_LASTS_S = 5.0
 """How long after a check a generation may be incremented: shorter than a fail-over of the store."""
 TABLES_AT_ONCE = 8
-_ERRORS = (ConfigError, MetadataError, RequestError, UnavailableError)
+_TABLE_ERRORS = (ConfigError, MetadataError, RequestError, UnavailableError)
 
 
 class Generations:
@@ -349,7 +358,7 @@ class Generations:
                 stored = await self._store.table(table)
                 return None if stored is None else await self.look(stored)
             except Exception as error:  # A table that cannot be checked gets no jobs.
-                if not isinstance(error, _ERRORS):
+                if not isinstance(error, _TABLE_ERRORS):
                     self.faults.note("the look at generations", table, error)
                 return f"its generation cannot be checked: {redacted(str(error))}"
         return self._reasons[table]
@@ -425,7 +434,7 @@ class Generations:
     async def _count_up_or_log(self, table: Table) -> None:
         try:
             await self.count_up(table)
-        except _ERRORS as error:
+        except _TABLE_ERRORS as error:
             self._log("generation not counted up", table=table.name, cause=str(error))
 
     def _forget_all_but(self, tables: set[str]) -> None:
@@ -527,3 +536,162 @@ class ShellContext:
             return await self.apply(change)
         except (MetadataError, UnavailableError) as error:
             return Unknown(reason=str(error))
+
+
+# -------------------------------------------------------------------------------- Access to storage
+# Storage access of the coordinator: deletion, look-ups, free space, in threads with deadlines.
+
+
+P = ParamSpec("P")
+_STORAGE_ERRORS = (OSError, RequestError, ConfigError, UnavailableError)
+
+
+class ArrowStorage:
+    """The storage of all tables; credentials come from the environment's default chains."""
+
+    def __init__(self, clock: Clock | None = None, threads: StorageThreads | None = None) -> None:
+        """Create an instance with a clock, by default the system clock, and threads."""
+        self._clock = clock or SystemClock()
+        self._threads = threads or StorageThreads()
+
+    async def delete(self, location: str, path: str, until_s: float) -> bool:
+        """Delete a file or all manifests before a deadline; return whether it existed.
+
+        Raises:
+            RewriteError: The deadline has passed, or the storage refused or did not answer.
+        """
+        return await self._asked(location, self._delete, location, path, until_s)
+
+    async def owner(self, location: str) -> LocationOwner | None:
+        """Return the owner according to the mark of a location, or None if there is no mark.
+
+        Raises:
+            RewriteError: The storage refused or did not answer.
+        """
+        return await self._asked(location, _owner, location)
+
+    async def only_copies(
+        self, location: str, outputs: Sequence[str], inputs: Sequence[str]
+    ) -> Sequence[str]:
+        """Return the complete outputs if an input is missing, else nothing.
+
+        Raises:
+            RewriteError: The storage refused or did not answer.
+        """
+        return await self._asked(location, _only_copies, location, outputs, inputs)
+
+    async def foreign_mark(self, location: str, paths: Sequence[str]) -> ForeignMark | None:
+        """Return the mark of another table format that owns a location or files in it.
+
+        Raises:
+            RewriteError: The storage refused or did not answer.
+        """
+        return await self._asked(location, _foreign_mark, location, paths)
+
+    async def _asked(
+        self, location: str, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        try:
+            return await self._threads.run(location, work, *args, **kwargs)
+        except UnavailableError as error:
+            raise RewriteError(str(error)) from error
+
+    def _delete(self, location: str, path: str, until_s: float) -> bool:
+        try:
+            opened = open_location(location)
+            # The thread may have waited for long, so check the deadline right before the deletion.
+            if self._clock.now_s() > until_s:
+                raise RewriteError(f"file {path} of {location} was looked at too long ago")
+            if path == MANIFEST_FOLDER:
+                delete_folder(opened, path)
+                return True
+            opened.filesystem.delete_file(opened.full(path))
+        except FileNotFoundError:
+            return False
+        except _STORAGE_ERRORS as error:
+            raise RewriteError(f"file {path} of {location} was not deleted: {error}") from error
+        return True
+
+
+def _owner(location: str) -> LocationOwner | None:
+    try:
+        return read_owner(open_location(location))
+    except (UnavailableError, RequestError, ConfigError) as error:
+        raise RewriteError(str(error)) from error
+
+
+def _foreign_mark(location: str, paths: Sequence[str]) -> ForeignMark | None:
+    try:
+        return foreign_mark(open_location(location), paths)
+    except _STORAGE_ERRORS as error:
+        raise RewriteError(f"folders of {location} cannot be listed: {error}") from error
+
+
+def _only_copies(location: str, outputs: Sequence[str], inputs: Sequence[str]) -> list[str]:
+    try:
+        return only_copies(open_location(location), outputs, inputs)
+    except _STORAGE_ERRORS as error:
+        raise RewriteError(f"files of {location} cannot be listed: {error}") from error
+
+
+# --------------------------------------------------------------------------------------- Free space
+#
+# A plan must not wait for the storage, so it uses the last measurement. Each read of a tablet
+# starts a new measurement in the background if the last one is old. After the first measurement of
+# a location, the tablet is replanned. Only tables with the setting `keep_free_bytes` are measured.
+
+
+FRESH_S = 10.0
+"""Age from which a measurement is repeated."""
+LOCATIONS_MAX = 10_000
+
+
+def measured_free_bytes(location: str) -> int | None:
+    """Return the free space of a location; None if the storage reports no limit, for example S3.
+
+    Raises:
+        OSError: The folder does not exist or cannot be read.
+    """
+    parts = urlsplit(location)
+    return shutil.disk_usage(url2pathname(parts.path)).free if parts.scheme == "file" else None
+
+
+class FreeSpace:
+    """The last measurement of each location."""
+
+    def __init__(
+        self, clock: Clock, threads: StorageThreads, ask: Callable[[TabletId], None]
+    ) -> None:
+        """Create an instance without measurements; `ask` requests the replan of a tablet."""
+        self._clock = clock
+        self._threads = threads
+        self._ask = ask
+        self._measured: BoundedMap[str, tuple[float, int | None]] = BoundedMap(LOCATIONS_MAX)
+        self._under_way: dict[str, asyncio.Task[None]] = {}
+
+    def of(self, table: Table) -> int | None:
+        """Return the free space of a table's location; None if unknown or not requested."""
+        measured = self._measured.get(table.location) if table.settings.keep_free_bytes else None
+        return None if measured is None else measured[1]
+
+    def tablet_read(self, tablet: Tablet, table: Table) -> None:
+        """Start a measurement in a thread if the last one is old. Does not wait."""
+        location = table.location
+        if not table.settings.keep_free_bytes or location in self._under_way:
+            return
+        measured = self._measured.get(location)
+        if measured is None or self._clock.now_s() - measured[0] >= FRESH_S:
+            task = asyncio.get_running_loop().create_task(self._measure(location, tablet.id))
+            self._under_way[location] = task
+
+    async def _measure(self, location: str, tablet: TabletId) -> None:
+        first = self._measured.get(location) is None
+        try:
+            free = await self._threads.run(location, measured_free_bytes, location)
+        except (OSError, UnavailableError):
+            return  # The next rewrite in this location reports the problem.
+        finally:
+            self._under_way.pop(location, None)
+        self._measured.put(location, (self._clock.now_s(), free))
+        if first:
+            self._ask(tablet)

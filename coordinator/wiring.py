@@ -20,6 +20,7 @@ from common.parquet.location import identities_of
 from common.settings import CoordinatorSettings, Settings
 from common.spi.planner import Surroundings
 from common.wire import (
+    OTHERS,
     Condition,
     CoordinatorStatus,
     MetricValue,
@@ -27,17 +28,19 @@ from common.wire import (
     bounded_conditions,
 )
 from coordinator.autoscaler import Autoscaler
-from coordinator.context import ShellContext, TableFaults
+from coordinator.context import ArrowStorage, FreeSpace, ShellContext, TableFaults
 from coordinator.core import events as on
+from coordinator.core.attempts import work_done
 from coordinator.core.backlog import PLANNED_JOBS
+from coordinator.core.cluster_state import ClusterState
 from coordinator.core.limits import Limits
 from coordinator.core.maintenance import KindRules, OperationName
 from coordinator.core.scans import GarbageRules
 from coordinator.core.series import SeriesStore
 from coordinator.core.shadow import COMPARED_TABLETS_MAX, ShadowPlans
 from coordinator.core.state import CoordinatorState
-from coordinator.core.views import conditions
-from coordinator.maintenance import Maintenance, OwnKind, OwnMaintenance
+from coordinator.core.views import BACKLOGS_MAX
+from coordinator.maintenance import Maintenance, OwnKind, OwnMaintenance, TriggerDriver
 from coordinator.ports import CompactorLever, PlanTablet, Submit
 from coordinator.registry import control_loop, planner_for
 from coordinator.requests import (
@@ -59,7 +62,6 @@ from coordinator.storage.garbage_collector import (
     finish_drops_forever,
 )
 from coordinator.storage.manifests import ManifestPublisher
-from coordinator.storage.storage_access import ArrowStorage, FreeSpace
 from coordinator.store_watch import (
     DailySumsKeeper,
     RateLimits,
@@ -67,7 +69,6 @@ from coordinator.store_watch import (
     StoreHealthWatch,
     TableCorrections,
 )
-from coordinator.triggers import TriggerDriver
 from neve import api
 
 # -------------------------------- Counters as metric values, described in docs/reference/metrics.md
@@ -216,6 +217,38 @@ def backlog_figures(backlogs: Collection[api.Backlog]) -> Iterator[MetricValue]:
     )
     for cause, count in (("none", untracked), ("failed", failed)):
         yield MetricValue("neve_backlog_untracked_tables", count, (cause,))
+
+
+# ------------------------------------------------------------------------------------- Conditions
+
+
+def conditions(cluster: ClusterState, backlog_bytes: int) -> list[Condition]:
+    """Return what operators are notified of: quarantines, full queues and large backlogs.
+
+    Args:
+        cluster: The coordinator's memory; only read.
+        backlog_bytes: Backlog above which a table is listed; 0: none is.
+    """
+    quarantined, reasons = Counter[str](), dict[str, str]()
+    for tablet, reason in cluster.retry.quarantined().items():
+        name = cluster.table_name(tablet.table)
+        quarantined[name] += 1
+        reasons.setdefault(name, reason)
+    found = [
+        Condition(kind="quarantined", subject=name, count=count, text=reasons[name])
+        for name, count in quarantined.items()
+    ]
+    for group in cluster.deferrals.full_since_s:
+        count = cluster.deferrals.count(group)
+        found.append(Condition(kind="shed", subject=group, count=count))
+    if backlog_bytes:
+        lines = cluster.backlogs.top(cluster.table_name, work_done(cluster.attempts), BACKLOGS_MAX)
+        found += [
+            Condition(kind="backlog", subject=line.table or OTHERS, count=line.size_bytes)
+            for line in lines
+            if line.size_bytes > backlog_bytes
+        ]
+    return found
 
 
 # ------------------------------------------------------------------------------------------- Wiring

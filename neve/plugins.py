@@ -34,22 +34,20 @@ from common.spi.controller import (
 )
 from common.spi.options import of_table, option, option_names, read_options, settings_of
 from common.spi.planner import (
+    DELETED,
     Chosen,
     DeclaredPlanner,
     Dispatcher,
     DispatchParameters,
+    OutputConfigurer,
+    OutputParameters,
     Planner,
     PlanParameters,
     RequestFacts,
+    RowTransform,
     RunningJob,
     Selector,
     SelectorParameters,
-)
-from common.spi.rewrite import (
-    DELETED,
-    OutputConfigurer,
-    OutputParameters,
-    RowTransform,
     TransformContext,
 )
 

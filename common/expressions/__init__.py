@@ -7,7 +7,6 @@ is pure, and every refusal is a `RequestError` that points at the position.
 
     lexer              text to tokens, within limits
     grammar            tokens to a tree
-    types              value types of expressions; results of parsing
     operators          literals and operators as typed SQL
     clauses            the functions; predicates, assignments and transforms, checked
     file_pruning       whether a predicate can be true for a row of a file
@@ -22,7 +21,7 @@ From text to SQL:
 """
 
 from common.expressions.clauses import parse_assignments, parse_predicate
-from common.expressions.types import SPARK_SETTINGS, ColumnAssignment, Expression
+from common.expressions.operators import SPARK_SETTINGS, ColumnAssignment, Expression
 
 __all__ = [
     "SPARK_SETTINGS",

@@ -29,28 +29,26 @@ from common.expressions.lexer import (
     suggestion,
 )
 from common.expressions.operators import (
-    Args,
-    TypedSql,
-    apply_operator,
-    as_kind,
-    describe,
-    literal_sql,
-    require_kind,
-    to_common_kind,
-    typed_sql,
-)
-from common.expressions.types import (
     CAST_KINDS,
     NOW_PLACEHOLDER,
     NUMBERS,
     TIMES,
+    Args,
     ColumnAssignment,
     Expression,
+    TypedSql,
     ValueKind,
+    apply_operator,
+    as_kind,
     coarse_unit,
     common_kind,
+    describe,
+    literal_sql,
+    require_kind,
     spark_type,
+    to_common_kind,
     type_of_column,
+    typed_sql,
 )
 from common.model.request import KeyRange, TransformKind, TransformSpec
 from common.model.table import Column, Table

@@ -10,7 +10,6 @@
     store                   `TabletStore`: what the rest of the system may ask; all tablets
     redis/                  the keyspace in Redis
     file_pin                a pin that lasts as long as a piece of work
-    store_watch             detects that the store does not answer
 
 How a change is made:
 

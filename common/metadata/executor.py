@@ -4,7 +4,7 @@ The same for Redis and memory, so that simulations cover the retries and unknown
 production. Randomness and sleep are injected.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -20,18 +20,22 @@ from common.metadata.changes.protocol import (
     Unresolved,
     Write,
 )
-from common.metadata.keys import FULL
+from common.metadata.keys import FULL, RESERVE, SHORT_STREAM_MAX, TableKeys
 from common.metadata.keyspace import (
+    INFO,
     TIME,
+    Command,
     Keyspace,
     KeyspaceSession,
     LinkLostError,
     Reply,
+    Send,
     StoreBusyError,
     delete,
     get,
     set_string,
 )
+from common.metadata.store_values import StoreHealth
 from common.model.outcome import Refusal
 from common.primitives import Backoff
 
@@ -270,3 +274,43 @@ def time_s(reply: Reply) -> float:
     """Return the reply to TIME in seconds."""
     seconds, micros = reply
     return int(seconds) + int(micros) / 1_000_000
+
+
+# ----------------------------------------------------------------------------------- Memory reserve
+# At `maxmemory` Redis refuses every MULTI, also one that only deletes or reads; single commands
+# that delete are allowed. So a string of nothing is kept, and a client that is refused deletes it:
+# then reads, commits, releases and the collector go on. A key shows to all that the store was full:
+# changes that let it grow wait until it has room for a new reserve and as much again. Each key has
+# the first tag of its node. What lies under other tags came from another node, and is deleted.
+
+SHARE_MAX = 16
+"""The reserve is at most such a part of `maxmemory`, so that a small store has room for tables."""
+
+
+async def keep_reserve(send: Send, tags: Sequence[str], size_max_bytes: int) -> None:
+    """Set at most this memory aside if there is room for it twice; then adds go on, too."""
+    reserve, full = RESERVE + tags[0], FULL + tags[0]
+    strays = [delete(RESERVE + tag, FULL + tag) for tag in tags[1:]]
+    info, is_full, present, *_ = await send([INFO, ("EXISTS", full), ("STRLEN", reserve), *strays])
+    if isinstance(present, Exception):
+        return  # It starts, or has its keys elsewhere by now: the next round keeps it.
+    health = StoreHealth.of_info(info, full=is_full == 1, replicas_wanted=0)
+    wanted = min(size_max_bytes, health.memory_max_bytes // SHARE_MAX)
+    room = health.memory_max_bytes - health.memory_bytes + present
+    if not wanted and (present or health.full):
+        await send([delete(reserve, full)])
+    elif wanted and (present != wanted or health.full) and room >= 2 * wanted:
+        # The old one goes first: it may be larger. The key is the last to go, so that no change
+        # grows into what is about to be set aside.
+        fill: Command = ("SETRANGE", reserve, wanted - 1, b"\0")
+        await send([delete(reserve), fill, delete(full)])
+
+
+async def give_back(send: Send, tag: str, table_ids: Iterable[str]) -> None:
+    """Make room in a Redis that is full: shorten streams of its tables, then drop the reserve."""
+    trims = [
+        ("XTRIM", stream, "MAXLEN", "~", SHORT_STREAM_MAX)
+        for keys in map(TableKeys, table_ids)
+        for stream in (keys.history, keys.changes)
+    ]
+    await send([*trims, delete(RESERVE + tag), set_string(FULL + tag, 1)])

@@ -4,7 +4,8 @@ Two adapters implement it: Redis itself, and a dictionary with the same semantic
 Everything above it (`executor`, `store`) is shared by both.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from typing import Any, Protocol
@@ -24,6 +25,10 @@ Command = tuple[Word, ...]
 Reply = Any
 """A reply: bytes, int, list, dict of bytes, set of bytes, or None (RESP3)."""
 
+Send = Callable[[list[Command]], Awaitable[list[Reply]]]
+"""Sends commands in one write and returns the answers, errors among them as values."""
+
+INFO: Command = ("INFO",)
 TIME: Command = ("TIME",)
 
 
@@ -175,6 +180,8 @@ STORE_KEYS = "neve:*"
 """Which keys the store has; `common.metadata.keys` makes them."""
 PROBE = "neve:rights"
 """A key that is never written: questions name it."""
+DENIED = "NOPERM"
+_OF_KEY = re.compile(r"access (a|one of the) keys?\b")
 
 
 class RedisUser(StrEnum):
@@ -221,6 +228,26 @@ def acl_rules(role: RedisUser) -> str:
     keys = f"~{STORE_KEYS} " if role is RedisUser.STORE else ""
     allowed = " ".join(f"+{right}" for right in RIGHTS[role])
     return f"{keys}resetchannels -@all {allowed}"
+
+
+async def missing_rights(send: Send, unused: Sequence[str]) -> tuple[str, ...]:
+    """Return the rights of the store, but those unused, that a user lacks, as ACL rules name them.
+
+    Redis decides when a command enters a transaction. This one is never executed: the caller
+    closes the connection. Keys that may not be reached are `~neve:*`.
+    """
+    opened = await send([*TRANSACTION_QUESTIONS.values()])
+    lacks = _denied(TRANSACTION_QUESTIONS, opened)
+    if not isinstance(opened[-1], Exception):
+        lacks += _denied(RIGHT_QUESTIONS, await send([*RIGHT_QUESTIONS.values()]))
+    return tuple(right for right in dict.fromkeys(lacks) if right not in unused)
+
+
+def _denied(asked: Mapping[str, Command], answers: Sequence[Reply]) -> list[str]:
+    # `EXEC` is refused in a longer sentence, which gives this reason.
+    texts = [str(reply) if isinstance(reply, Exception) else "" for reply in answers]
+    denied = [(right, text) for right, text in zip(asked, texts, strict=True) if DENIED in text]
+    return [f"~{STORE_KEYS}" if _OF_KEY.search(text) else right for right, text in denied]
 
 
 # ----------------------------------------------------------------------------------------- Keyspace

@@ -427,11 +427,10 @@ class StoreHealth:
     """Redis' `appendfsync`: when the append-only file is synced; empty: it may not be read."""
 
     @classmethod
-    def of_info(
-        cls, info: bytes, *, full: bool, replicas_wanted: int, append_sync: str = ""
-    ) -> "StoreHealth":
-        """Return what a Redis reports of itself as answer to `INFO`."""
-        fields = dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
+    def of_info(cls, info: object, *, full: bool, replicas_wanted: int) -> "StoreHealth":
+        """Return what a Redis reports of itself as answer to `INFO`; nothing if it refuses."""
+        lines = info.decode().splitlines() if isinstance(info, bytes) else ()
+        fields = dict(line.split(":", 1) for line in lines if ":" in line)
         states = {
             "append-only file": fields.get("aof_last_write_status", "ok"),
             "snapshot": fields.get("rdb_last_bgsave_status", "ok"),
@@ -446,7 +445,6 @@ class StoreHealth:
             write_failure=", ".join(failures),
             replicas=int(fields.get("connected_slaves", 0)),
             replicas_wanted=replicas_wanted,
-            append_sync=append_sync,
         )
 
     @classmethod

@@ -21,6 +21,7 @@ from common.parquet.file_inspection import FileFacts
 from common.parquet.location import Location, fault, open_location
 from common.parquet.row_batches import folders_of, place_guards
 from common.parquet.write import TABLE_FOOTER, write_table
+from common.rows.conform import numbers
 from common.rows.key_encoding import Partition, encode_keys, partition_of, partition_types
 from common.rows.row_facts import row_hash, rows_digest
 from common.rows.rules import RowRules
@@ -140,7 +141,7 @@ def tablet_indices(
         targets: Targets of rows, ascending. A key above all of them belongs to the last one.
     """
     order = pc.array_sort_indices(keys)
-    ordered, positions = keys.take(order), order.to_numpy()
+    ordered, positions = keys.take(order), numbers(order, np.uint64)
     ends: list[bytes] = []
     tablets = np.empty(len(keys), np.int64)
     begin = 0

@@ -4,7 +4,7 @@
     conform        rows of a file in the columns and types of their table; Arrow as numpy
     key_encoding   key columns as encoded keys; partitions as text, as keys, and as columns
     rules          which row of a key wins, and which dead rows may be dropped
-    merge          sorting, merging, merge on read
+    merge          sorting, merging, merge on read; counts and digests of merged rows
     row_facts      statistics of streamed rows, and the canonical hash of a row
 
 The steps of a merge:

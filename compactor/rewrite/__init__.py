@@ -1,23 +1,21 @@
 """Rewrites files by the row rules: read, merge, write, verify. Nothing here commits.
 
-    attempt                  the entry: one attempt in the driver process, and the choice of its way
+    attempt                  the entry: one attempt in the driver process, the choice of its way;
+                             the ways without a merge: row groups copied, or all rows expired
     plan/                    the plan of a rewrite, from assignment and footers
     live_rows                an analysis: live bytes of each file, from a few columns
-    stitch_job               the ways without a merge: row groups copied, or all rows expired
     merge/                   the way `merge`: ranges, tasks, joining
     kernel/                  the merge of one range: keys, steps, winners
     general_merge            the other ways, for jobs that the kernel does not support
-    tally                    counts, digest and order of rows
     transform                a transform applied to rows, in the kernel or by Spark
     spark_tasks              tasks on Spark: each once, small jobs together; Spark's errors
     outputs                  outputs, also cut at times; the outcome of a task
     parallel_column_writer   a file whose columns are encoded by several threads
     by_size                  the configurer `by-size`
     verify                   reads outputs again and compares them with the inputs
-    throttle                 limits the bytes that an attempt moves to its grant
-    memory_budget            how much one task may hold
+    memory_budget            how much one task may hold; threads of a merge within it
     memory                   limits the memory of tasks, explains a lack of memory
-    attempt_folder           the attempt's own folder: progress, changed rows
+    attempt_folder           the attempt's own folder: progress, changed rows, its grant
     file_io                  inputs and outputs as files
     parquet_bytes/           Parquet below the level of rows: footers, pages, copying
 

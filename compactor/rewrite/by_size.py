@@ -12,7 +12,7 @@ from common.parquet.file_inspection import (
     codec_name,
     has_level,
 )
-from common.spi.rewrite import OutputParameters
+from common.spi.planner import OutputParameters
 from common.units import CHARS_MAX, parse_size_bytes, shown, whole_number
 
 OPTIONS = ("threshold", "codec", "codec_level")

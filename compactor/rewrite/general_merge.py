@@ -25,10 +25,18 @@ from common.model.outcome import RowCounts
 from common.parquet.location import open_location, storage_error
 from common.rows.conform import conform
 from common.rows.key_encoding import encode_keys, filled
-from common.rows.merge import MergeResult, merge_tables
+from common.rows.merge import (
+    DIGEST_MODULUS,
+    MergeResult,
+    Tally,
+    digest_of,
+    keys_ascend,
+    merge_tables,
+    sum_counts,
+)
 from common.rows.row_facts import RowFacts, RowTally, unite_facts
 from common.rows.rules import DropRule, RowRules, dead_rows
-from compactor.rewrite.attempt_folder import ProgressMark
+from compactor.rewrite.attempt_folder import ProgressMark, allowance_of
 from compactor.rewrite.file_io import (
     folder_fill,
     read_tables,
@@ -48,8 +56,6 @@ from compactor.rewrite.outputs import (
 from compactor.rewrite.parquet_bytes.relocation import StitchedFooter, StitchPiece
 from compactor.rewrite.parquet_bytes.stitch import stitch
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
-from compactor.rewrite.tally import DIGEST_MODULUS, Tally, digest_of, keys_ascend, sum_counts
-from compactor.rewrite.throttle import allowance_of
 from compactor.rewrite.transform import RowChange, row_change_of
 
 # ---------------------------------------------------------------------------- Rows that cross Spark

@@ -33,7 +33,7 @@ from common.rows.merge import SortedRows, in_range, sorted_rows, take_rows
 from common.rows.rules import RowRules, dead_rows, may_expire, unsettled_rows
 from common.rows.schema import arrow_schema
 from common.spi.deltas import delta_sets
-from compactor.rewrite.attempt_folder import ProgressMark
+from compactor.rewrite.attempt_folder import ProgressMark, allowance_of
 from compactor.rewrite.file_io import (
     folder_fill,
     leaf_columns,
@@ -53,7 +53,6 @@ from compactor.rewrite.merge.ranges import (
 )
 from compactor.rewrite.merge.tasks import MergeInput
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
-from compactor.rewrite.throttle import allowance_of
 
 RANGE_ROWS_MAX = 1_000_000
 """Largest number of rows of a range, according to statistics."""

@@ -29,7 +29,7 @@ from common.parquet.write import row_group_rows
 from common.rows.conform import conform
 from common.rows.key_encoding import encode_keys, filled
 from common.rows.row_facts import RowFacts, greatest, times_s
-from compactor.rewrite.attempt_folder import ProgressMark
+from compactor.rewrite.attempt_folder import ProgressMark, allowance_of
 from compactor.rewrite.file_io import (
     NewFile,
     delete_file,
@@ -45,7 +45,6 @@ from compactor.rewrite.parallel_column_writer import (
 )
 from compactor.rewrite.plan.inputs import OutputSettings, bloom_options, sorting_columns
 from compactor.rewrite.plan.rewrite_plan import Output, RewritePlan
-from compactor.rewrite.throttle import allowance_of
 
 
 class RowBuffer:

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compactor.rewrite.kernel.concurrency import MERGE_CORES, ordered_map
+from compactor.rewrite.memory_budget import MERGE_CORES, ordered_map
 from compactor.rewrite.parquet_bytes import footer as ids
 from compactor.rewrite.parquet_bytes.footer import (
     MAGIC,

@@ -28,6 +28,7 @@ from pyspark.errors import AnalysisException
 from common.errors import CompactionError, RewriteError, TransformError, error_by_name
 from common.expressions import SPARK_SETTINGS
 from common.parquet.location import storage_error
+from compactor.rewrite.attempt_folder import allowance_of
 from compactor.rewrite.general_merge import (
     KEY_COLUMN,
     read_for_sort,
@@ -44,7 +45,6 @@ from compactor.rewrite.outputs import (
     pickled_outcome,
 )
 from compactor.rewrite.plan.rewrite_plan import RewritePlan
-from compactor.rewrite.throttle import allowance_of
 from compactor.rewrite.transform import (
     ExpressionInputs,
     read_expression_inputs,

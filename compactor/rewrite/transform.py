@@ -30,13 +30,14 @@ from common.rows.conform import Flags, Int64s, conform, null_array
 from common.rows.key_encoding import filled
 from common.rows.row_facts import row_hash
 from common.rows.rules import RowRules
-from common.spi.rewrite import DELETED, TransformContext
+from common.spi.planner import DELETED, TransformContext
 from compactor.rewrite.attempt_folder import (
     ChangeCounts,
     NewValues,
     ProgressMark,
     StoredValues,
     ValueWriter,
+    allowance_of,
     rows_path,
 )
 from compactor.rewrite.file_io import (
@@ -45,7 +46,6 @@ from compactor.rewrite.file_io import (
     table_location,
 )
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, Rules, TransformPlan
-from compactor.rewrite.throttle import allowance_of
 
 # ---------------------------------------------------------------------------- Transform expressions
 # Expressions of a transform: their inputs go to Spark, their values come back.

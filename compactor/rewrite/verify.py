@@ -24,16 +24,16 @@ from common.parquet.file_inspection import chunk_fault, open_table_file
 from common.parquet.location import Location, size_of, storage_error
 from common.parquet.row_batches import open_parquet_file
 from common.rows.key_encoding import encode_keys
+from common.rows.merge import (
+    DIGEST_MODULUS,
+    digest_of,
+    keys_ascend,
+)
 from common.rows.row_facts import RowFacts, RowTally
 from common.rows.rules import RowRules, are_kept_pairs
 from compactor.rewrite.file_io import table_location
 from compactor.rewrite.outputs import TaskResult, WrittenFile
 from compactor.rewrite.plan.rewrite_plan import Output, RewritePlan, Rules
-from compactor.rewrite.tally import (
-    DIGEST_MODULUS,
-    digest_of,
-    keys_ascend,
-)
 
 
 class _ReadBack:

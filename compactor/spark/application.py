@@ -17,9 +17,9 @@ from common.errors import ConfigError
 from common.log_files import TASK_LOGS_VARIABLE
 from common.units import parse_size_bytes
 from common.wire import PIN_AMOUNT
-from compactor.rewrite.kernel.concurrency import MERGE_CORES
 from compactor.rewrite.memory_budget import (
     LIMIT_SETTING,
+    MERGE_CORES,
     PAGE_CACHE_SETTING,
     SCRATCH_SETTING,
     TASK_ENVIRON,

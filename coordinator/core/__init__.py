@@ -32,5 +32,6 @@
     requests        the next step of a request
     split_merge     the next step of a split or merge, and where to split
     views           data for people and metrics
+    figures         what is recorded, and metrics of tables and compactors
     story           the history of each tablet, kept for explanations
 """

@@ -11,7 +11,7 @@ import heapq
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from math import exp, isfinite
+from math import exp, isfinite, nan
 from typing import Final
 
 from common.model.file import DataFile, overlapping_files
@@ -538,6 +538,20 @@ class ControlLoop:
             return replace(self.decision, reasons=(reason,))
         self.failure = ""
         return wanted
+
+
+def control_values(loop: ControlLoop, busy_slots: int, now_s: float) -> dict[str, float]:
+    """Return the decision of the controller and its effect; a value that does not exist is NaN."""
+    decision, worst = loop.decision, loop.latencies.signal(now_s)
+    used = fractions(loop.usage.last_minute(now_s))
+    return {
+        "busy_slots": busy_slots,
+        "system_slots": nan if decision.slots is None else decision.slots,
+        "limit_bytes_s": nan if decision.bytes_s is None else decision.bytes_s,
+        "reader_wait_s": nan if worst is None else worst[1],
+        **{f"shares_{class_.value}": decision.shares[class_] for class_ in ShareClass},
+        **{f"used_{class_.value}": used[class_] for class_ in ShareClass},
+    }
 
 
 def require_sound(decision: ControlDecision) -> None:

@@ -4,11 +4,9 @@ The functions only read `ClusterState` and return wire values.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from heapq import nlargest
 from itertools import chain, islice
-from math import nan
 from typing import assert_never
 
 from common.model.job import KNOWS_BUFFERS, Job, analysis_id, is_urgent
@@ -17,18 +15,12 @@ from common.model.tablet import TabletId
 from common.spi.controller import ShareClass
 from common.units import format_bytes, format_count
 from common.wire import (
-    OTHERS,
-    Condition,
     CoordinatorStatus,
-    MetricValue,
     QueuedJob,
-    RecordedSeries,
     RunningAttempt,
-    SeriesQuery,
 )
 from coordinator.core.assignment import (
     saturated_tables,
-    under_way,
     why_barred,
     why_no_buffers,
 )
@@ -36,7 +28,6 @@ from coordinator.core.attempts import (
     Attempt,
     AttemptState,
     Compactor,
-    attempt_work,
     work_done,
 )
 from coordinator.core.cluster_state import ClusterState, LastPlan
@@ -48,7 +39,6 @@ from coordinator.core.retry import (
     is_group_queue,
     window_of_wait_queue,
 )
-from coordinator.core.series import SeriesSample
 from coordinator.core.throttle import UNLIMITED
 from coordinator.core.triggers import is_gated, triggers_text
 from neve import api
@@ -103,35 +93,6 @@ def coordinator_status(
             for tablet, reason in islice(quarantined.items(), QUARANTINES_SHOWN_MAX)
         ),
     )
-
-
-def conditions(cluster: ClusterState, backlog_bytes: int) -> list[Condition]:
-    """Return what operators are notified of: quarantines, full queues and large backlogs.
-
-    Args:
-        cluster: The coordinator's memory; only read.
-        backlog_bytes: Backlog above which a table is listed; 0: none is.
-    """
-    quarantined, reasons = Counter[str](), dict[str, str]()
-    for tablet, reason in cluster.retry.quarantined().items():
-        name = cluster.table_name(tablet.table)
-        quarantined[name] += 1
-        reasons.setdefault(name, reason)
-    found = [
-        Condition(kind="quarantined", subject=name, count=count, text=reasons[name])
-        for name, count in quarantined.items()
-    ]
-    for group in cluster.deferrals.full_since_s:
-        count = cluster.deferrals.count(group)
-        found.append(Condition(kind="shed", subject=group, count=count))
-    if backlog_bytes:
-        lines = cluster.backlogs.top(cluster.table_name, work_done(cluster.attempts), BACKLOGS_MAX)
-        found += [
-            Condition(kind="backlog", subject=line.table or OTHERS, count=line.size_bytes)
-            for line in lines
-            if line.size_bytes > backlog_bytes
-        ]
-    return found
 
 
 def _warnings(cluster: ClusterState, now_s: float) -> Iterator[str]:
@@ -230,116 +191,6 @@ def _class_lines(loop: ControlLoop, now_s: float) -> tuple[api.ClassControl, ...
     )
 
 
-def series_sample(
-    cluster: ClusterState, scaling: Mapping[str, tuple[int, int]], now_s: float
-) -> SeriesSample:
-    """Return the values to record now. O(tables with a backlog + queued jobs).
-
-    Args:
-        cluster: The coordinator's memory.
-        scaling: Group → its desired and its starting compactors.
-        now_s: The current time.
-    """
-    table_bytes, group_bytes = cluster.backlogs.sums(work_done(cluster.attempts))
-    queued = Counter(job.tablet.table for _, queue in cluster.queues for job in queue.unordered())
-    busy = list(under_way(cluster))
-    held = {(attempt.tablet.table, attempt.compactor) for attempt in busy}
-    compactors = cluster.compactors.every()
-    return SeriesSample(
-        tables={
-            "backlog_bytes": {table: size for table, size in table_bytes.items() if size},
-            "queued_jobs": queued,
-            "running_jobs": Counter(attempt.tablet.table for attempt in busy),
-            "compactors": Counter(table for table, _ in held),
-        },
-        groups={
-            "backlog_bytes": group_bytes,
-            "queued_jobs": {group: len(queue) for group, queue in cluster.queues},
-            "running_jobs": Counter(attempt.group for attempt in busy),
-            "compactors": Counter(compactor.group for compactor in compactors),
-            "compactors_desired": {group: desired for group, (desired, _) in scaling.items()},
-            "compactors_starting": {group: starting for group, (_, starting) in scaling.items()},
-            "compactors_draining": Counter(
-                compactor.group for compactor in compactors if compactor.draining
-            ),
-        },
-        total=_control_values(cluster.control, len(busy), now_s)
-        | {"backlog_bytes": sum(table_bytes.values())},
-        attempts={
-            attempt.id: (
-                attempt.tablet.table,
-                attempt.group,
-                attempt.since_s,
-                attempt.input_bytes * attempt_work(attempt).read_share,
-            )
-            for attempt in busy
-        },
-    )
-
-
-def _control_values(loop: ControlLoop, busy_slots: int, now_s: float) -> dict[str, float]:
-    """Return the decision of the controller and its effect; a value that does not exist is NaN."""
-    decision, worst = loop.decision, loop.latencies.signal(now_s)
-    used = fractions(loop.usage.last_minute(now_s))
-    return {
-        "busy_slots": busy_slots,
-        "system_slots": nan if decision.slots is None else decision.slots,
-        "limit_bytes_s": nan if decision.bytes_s is None else decision.bytes_s,
-        "reader_wait_s": nan if worst is None else worst[1],
-        **{f"shares_{class_.value}": decision.shares[class_] for class_ in ShareClass},
-        **{f"used_{class_.value}": used[class_] for class_ in ShareClass},
-    }
-
-
-def recorded_series(cluster: ClusterState, query: SeriesQuery) -> RecordedSeries:
-    """Return recorded values; tables that were dropped are part of sums only."""
-    names = {table.id: table.name for table in cluster.tables.values()}
-    return cluster.series.read(query, names)
-
-
-def recorded_tables(cluster: ClusterState) -> list[str]:
-    """Return the names of the tables that have recorded values of their own."""
-    tables = cluster.tables
-    return [tables[table].name for table in cluster.series.tables.rows if table in tables]
-
-
-def compactor_figures(cluster: ClusterState) -> list[MetricValue]:
-    """Return the metrics of the living compactors, from their last heartbeats."""
-    return [
-        replace(value, labels=(compactor.group, compactor.name, *value.labels))
-        for compactor in cluster.compactors.every()
-        for value in compactor.metrics
-    ]
-
-
-WORST_TABLES_MAX = 99
-"""Tables that each metric of tables names."""
-
-
-def table_figures(cluster: ClusterState, now_s: float) -> list[MetricValue]:
-    """Return metrics of the tables that need most attention. O(queued jobs)."""
-    oldest: dict[str, float] = {}
-    for _, queue in cluster.queues:
-        for entry in queue.entries():
-            table, age_s = entry.job.tablet.table, now_s - entry.offered_s
-            oldest[table] = max(oldest.get(table, 0.0), age_s)
-    quarantined = Counter(tablet.table for tablet in cluster.retry.quarantined())
-    figures = [
-        ("neve_table_queue_oldest_seconds", table, oldest[table])
-        for table in nlargest(WORST_TABLES_MAX, oldest, key=lambda table: oldest[table])
-    ]
-    figures += [
-        ("neve_table_quarantined_tablets", table, count)
-        for table, count in quarantined.most_common(WORST_TABLES_MAX)
-    ]
-    for table, small, files in cluster.pressures.small_files(WORST_TABLES_MAX):
-        figures.append(("neve_table_small_files", table, small))
-        figures.append(("neve_table_files", table, files))
-    return [
-        MetricValue(metric, value, (cluster.table_name(table),)) for metric, table, value in figures
-    ]
-
-
 def queued_jobs(
     cluster: ClusterState, group: str | None, count: int, now_s: float
 ) -> list[QueuedJob]:
@@ -409,9 +260,11 @@ def table_activity(cluster: ClusterState, now_s: float) -> list[api.TableActivit
     )
 
 
-LOADED_TABLETS_MAX = 1000
+LOADED_TABLETS_MAX = 500
 """Tablets with a backlog that `tablet_loads` adds to those it was asked for."""
-COMPARED_TABLETS_MAX = 20_000
+COMPARED_TABLETS_MAX = 5000
+"""Tablets with a backlog among which those are sought. If more have one, some of them are among
+the tablets that a map asks for."""
 
 
 def tablet_loads(

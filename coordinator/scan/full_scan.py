@@ -4,7 +4,7 @@
                                                                              │
     tablets asked, wanted and not queued, queued and not wanted ─► the scanner's second lane
 
-If a table has several ranges, they are scanned in Ray tasks (`coordinator.scan.ray_ranges`),
+If a table has several ranges, they are scanned in Ray tasks (`coordinator.ray_compactors`),
 otherwise in this process. The scanner plans the tablets found, after those from the change feed.
 The scan waits while the scanner's second lane is long, so that memory is bounded. A failed range is
 retried and counted. See `docs/design/0005-full-scan.md`.

@@ -7,5 +7,4 @@
     garbage_collector   deletes replaced files, and tables whose creator died
     manifests           publishes manifests
     flushes             flushes buffered rows by age, size and memory
-    storage_access      threads with deadlines, and deletion in them; free space
 """

@@ -31,7 +31,7 @@ import sys
 def main() -> None:
     """Run the command line; `--version` alone loads no library."""
     if sys.argv[1:] == ["--version"]:
-        from neve.release import __version__
+        from neve import __version__
 
         sys.stdout.write(f"neve {__version__}\n")
         return

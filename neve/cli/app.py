@@ -49,7 +49,7 @@ GROUPS = {
 
 def _version(is_wanted: bool) -> None:
     if is_wanted:
-        from neve.release import __version__
+        from neve import __version__
 
         typer.echo(f"neve {__version__}")
         raise typer.Exit

@@ -168,7 +168,7 @@ def check_storage(location: str, wait_s: float = STORAGE_WAIT_S) -> str:
 
     uri = normal_location(location)
     search = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-m", "neve.storage_trial", uri]
+    command = [sys.executable, "-m", "neve.child_process", "location", uri]
     try:
         done = subprocess.run(
             command, env=search, capture_output=True, text=True, timeout=wait_s, check=False

@@ -229,18 +229,22 @@ def plan(
     files: Annotated[Path | None, typer.Option(help="JSON file to plan without a service.")] = None,
     planner: Annotated[str | None, typer.Option(help="With --files: the planner.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="With --files: `name=value`; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Plan with another setting, `name=value`; may be repeated. None is stored.",
+        ),
     ] = None,
     tablet: Annotated[
         str | None,
-        typer.Option(help="With --files: plan only the files of this tablet."),
+        typer.Option(help="Plan only this tablet."),
     ] = None,
     shadow: Annotated[
         bool, typer.Option("--shadow", help="Compare the table's planner with its shadow planner.")
     ] = False,
     verbose: Verbose = False,
 ) -> None:
-    """Show which jobs would be planned now. Nothing is started.
+    """Show which jobs would be planned now. Nothing is started or stored.
 
     --shadow shows the work of both planners since the setting `shadow_planner` was set. --files
     takes the output of `neve table files TABLE --json`, or a document with settings, groups and
@@ -253,15 +257,19 @@ def plan(
     if files is not None:
         _plan_offline(session, files, planner, settings or [], tablet, verbose=verbose)
         return
-    if planner is not None or settings or tablet is not None:
-        raise RequestError(
-            "--planner, --set and --tablet need --files; a table has its own settings"
-        )
+    if planner is not None:
+        raise RequestError("--planner needs --files; for a table, use --set planner=NAME")
+    if shadow and (settings or tablet is not None):
+        raise RequestError("--shadow compares a whole table and excludes --set and --tablet")
     if shadow:
         session.show(session.client.shadow_plan(str(name)), render_shadow_plan)
         return
     session.show(
-        session.client.plan(str(name)),
+        session.client.plan(
+            str(name),
+            tablets=[] if tablet is None else [tablet],
+            settings=name_values(settings or [], "setting"),
+        ),
         lambda planned: render_plan(planned, session.keys, verbose=verbose),
     )
 

@@ -18,7 +18,7 @@ from common.errors import InputError, RequestError
 from common.model.table import Column
 from common.rows.schema import arrow_schema
 from common.units import format_count
-from neve import api, row_reader
+from neve import api, child_process
 from neve.api.files import open_regular
 from neve.cli import render
 from neve.cli.session import Name, OptionalTablet, Panel, Session, names, verb
@@ -99,7 +99,7 @@ def _writer(
 def _read_in_process(kind: str, path: Path) -> pa.Table:
     """Read a file in a separate process, because a damaged file may crash it."""
     search = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-m", row_reader.__name__, kind, str(path)]
+    command = [sys.executable, "-m", child_process.__name__, kind, str(path)]
     rows: pa.Table | None = None
     with subprocess.Popen(
         command, env=search, stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -105,7 +105,7 @@ def simulate(
     state of a service's table instead and compares other planners with the present one.
     """
     # Imported here so that verbs of the client start without loading the planners.
-    from neve.simulate.example import EXAMPLE
+    from neve.simulate.specification import EXAMPLE
 
     if example:
         session.write(EXAMPLE)

@@ -449,6 +449,7 @@ class _Posts:
         """Send one post, and return its answer.
 
         Raises:
+            CallerError: A header has a character that HTTP does not allow; nothing was sent.
             UnavailableError: No service answers; nothing was sent.
             UnknownOutcomeError: The answer is lost.
         """
@@ -458,6 +459,9 @@ class _Posts:
                 connection.post(self._prefix + path, content, headers)
                 response = connection.getresponse()
                 body = response.read()
+        except ValueError as error:
+            connection.close()
+            raise CallerError(f"the call cannot be sent: {error}") from error
         except BaseException:
             connection.close()
             raise

@@ -9,6 +9,7 @@
     problems            errors as `application/problem+json`
     metrics             metrics as Prometheus text
     services            dependencies of all slices: ports, settings, threads, look-ups
+    store_watch         whether the store answers, and since when
     console             pages of the console: sign-in, changes, events; links to it
     sampler             answers that all viewers of the console share
     table_locations     allowed locations of tables, and their owners

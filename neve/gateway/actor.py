@@ -16,7 +16,6 @@ from common.coordinator_proxy import CoordinatorProxy
 from common.errors import ConfigError, actor_error, first_line
 from common.log_files import LogFiles
 from common.metadata.redis import connect
-from common.metadata.store_watch import StoreWatch
 from common.readers.pool import open_readers
 from common.runtime import (
     RandomIds,
@@ -37,6 +36,7 @@ from coordinator.registry import planner_for, unread_of_table
 from neve.gateway.access.oidc import OidcRules
 from neve.gateway.server import server_of
 from neve.gateway.services import Services
+from neve.gateway.store_watch import StoreWatch
 from neve.gateway.table_locations import locations_of
 from neve.gateway.tls import require_safe_listener
 

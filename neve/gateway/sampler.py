@@ -11,8 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from common.runtime import Clock
-from neve.gateway.service import SharedAnswer
-from neve.gateway.services import Services
+from neve.gateway.services import Services, SharedAnswer
 
 if TYPE_CHECKING:
     from coordinator.actor import CoordinatorActor

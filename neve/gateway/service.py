@@ -1,15 +1,14 @@
 """The service as a whole: status, settings, audit, probes and metrics."""
 
-import asyncio
 import base64
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.resources import files
 from itertools import chain
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated
 
 from fastapi import Query, Response
 from fastapi.responses import HTMLResponse
@@ -35,6 +34,7 @@ from neve.gateway.metrics import RequestMetrics
 from neve.gateway.services import (
     LIST_MAX,
     Services,
+    SharedAnswer,
     bounded_count,
 )
 from neve.service_settings import settings_to_document, shown_settings
@@ -102,45 +102,6 @@ class ServiceRoutes:
         entries = folded(chain.from_iterable(read), len(AUDIT_KINDS) * LIST_MAX, filters)
         entries = sorted(entries, key=lambda entry: entry.get("at_s", 0.0), reverse=True)[:count]
         return {"entries": [entry_from(entry) for entry in entries]}
-
-
-T = TypeVar("T")
-
-
-class SharedAnswer(Generic[T]):
-    """Caches an answer briefly, and runs at most one query at a time for all callers."""
-
-    def __init__(self, ask: Callable[[], Awaitable[T]], lasts_s: float) -> None:
-        """Create an empty cache.
-
-        Args:
-            ask: Called for an answer; its exceptions are cached like answers.
-            lasts_s: How long an answer is cached.
-        """
-        self._ask = ask
-        self._lasts_s = lasts_s
-        self._asked: asyncio.Future[T] | None = None
-        self._until_s = 0.0
-
-    async def answer(self) -> T:
-        """Return the answer, at most `lasts_s` old.
-
-        Raises:
-            Exception: Any exception of `ask`.
-        """
-        loop = asyncio.get_running_loop()
-        old = self._asked is None or (self._asked.done() and loop.time() >= self._until_s)
-        if old:
-            self._asked = asyncio.ensure_future(self._ask_once())
-        assert self._asked is not None
-        # A caller that leaves must not cancel the query of the others.
-        return await asyncio.shield(self._asked)
-
-    async def _ask_once(self) -> T:
-        try:
-            return await self._ask()
-        finally:
-            self._until_s = asyncio.get_running_loop().time() + self._lasts_s
 
 
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"

@@ -4,6 +4,7 @@ import asyncio
 import difflib
 from collections.abc import (
     AsyncIterator,
+    Awaitable,
     Callable,
     Collection,
     Coroutine,
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from fastapi import Depends
 from fastapi.security import HTTPBearer
@@ -31,7 +32,6 @@ from common.errors import (
     UnknownTabletError,
 )
 from common.metadata.store import TabletStore
-from common.metadata.store_watch import StoreWatch
 from common.model.job import TabletPlan
 from common.model.table import DNS_LABEL, Table, TableSettings, TableState, filling_text
 from common.model.tablet import Tablet, TabletId
@@ -48,6 +48,7 @@ from neve.gateway.access.audit import Audit, AuditFile
 from neve.gateway.access.callers import open_table, sees_table
 from neve.gateway.access.quotas import BufferUse, Quotas, ScanSlots, Shares
 from neve.gateway.notify.notifier import Notifier
+from neve.gateway.store_watch import StoreWatch
 from neve.gateway.table_files import StoredFiles, TableFiles
 from neve.gateway.table_locations import (
     Locations,
@@ -709,3 +710,42 @@ async def known_group(services: Services, name: str) -> str:
             f"there is no compaction group {name!r}; there are: {', '.join(sorted(groups))}"
         )
     return name
+
+
+T = TypeVar("T")
+
+
+class SharedAnswer(Generic[T]):
+    """Caches an answer briefly, and runs at most one query at a time for all callers."""
+
+    def __init__(self, ask: Callable[[], Awaitable[T]], lasts_s: float) -> None:
+        """Create an empty cache.
+
+        Args:
+            ask: Called for an answer; its exceptions are cached like answers.
+            lasts_s: How long an answer is cached.
+        """
+        self._ask = ask
+        self._lasts_s = lasts_s
+        self._asked: asyncio.Future[T] | None = None
+        self._until_s = 0.0
+
+    async def answer(self) -> T:
+        """Return the answer, at most `lasts_s` old.
+
+        Raises:
+            Exception: Any exception of `ask`.
+        """
+        loop = asyncio.get_running_loop()
+        old = self._asked is None or (self._asked.done() and loop.time() >= self._until_s)
+        if old:
+            self._asked = asyncio.ensure_future(self._ask_once())
+        assert self._asked is not None
+        # A caller that leaves must not cancel the query of the others.
+        return await asyncio.shield(self._asked)
+
+    async def _ask_once(self) -> T:
+        try:
+            return await self._ask()
+        finally:
+            self._until_s = asyncio.get_running_loop().time() + self._lasts_s

@@ -31,8 +31,13 @@ from common.plugins import (
     request_errors,
 )
 from common.rows.schema import READERS
-from common.spi.planner import Selector, check_options, check_table, fixed_settings
-from common.spi.rewrite import OutputConfigurer
+from common.spi.planner import (
+    OutputConfigurer,
+    Selector,
+    check_options,
+    check_table,
+    fixed_settings,
+)
 from common.units import shown
 from common.windows import EXEMPTIONS, check_windows
 from neve.setting_values import rule_of, setting_text, settings_by_name

@@ -11,8 +11,7 @@ from common.model.tablet import TabletId
 from common.primitives import BoundedMap
 from neve import api
 from neve.gateway.access.callers import READ, route
-from neve.gateway.service import SharedAnswer
-from neve.gateway.services import Services
+from neve.gateway.services import Services, SharedAnswer
 
 SAMPLED_TABLETS = 20
 """Tablets whose files are read, spread over the table."""

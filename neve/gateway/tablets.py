@@ -39,10 +39,10 @@ from neve.gateway.access.callers import (
 )
 from neve.gateway.key_views import key_text, key_types, story_view
 from neve.gateway.problems import ChangeRefusedError, require_applied
-from neve.gateway.service import SharedAnswer
 from neve.gateway.services import (
     LIST_MAX,
     Services,
+    SharedAnswer,
     bounded_count,
     buffered_in,
     check_writable,

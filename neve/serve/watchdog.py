@@ -40,7 +40,7 @@ from common.wire import (
     CoordinatorStatus,
 )
 from coordinator.ray_compactors import shut_down_all
-from neve.release import __version__
+from neve import __version__
 from neve.serve.preflight import (
     CLIENT_SCHEME,
     CONNECT_WAIT_S,

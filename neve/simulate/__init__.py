@@ -4,7 +4,6 @@
 
 In reading order:
 
-    example        the specification that `--example` prints
     specification  turns a document into values, or raises an error that names the key
     sections       reads one section key by key, with bounds; controller, requests and failures
     recording      arrivals and initial files of a running service; its tables as a specification

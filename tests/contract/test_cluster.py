@@ -13,9 +13,14 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 
 from common.errors import ConfigError
 from common.metadata.keyspace import LinkLostError, get, set_string
-from common.metadata.redis.connection import Link, StoreServers, parse_url_of_store
+from common.metadata.redis.connection import (
+    TAGGED_SLOTS,
+    Link,
+    StoreServers,
+    parse_url_of_store,
+    tag_of_slot,
+)
 from common.metadata.redis.keyspace import BLOCKED_MAX, RedisKeyspace
-from common.metadata.redis.nodes import TAGGED_SLOTS, tag_of_slot
 from common.model.tablet import TabletId
 from common.runtime import SystemClock
 from tests.support.patience import PATIENCE_S

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from redis.exceptions import ResponseError
 
 from common.errors import ConfigError, UnavailableError
 from common.metadata.changes import AddFiles, DropTable, ForgetGarbage, StampGarbage
 from common.metadata.keys import FULL, RESERVE
 from common.metadata.keyspace import Command, Reply, StoreBusyError, get
-from common.metadata.redis.connection import ReplyError, link_class, parse_address, text_of
+from common.metadata.redis.connection import Link, parse_address
 from common.metadata.redis.keyspace import RedisKeyspace, translate_errors
 from common.model.tablet import TabletId
 from common.runtime import SystemClock, call_id
@@ -234,14 +235,14 @@ async def test_missing_replicas_are_told() -> None:
 
 async def test_the_reason_counts_also_when_only_exec_is_refused(full: Full) -> None:
     address = parse_address(f"redis://127.0.0.1:{full.port}")
-    link = link_class(address)(address=address, timeout_s=5.0)
+    link = Link(address=address, timeout_s=5.0)
     await link.open()
-    await link.exchange([("MULTI",), ("SET", "x", 1)], 5.0)
+    await link.exchange([("MULTI",), ("SET", "x", 1)])
     await full.say(("CONFIG", "SET", "min-replicas-to-write", 1))
-    (answer,) = await link.exchange([("EXEC",)], 5.0)
+    (answer,) = await link.exchange([("EXEC",)])
     await link.disconnect()
-    assert isinstance(answer, ReplyError)
-    assert text_of(answer).startswith("EXECABORT")
+    assert isinstance(answer, ResponseError)
+    assert str(answer).startswith("EXECABORT")
     error = translate_errors(answer)
     assert isinstance(error, StoreBusyError)
     assert str(error).startswith("NOREPLICAS")

@@ -36,10 +36,9 @@ from common.rows.rules import RowRules
 from common.rows.schema import columns_of
 from compactor.rewrite.file_io import NewFile, delete_file
 from compactor.rewrite.parquet_bytes.relocation import StitchPiece
-from compactor.rewrite.parquet_bytes.stitch import stitch
-from compactor.rewrite.parquet_bytes.targets import STORED_STEP_BYTES
+from compactor.rewrite.parquet_bytes.stitch import STORED_STEP_BYTES, stitch
 from compactor.rewrite.plan.inputs import read_footer
-from coordinator.storage.storage_access import ArrowStorage
+from coordinator.context import ArrowStorage
 from neve.recovery.stored_files import list_location
 from tests.support.predictable import ManualClock
 from tests.support.s3_server import VARIABLES, S3Server, s3_server

@@ -203,7 +203,7 @@ async def test_user_and_password_of_the_url_are_used(redis_server: RedisServer) 
 
 def test_a_url_is_parsed_and_its_password_is_hidden() -> None:
     address = parse_address("redis://user:p%40ss@example:7000/2")
-    assert (address.host, address.port, address.database) == ("example", 7000, 2)
+    assert (address.host, address.port, address.db) == ("example", 7000, 2)
     assert (address.username, address.password, address.tls) == ("user", "p@ss", None)
     assert str(address) == "example:7000"
     assert "p@ss" not in repr(address)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from common.errors import ConfigError, MetadataError, UnavailableError
-from common.metadata.redis import RedisStore, connect
+from common.metadata.redis import connect
 from common.metadata.redis.connection import RedisAddress, StoreServers, parse_url_of_store
+from common.metadata.store import TabletStore
 from common.settings import StoreSettings
 from tests.support.redis_sentinels import (
     SERVICE,
@@ -22,7 +23,7 @@ from tests.support.redis_server import free_port, running
 pytestmark = [pytest.mark.anyio]
 
 
-def store_on(url: str) -> RedisStore:
+def store_on(url: str) -> TabletStore:
     return connect(StoreSettings(url=url, timeout_s=5.0))
 
 
@@ -37,10 +38,10 @@ def test_a_url_names_sentinels_service_and_database() -> None:
     assert {(sentinel.username, sentinel.password, sentinel.tls) for sentinel in found.known} == {
         (None, None, None)
     }
-    assert {sentinel.database for sentinel in found.known} == {0}
+    assert {sentinel.db for sentinel in found.known} == {0}
     assert found.service == "main/store"
     primary = replace(found.login, host="there", port=7)
-    assert (str(primary), primary.database) == ("there:7", 4)
+    assert (str(primary), primary.db) == ("there:7", 4)
     assert (primary.username, primary.password) == ("user", "p@ss")
 
 
@@ -53,7 +54,7 @@ def test_sentinels_have_a_login_of_their_own_and_tls_is_for_all() -> None:
     (sentinel,) = found.known
     assert (sentinel.username, sentinel.password) == ("s", "p&q")
     assert (found.login.username, found.login.password) == (None, "secret")
-    assert found.login.database == 0
+    assert found.login.db == 0
     for address in (sentinel, found.login):
         assert address.tls is not None
         assert not address.tls.check_hostname
@@ -79,7 +80,7 @@ def test_a_malformed_url_is_refused_with_the_form(rest: str, reason: str) -> Non
 
 
 def test_a_url_of_one_redis_stays_what_it_was() -> None:
-    assert parse_url_of_store("redis://one:1/2") == RedisAddress(host="one", port=1, database=2)
+    assert parse_url_of_store("redis://one:1/2") == RedisAddress(host="one", port=1, db=2)
 
 
 # -------------------------------------------------------------------------------------- Sentences

@@ -26,7 +26,7 @@ from common.model.key_values import KeyType
 from common.model.keys import PLUS_INFINITY, format_key, parse_key
 from common.model.tablet import TabletId
 from common.units import parse_duration_s, parse_size_bytes
-from neve.simulate.example import EXAMPLE
+from neve.simulate.specification import EXAMPLE
 from tests.fuzz.junk import TEXTS, junk, spoiled, spoiled_bytes
 from tests.fuzz.outcome import READ, REFUSED
 from tests.support.command_line import invoke

@@ -15,7 +15,6 @@ from playwright.sync_api import Browser, expect
 from common.metadata.redis import connect
 from common.settings import StoreSettings
 from neve.api import Column, Quarantine
-from neve.console.pages import PAGES
 from neve.gateway.access.tokens import TokenFile
 from tests.support.chromium import WAIT_MS, Visit, chromium, visit
 from tests.support.gateway import TOKEN, Gateway, serving
@@ -101,10 +100,7 @@ def test_a_person_signs_in_and_out(browser: Browser, gateway: Gateway) -> None:
         assert tab.foreign == []
 
 
-SIMPLE = [shown.address for shown in PAGES if "{" not in shown.address and shown.method == "GET"]
-
-
-@pytest.mark.parametrize("path", SIMPLE)
+@pytest.mark.parametrize("path", ["/console", "/console/tables"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_page_is_accessible_and_fits(
     path: str, scheme: str, browser: Browser, gateway: Gateway

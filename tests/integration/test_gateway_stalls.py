@@ -24,9 +24,9 @@ from common.model.table import Table
 from common.runtime import RandomIds, SystemClock
 from common.settings import StoreSettings
 from common.storage_threads import StorageThreads
+from coordinator.context import ArrowStorage
 from coordinator.core.scans import GarbageRules
 from coordinator.storage.garbage_collector import GarbageCollector
-from coordinator.storage.storage_access import ArrowStorage
 from neve.api import Added
 from neve.client import Client
 from neve.client.errors import CallerError, RefusedError

@@ -22,11 +22,10 @@ from common.metadata.changes import (
 from common.model.outcome import AttemptEnd
 from common.model.table import Table
 from common.runtime import RandomIds, SystemClock
-from coordinator.context import Generations, ShellContext
+from coordinator.context import ArrowStorage, Generations, ShellContext
 from coordinator.core.scans import GarbageRules
 from coordinator.storage.garbage_collector import GarbageCollector
 from coordinator.storage.manifests import ManifestPublisher
-from coordinator.storage.storage_access import ArrowStorage
 from neve.recovery.gc import collect_orphans
 from neve.recovery.rebuild.table_rebuild import (
     RebuildOptions,

@@ -15,8 +15,8 @@ from common.parquet import location as object_store
 from common.parquet.location import open_location
 from common.parquet.service_files import foreign_mark
 from common.runtime import RandomIds
+from coordinator.context import ArrowStorage
 from coordinator.storage.manifests import ManifestPublisher
-from coordinator.storage.storage_access import ArrowStorage
 from neve.client.errors import CallerError, NotFoundError, RefusedError
 from tests.support.gateway import Gateway, serving
 from tests.support.s3_server import VARIABLES, S3Server, s3_server

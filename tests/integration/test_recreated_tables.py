@@ -18,10 +18,9 @@ from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import TabletStore
 from common.settings import StoreSettings
 from common.storage_threads import StorageThreads
-from coordinator.context import Generations
+from coordinator.context import ArrowStorage, Generations
 from coordinator.core.scans import GarbageRules
 from coordinator.storage.garbage_collector import GarbageCollector
-from coordinator.storage.storage_access import ArrowStorage
 from neve.client import Client
 from neve.client.errors import (
     CallerError,

@@ -14,7 +14,7 @@ from redis.crc import key_slot
 from common.errors import ConfigError, ConflictError, UnavailableError
 from common.metadata.changes import Applied, Change, CreateTable, DropTable, Outcome, Refused
 from common.metadata.keys import RESERVE, TableKeys
-from common.metadata.redis import RedisStore, connect
+from common.metadata.redis import connect
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import TabletStore
 from common.model.tablet import TabletId
@@ -41,7 +41,7 @@ def cluster() -> Iterator[RedisCluster]:
         yield servers
 
 
-def store_on(cluster: RedisCluster, timeout_s: float = 2.0) -> RedisStore:
+def store_on(cluster: RedisCluster, timeout_s: float = 2.0) -> TabletStore:
     return connect(StoreSettings(url=cluster.url, wait_replicas=1, timeout_s=timeout_s))
 
 

@@ -16,7 +16,7 @@ import pytest
 from common.errors import MetadataError, UnavailableError
 from common.metadata.changes import Change, Outcome
 from common.metadata.executor import RetryLimits
-from common.metadata.redis.connection import RedisAddress, link_class, parse_url_of_store
+from common.metadata.redis.connection import Link, RedisAddress, parse_url_of_store
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import TabletStore
 from common.model.tablet import TabletId
@@ -48,10 +48,10 @@ async def say(server: RedisServer, *words: str | int) -> bytes:
     """Send one command to a server; return its answer."""
     address = parse_url_of_store(server.url)
     assert isinstance(address, RedisAddress)
-    link = link_class(address)(address=address, timeout_s=5.0)
+    link = Link(address=address, timeout_s=5.0)
     await link.open()
     try:
-        (answer,) = await link.exchange([words], 5.0)
+        (answer,) = await link.exchange([words])
     finally:
         await link.disconnect()
     return answer if isinstance(answer, bytes) else str(answer).encode()

@@ -12,7 +12,7 @@ import pytest
 from common.errors import UnavailableError
 from common.metadata.changes import AddFiles, Applied
 from common.metadata.keyspace import LinkLostError, StoreBusyError
-from common.metadata.redis import RedisStore, connect
+from common.metadata.redis import connect
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import TabletStore
 from common.model.tablet import TabletId
@@ -43,7 +43,7 @@ def group() -> Iterator[RedisGroup]:
         yield servers
 
 
-def store_on(url: str, *, wait_replicas: int = 0) -> RedisStore:
+def store_on(url: str, *, wait_replicas: int = 0) -> TabletStore:
     return connect(StoreSettings(url=url, wait_replicas=wait_replicas, timeout_s=5.0))
 
 

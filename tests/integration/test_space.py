@@ -26,11 +26,11 @@ from compactor.rewrite.merge.tasks import merge_small_job
 from compactor.rewrite.outputs import TaskResult
 from compactor.rewrite.plan.rewrite_plan import make_plan
 from compactor.rewrite.verify import verify
+from coordinator.context import ArrowStorage
 from coordinator.core.assignment import compose_assignment
 from coordinator.core.scans import GarbageRules
 from coordinator.scan.scanner import with_watermarks
 from coordinator.storage.garbage_collector import GarbageCollector
-from coordinator.storage.storage_access import ArrowStorage
 from tests.support.memory_store import MemoryStore
 from tests.support.planning import job
 from tests.support.predictable import ManualClock

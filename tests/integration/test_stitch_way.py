@@ -21,7 +21,7 @@ from common.parquet.location import open_location
 from compactor.core import RewriteResult
 from compactor.rewrite import attempt
 from compactor.rewrite.attempt import rewrite
-from compactor.rewrite.throttle import Allowance
+from compactor.rewrite.attempt_folder import Allowance
 from tests.support.layouts import read_file_layout
 from tests.support.readers import check_counts
 from tests.support.spark_session import local_session

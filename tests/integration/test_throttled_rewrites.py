@@ -19,7 +19,7 @@ from common.wire import Assignment
 from compactor.core import RewriteProgress, RewriteResult
 from compactor.rewrite import attempt
 from compactor.rewrite.attempt import rewrite
-from compactor.rewrite.throttle import Allowance
+from compactor.rewrite.attempt_folder import Allowance
 from tests.support.spark_session import local_session
 from tests.support.tables_on_disk import (
     KEYED,

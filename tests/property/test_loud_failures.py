@@ -28,6 +28,7 @@ from common.parquet.file_inspection import stream_rows
 from common.parquet.location import Location, open_location
 from common.rows.rules import RowRules
 from common.wire import Assignment
+from compactor.rewrite.attempt import stitch_plan, stitch_whole
 from compactor.rewrite.general_merge import (
     read_for_sort,
     rewrite_bag,
@@ -38,7 +39,6 @@ from compactor.rewrite.kernel import reader
 from compactor.rewrite.merge.driver import merge_large_job
 from compactor.rewrite.outputs import TaskResult
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
-from compactor.rewrite.stitch_job import stitch_plan, stitch_whole
 from compactor.rewrite.verify import verify
 from tests.support.fast_and_slow import first_fast
 from tests.support.tables_on_disk import assignment_over, bag_table, keyed_table, settings

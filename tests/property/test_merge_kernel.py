@@ -24,7 +24,7 @@ from common.rows.key_encoding import encode_keys
 from common.rows.merge import merge_tables, scan_tables
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
-from common.spi.rewrite import DELETED, TransformContext
+from common.spi.planner import DELETED, TransformContext
 from common.wire import OutsideFile
 from compactor.rewrite import attempt, memory_budget, outputs, parallel_column_writer, transform
 from compactor.rewrite.attempt_folder import read_change_counts

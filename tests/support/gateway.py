@@ -14,7 +14,6 @@ from common.control_settings import NotifySettings
 from common.errors import UnavailableError
 from common.metadata.store import TabletStore
 from common.metadata.store_values import StoreHealth
-from common.metadata.store_watch import StoreWatch
 from common.model.job import Job, Kind, TabletPlan, job_id
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
@@ -44,6 +43,7 @@ from neve import api
 from neve.client import Client
 from neve.gateway.server import server_of
 from neve.gateway.services import Services, TabletPlanner
+from neve.gateway.store_watch import StoreWatch
 from neve.gateway.table_files import StoredFiles, TableFiles
 from tests.support.memory_store import MemoryStore
 

@@ -24,10 +24,10 @@ from common.model.tablet import Analysis, TabletId
 from common.runtime import call_id
 from common.settings import Settings, StoreSettings
 from common.wire import NAMESPACE
+from coordinator.ray_compactors import RayRangeScans
 from coordinator.registry import planner_for
 from coordinator.scan import full_scan
 from coordinator.scan.full_scan import FullScan, LocalRangeScans
-from coordinator.scan.ray_ranges import RayRangeScans
 from coordinator.scan.scanner import Scanner
 from neve.local.processes import processes_of_stack
 from tests.support.many_tablets import Many, key_of, many_tablets

@@ -17,8 +17,7 @@ from common.model.job import Kind, Plan, PlannedJob, job_priority
 from common.model.key_values import KeyType
 from common.model.keys import decode_key
 from common.model.request import OutputSpec
-from common.spi.planner import Chosen, PlanParameters, SelectorParameters
-from common.spi.rewrite import OutputParameters
+from common.spi.planner import Chosen, OutputParameters, PlanParameters, SelectorParameters
 
 Span = tuple[int, int]
 """The first and the last key of a file. A script names files so: who knows paths of outputs?"""

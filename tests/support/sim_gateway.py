@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from common.errors import CompactionError, ConflictError, RequestError
 from common.metadata.store import TabletStore
-from common.metadata.store_watch import StoreWatch
 from common.model.table import Table
 from common.model.tablet import Tablet
 from common.parquet.file_inspection import FileFacts
@@ -30,6 +29,7 @@ from neve.gateway.rows.add import add_files
 from neve.gateway.rows.ingestion import append_rows
 from neve.gateway.rows.scan import ScanOptions, open_scan
 from neve.gateway.services import Services
+from neve.gateway.store_watch import StoreWatch
 from neve.gateway.table_files import TableFiles
 from tests.support.predictable import CountedIds
 from tests.support.sim_disk import ROW_BYTES, Rows, key_number

@@ -2,8 +2,7 @@
 
 In reading order:
 
-    connection      forms of `store.url`; one connection of redis-py, and what its errors mean
-    nodes           the servers of a store: which owns a slot, and a pool for each
+    connection      forms of `store.url`, connections of redis-py, who owns a slot, errors
     keyspace        all of it as a keyspace: transactions, reads, streams, health
 """
 
@@ -17,19 +16,11 @@ from common.metadata.store import TabletStore
 from common.runtime import RandomIds
 from common.settings import StoreSettings
 
-__all__ = ["RedisStore", "connect"]
 
-_CHANCE_STEPS = 1 << 20
-
-
-class RedisStore(TabletStore):
-    """The truth, in Redis."""
-
-
-def connect(settings: StoreSettings) -> RedisStore:
+def connect(settings: StoreSettings) -> TabletStore:
     """Return the store that the settings name; raises `ConfigError`. It connects at first use."""
     url = secret_of("store.url", settings.url, settings.url_file)
-    return RedisStore(
+    return TabletStore(
         RedisKeyspace(
             url,
             connections_max=settings.connections_max,
@@ -40,6 +31,6 @@ def connect(settings: StoreSettings) -> RedisStore:
         ),
         patience=RetryLimits(tries_max=settings.tries_max),
         sleep=asyncio.sleep,
-        chance=lambda: secrets.randbelow(_CHANCE_STEPS) / _CHANCE_STEPS,
+        chance=secrets.SystemRandom().random,
         new_store_id=lambda: RandomIds().next("store"),
     )

@@ -8,52 +8,36 @@ A node that answers that a key is elsewhere has done nothing, so the whole try i
 """
 
 import asyncio
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from itertools import islice
 
 from common.errors import BrokenValueError, MetadataError, UnknownOutcomeError
 from common.metadata.codec import table
-from common.metadata.executor import time_s
-from common.metadata.keys import FULL, RESERVE, SHORT_STREAM_MAX, TABLES, TableKeys
+from common.metadata.executor import give_back, keep_reserve, time_s
+from common.metadata.keys import FULL, TABLES, TableKeys
 from common.metadata.keyspace import (
-    RIGHT_QUESTIONS,
-    STORE_KEYS,
+    DENIED,
+    INFO,
     TIME,
-    TRANSACTION_QUESTIONS,
     Command,
     KeyspaceSession,
     LinkLostError,
     Reply,
     StoreBusyError,
     StreamEntry,
-    delete,
     get,
     hgetall,
-    set_string,
+    missing_rights,
 )
-from common.metadata.redis.connection import (
-    NO_MEMORY,
-    TRANSIENT,
-    Link,
-    ReplyError,
-    text_of,
-)
-from common.metadata.redis.nodes import Node, Nodes, nodes_of
+from common.metadata.redis.connection import NO_MEMORY, TRANSIENT, Link, Node, Nodes, ReplyError
 from common.metadata.store_values import StoreHealth
 
-UNWATCH: Command = ("UNWATCH",)
 MULTI: Command = ("MULTI",)
 EXEC: Command = ("EXEC",)
-INFO: Command = ("INFO",)
 APPEND_SYNC: Command = ("CONFIG", "GET", "appendfsync")
 """No user needs this right: it shows passwords, too. Without it, durability is not named."""
-DENIED = "NOPERM"
-_OF_KEY = re.compile(r"access (a|one of the) keys?\b")
-OTHER_TYPE = "WRONGTYPE"
-"""Code of a key that holds a hash where a string is read, and so on."""
 DISCARDED = "EXECABORT Transaction discarded because of: "
 """What precedes the reason if only `EXEC` is refused."""
 KEYLESS = frozenset({"TIME", "SCAN", "INFO", "DBSIZE", "PING"})
@@ -82,10 +66,9 @@ class StreamReads:
     same positions, finds them again, so no connection is given up with each answer.
     """
 
-    def __init__(self, nodes: Nodes, timeout_s: float) -> None:
-        """Read from `nodes`; an answer comes within `timeout_s`."""
+    def __init__(self, nodes: Nodes) -> None:
+        """Read from `nodes`."""
         self._nodes = nodes
-        self._timeout_s = timeout_s
         self._reads: dict[object, asyncio.Task[_Entries]] = {}
 
     async def wait(self, after: Mapping[str, str], count: int, block_s: float) -> _Entries:
@@ -106,9 +89,10 @@ class StreamReads:
             for (node, _), some in reads.items():
                 name = (node, *some, count, left_s > 0)
                 if name not in self._reads:
-                    read = self._read(node, some, count, left_s, pause_s)
-                    self._reads[name] = asyncio.ensure_future(read)
-                    self._reads[name].add_done_callback(_take_error)
+                    read = asyncio.ensure_future(self._read(node, some, count, left_s, pause_s))
+                    # Perhaps no caller waits for its error any more.
+                    read.add_done_callback(lambda task: task.cancelled() or task.exception())
+                    self._reads[name] = read
                 tasks.append(self._reads[name])
             when = asyncio.FIRST_COMPLETED if left_s else asyncio.ALL_COMPLETED
             done, _ = await asyncio.wait(tasks, timeout=left_s or None, return_when=when)
@@ -133,8 +117,8 @@ class StreamReads:
             ("XREAD", "COUNT", count, *block, "STREAMS", *streams) for streams in slots
         ]
         while True:
-            async with self._nodes.heed(node), node.lend(extra=True) as link:
-                replies = await link.exchange(commands, wait_s + self._timeout_s)
+            async with node.lend(extra=True) as link:
+                replies = await link.exchange(commands, wait_s)
                 entries = _joined(map(_entries, _checked(_XREADS * len(commands), replies)))
             if entries or wait_s or now_s() >= until_s:
                 return entries
@@ -142,17 +126,9 @@ class StreamReads:
 
     async def close(self) -> None:
         """End all reads."""
-        tasks = [*self._reads.values()]
-        for task in tasks:
+        for task in self._reads.values():
             task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-
-
-def _take_error(task: asyncio.Task[_Entries]) -> None:
-    """Take an error that perhaps no caller waits for any more."""
-    if not task.cancelled():
-        task.exception()
+        await asyncio.gather(*self._reads.values(), return_exceptions=True)
 
 
 def _entries(reply: Reply) -> _Entries:
@@ -168,66 +144,6 @@ def _entries(reply: Reply) -> _Entries:
 
 def _joined(some: Iterable[_Entries]) -> _Entries:
     return {key: stream for entries in some for key, stream in entries.items()}
-
-
-# ----------------------------------------------------------------------------------- Memory reserve
-# At `maxmemory` Redis refuses every MULTI, also one that only deletes or reads; single commands
-# that delete are allowed. So a string of nothing is kept, and a client that is refused deletes it:
-# then reads, commits, releases and the collector go on. A key shows to all that the store was full:
-# changes that let it grow wait until it has room for a new reserve and as much again. Each key has
-# the first tag of its node. What lies under other tags came from another node, and is deleted.
-
-SHARE_MAX = 16
-"""The reserve is at most such a part of `maxmemory`, so that a small store has room for tables."""
-
-Send = Callable[[list[Command]], Awaitable[list[Reply]]]
-"""Sends single commands and returns the answers, errors among them as values."""
-
-
-def _health(replies: Sequence[Reply], replicas_wanted: int = 0) -> StoreHealth:
-    """Return what a Redis reports of itself as answers to `INFO` and to whether it is full.
-
-    A third answer, to `APPEND_SYNC`, may follow. It is an error if the user has no such right.
-    """
-    info, is_full, *more = replies
-    answers = [reply for reply in more if not isinstance(reply, ReplyError)]
-    config: Mapping[bytes, bytes] = answers[0] if answers else {}
-    append_sync = config.get(b"appendfsync", b"").decode()
-    return StoreHealth.of_info(
-        b"" if isinstance(info, ReplyError) else info,
-        full=is_full == 1,
-        replicas_wanted=replicas_wanted,
-        append_sync=append_sync if append_sync in {"no", "everysec", "always"} else "",
-    )
-
-
-async def keep_reserve(send: Send, tags: Sequence[str], size_max_bytes: int) -> None:
-    """Set at most this memory aside if there is room for it twice; then adds go on, too."""
-    reserve, full = RESERVE + tags[0], FULL + tags[0]
-    strays = [delete(RESERVE + tag, FULL + tag) for tag in tags[1:]]
-    info, is_full, present, *_ = await send([INFO, ("EXISTS", full), ("STRLEN", reserve), *strays])
-    if isinstance(present, ReplyError):
-        return  # It starts, or has its keys elsewhere by now: the next round keeps it.
-    health = _health((info, is_full))
-    wanted = min(size_max_bytes, health.memory_max_bytes // SHARE_MAX)
-    room = health.memory_max_bytes - health.memory_bytes + present
-    if not wanted and (present or health.full):
-        await send([delete(reserve, full)])
-    elif wanted and (present != wanted or health.full) and room >= 2 * wanted:
-        # The old one goes first: it may be larger. The key is the last to go, so that no change
-        # grows into what is about to be set aside.
-        fill: Command = ("SETRANGE", reserve, wanted - 1, b"\0")
-        await send([delete(reserve), fill, delete(full)])
-
-
-async def give_back(send: Send, tag: str, table_ids: Iterable[str]) -> None:
-    """Make room in a Redis that is full: shorten streams of its tables, then drop the reserve."""
-    trims = [
-        ("XTRIM", stream, "MAXLEN", "~", SHORT_STREAM_MAX)
-        for keys in map(TableKeys, table_ids)
-        for stream in (keys.history, keys.changes)
-    ]
-    await send([*trims, delete(RESERVE + tag), set_string(FULL + tag, 1)])
 
 
 # ----------------------------------------------------------------------------------------- Session
@@ -251,7 +167,6 @@ class RedisSession:
     nodes: Nodes
     stack: AsyncExitStack
     """Gives links that are lent back."""
-    timeout_s: float
     wait_replicas: int
     links: dict[Node, Link] = field(default_factory=dict)
     """The first is that to the node of the transaction."""
@@ -289,13 +204,12 @@ class RedisSession:
 
     async def _ask(self, node: Node, watch: Sequence[str], reads: Sequence[Command]) -> list[Reply]:
         """Watch and read at one node, in one round trip."""
-        async with self.nodes.heed(node):
-            link = await self._link(node)
-            commands = [("WATCH", *watch), *reads] if watch else reads
-            if watch:
-                self.watching = link
-            replies = _checked(commands, await link.exchange(commands, self.timeout_s))
-        return replies[1:] if watch else replies
+        link = await self._link(node)
+        if not watch:
+            return _checked(reads, await link.exchange(reads))
+        self.watching = link
+        commands = [("WATCH", *watch), *reads]
+        return _checked(commands, await link.exchange(commands))[1:]
 
     async def execute(self, effects: Sequence[Command], *, durable: bool = False) -> bool:
         """Send MULTI … EXEC to the node of the slot, and wait for its replicas if asked."""
@@ -305,22 +219,20 @@ class RedisSession:
             (slot,) = {self.nodes.slot_of(str(key)) for some in keys for key in some}
             assert self.watched in {None, slot}, f"a transaction writes another slot: {effects}"
             node = await self.nodes.node_of(slot)
+        link = await self._link(node)
+        assert self.watching in {None, link}, "the node of the slot has changed"
         wanted = self.wait_replicas if durable else 0
-        wait: Command = ("WAIT", wanted, int(self.timeout_s * 1000))
-        commands = [MULTI, *effects, EXEC, *[wait] * bool(wanted)]
-        async with self.nodes.heed(node):
-            link = await self._link(node)
-            assert self.watching in {None, link}, "the node of the slot has changed"
-            try:
-                replies = await link.exchange(commands, self.timeout_s * (1 + bool(wanted)))
-            except LinkLostError as error:
-                raise LinkLostError(str(error), sent=True) from error
-            self.watching = None
-            is_executed = _is_executed(effects, replies)
-            if is_executed and wanted and replies[-1] < wanted:
-                # Perhaps no primary any more: `heed` looks for the one that is.
-                reason = f"{replies[-1]} of {wanted} replicas have the change"
-                raise LinkLostError(reason, sent=True)
+        wait_s = link.timeout_s if wanted else 0.0
+        wait: Command = ("WAIT", wanted, int(wait_s * 1000))
+        try:
+            replies = await link.exchange([MULTI, *effects, EXEC, *[wait] * bool(wanted)], wait_s)
+        except LinkLostError as error:
+            raise LinkLostError(str(error), sent=True) from error
+        self.watching = None
+        is_executed = _is_executed(effects, replies)
+        if is_executed and wanted and replies[-1] < wanted:
+            # Perhaps no primary any more: the next link looks for the one that is.
+            raise LinkLostError(f"{replies[-1]} of {wanted} replicas have the change", sent=True)
         return is_executed
 
     async def _link(self, node: Node) -> Link:
@@ -342,7 +254,7 @@ def _is_executed(effects: Sequence[Command], replies: Sequence[Reply]) -> bool:
             # Redis has executed the others: what the key holds is not what any change left.
             raise UnknownOutcomeError(
                 f"{effect[1]!s}: {effect[0]!s} is refused after other writes of the change"
-                f" ({text_of(reply)}); run `neve fsck`"
+                f" ({reply}); run `neve fsck`"
             )
     return executed is not None
 
@@ -364,9 +276,9 @@ class RedisKeyspace:
         append_sync: str = "",
     ) -> None:
         """Connect later; `StoreSettings` explains the limits, which are those of each node."""
-        self._nodes = nodes_of(url, connections_max, timeout_s)
-        self._streams = StreamReads(self._nodes, timeout_s)
-        self._timeout_s, self._wait_replicas = timeout_s, wait_replicas
+        self._nodes = Nodes.of(url, connections_max, timeout_s)
+        self._streams = StreamReads(self._nodes)
+        self._wait_replicas = wait_replicas
         self._reads_sync, self._append_sync = True, append_sync
         self._reserve_bytes = reserve_bytes
 
@@ -374,7 +286,7 @@ class RedisKeyspace:
     async def session(self) -> AsyncIterator[KeyspaceSession]:
         """Return a session on connections of its own."""
         async with AsyncExitStack() as stack:
-            session = RedisSession(self._nodes, stack, self._timeout_s, self._wait_replicas)
+            session = RedisSession(self._nodes, stack, self._wait_replicas)
             try:
                 yield session
             except StoreBusyError as error:
@@ -382,7 +294,7 @@ class RedisKeyspace:
                     await self._make_room(node, error)
                 raise
             if session.watching is not None and session.watching.is_connected:
-                await session.watching.exchange([UNWATCH], self._timeout_s)
+                await session.watching.exchange([("UNWATCH",)])
 
     async def fetch(self, batches: Sequence[Sequence[Command]]) -> list[list[Reply]]:
         """Read batches, each at one moment; one round trip for each node, all at once."""
@@ -407,47 +319,46 @@ class RedisKeyspace:
 
     async def health(self) -> StoreHealth:
         """Return what the nodes report of themselves; of a cluster, one may be silent."""
-        if self._nodes.only is not None:
-            return (await self._health_of(self._nodes.only))[0]
         nodes = await self._nodes.every()
-        by_address: dict[str, StoreHealth] = {}
-        times_s: list[float] = []
-        reports = await asyncio.gather(*map(self._health_of, nodes), return_exceptions=True)
-        for node, report in zip(nodes, reports, strict=True):
-            if isinstance(report, LinkLostError):
-                by_address[str(node.address)] = StoreHealth(silence=str(report))
-            elif isinstance(report, BaseException):
-                raise report
-            else:
-                by_address[str(node.address)] = report[0]
-                times_s.append(report[1])
+        reports = await asyncio.gather(*map(self._health_of, nodes))
+        times_s = [now_s for health, now_s in reports if not health.silence]
         if not times_s:
-            raise LinkLostError("; ".join(health.silence for health in by_address.values()))
+            raise LinkLostError("; ".join(health.silence for health, _ in reports))
+        if self._nodes.only is not None:
+            return reports[0][0]
+        by_address = {str(node.address): own for node, (own, _) in zip(nodes, reports, strict=True)}
         return StoreHealth.of_nodes(by_address, max(times_s) - min(times_s))
 
     async def _health_of(self, node: Node) -> tuple[StoreHealth, float]:
         """Return what a node reports of itself, and its time."""
-        commands = [TIME, INFO, ("EXISTS", FULL + node.tags[0])]
-        if self._reads_sync:
-            commands.append(APPEND_SYNC)
-        now, *replies = await self._send(node, commands)
-        if self._reads_sync and isinstance(replies[-1], ReplyError):
-            # Each refusal would be a line in the server's log of refused commands.
-            self._reads_sync = text_of(replies[-1]).startswith(TRANSIENT)
-        health = _health(replies, self._wait_replicas)
         unused = [] if self._wait_replicas else ["wait"]
         if self._nodes.only is not None:
             unused.append("cluster|slots")
-        async with self._nodes.heed(node), node.lend(extra=True) as link:
-            lacks = await missing_rights(link, self._timeout_s, unused)
-        append_sync = health.append_sync or self._append_sync
+        questions: list[Command] = [TIME, INFO, ("EXISTS", FULL + node.tags[0])]
+        if self._reads_sync:
+            questions.append(APPEND_SYNC)
+        try:
+            async with node.lend(extra=True, fresh=True) as link:
+                now, info, is_full, *more = await link.exchange(questions)
+                lacks = await missing_rights(link.exchange, unused)
+                await link.disconnect()  # Its transaction is never executed.
+        except LinkLostError as error:
+            return StoreHealth(silence=str(error)), 0.0
+        append_sync = self._append_sync
+        for config in more:
+            if isinstance(config, ReplyError):
+                # Each refusal would be a line in the server's log of refused commands.
+                self._reads_sync = str(config).startswith(TRANSIENT)
+            else:
+                append_sync = config.get(b"appendfsync", b"").decode() or append_sync
+        health = StoreHealth.of_info(info, full=is_full == 1, replicas_wanted=self._wait_replicas)
         health = replace(health, lacks=lacks, append_sync=append_sync)
         return health, 0.0 if isinstance(now, ReplyError) else time_s(now)
 
     async def keep_reserve(self) -> None:
         """Set memory aside in each node, or give up what is no longer wanted."""
         await _all(
-            keep_reserve(partial(self._send, node), node.tags, self._reserve_bytes)
+            keep_reserve(node.send, node.tags, self._reserve_bytes)
             for node in await self._nodes.every()
         )
 
@@ -482,10 +393,8 @@ class RedisKeyspace:
         for batch in batches:  # Each is read at one moment.
             commands += batch if len(batch) == 1 else (MULTI, *batch, EXEC)
         try:
-            async with self._nodes.heed(node):
-                async with node.lend() as link:
-                    replies = await link.exchange(commands, self._timeout_s)
-                return _unpacked(batches, replies)
+            async with node.lend() as link:
+                return _unpacked(batches, await link.exchange(commands))
         except StoreBusyError as error:
             await self._make_room(node, error)
             raise
@@ -504,16 +413,11 @@ class RedisKeyspace:
         if not str(error).startswith(NO_MEMORY):
             return
         slot_of, node_of = self._nodes.slot_of, self._nodes.node_of
-        (names,) = await self._send(await node_of(slot_of(TABLES)), [hgetall(TABLES)])
+        (names,) = await (await node_of(slot_of(TABLES))).send([hgetall(TABLES)])
         entries = {} if isinstance(names, ReplyError) else names
         ids = [table.unpack_name(name, entry).id for name, entry in entries.items()]
         here = [id_ for id_ in ids if await node_of(slot_of(TableKeys(id_).table)) is node]
-        await give_back(partial(self._send, node), node.tags[0], here)
-
-    async def _send(self, node: Node, commands: list[Command]) -> list[Reply]:
-        """Send single commands without a permit, for which callers that need room may wait."""
-        async with self._nodes.heed(node), node.lend(extra=True, fresh=True) as link:
-            return await link.exchange(commands, self._timeout_s)
+        await give_back(node.send, node.tags[0], here)
 
 
 async def _all(work: Iterable[Awaitable[None]]) -> None:
@@ -523,49 +427,18 @@ async def _all(work: Iterable[Awaitable[None]]) -> None:
             raise result
 
 
-# ------------------------------------------------------------------------------------------- Rights
-
-
-async def missing_rights(link: Link, timeout_s: float, unused: Sequence[str]) -> tuple[str, ...]:
-    """Return the rights of the store, but those unused, that a user lacks, as ACL rules name them.
-
-    Redis decides when a command enters a transaction. This one is never executed: the link is
-    closed. Keys that may not be reached are `~neve:*`.
-    """
-    try:
-        opened = await link.exchange(list(TRANSACTION_QUESTIONS.values()), timeout_s)
-        lacks = _denied(TRANSACTION_QUESTIONS, opened)
-        if not isinstance(opened[-1], ReplyError):
-            lacks += _denied(
-                RIGHT_QUESTIONS, await link.exchange(list(RIGHT_QUESTIONS.values()), timeout_s)
-            )
-    finally:
-        await link.disconnect()
-    return tuple(right for right in dict.fromkeys(lacks) if right not in unused)
-
-
-def _denied(asked: Mapping[str, Command], answers: Sequence[Reply]) -> list[str]:
-    # `EXEC` is refused in a longer sentence, which gives this reason.
-    texts = [text_of(reply) if isinstance(reply, ReplyError) else "" for reply in answers]
-    denied = [(right, text) for right, text in zip(asked, texts, strict=True) if DENIED in text]
-    return [f"~{STORE_KEYS}" if _OF_KEY.search(text) else right for right, text in denied]
-
-
 # ------------------------------------------------------------------------------------------ Answers
 
 
 def _unpacked(batches: Sequence[Sequence[Command]], replies: list[Reply]) -> list[list[Reply]]:
     """Return the answers to batches; raises the first error among them."""
-    if len(replies) == len(batches):  # Of one command each.
-        return [[reply] for reply in _checked([batch[0] for batch in batches], replies)]
     results: list[list[Reply]] = []
-    start = 0
+    rest = iter(replies)
     for batch in batches:
-        end = start + (1 if len(batch) == 1 else len(batch) + 2)
+        answer = [*islice(rest, 1 if len(batch) == 1 else len(batch) + 2)]
         if len(batch) > 1:  # What precedes the answers is only of interest if it is an error.
-            _checked(((),) * (end - start), replies[start:end])
-        results.append(_checked(batch, replies[start:end] if len(batch) == 1 else replies[end - 1]))
-        start = end
+            answer = _checked([()] * len(answer), answer)[-1]
+        results.append(_checked(batch, answer))
     return results
 
 
@@ -579,11 +452,11 @@ def _checked(commands: Sequence[Command], replies: list[Reply]) -> list[Reply]:
 
 def translate_errors(error: ReplyError, command: Command = ()) -> Exception:
     """Return our error for an answer of Redis, perhaps to a command; nothing was written."""
-    text = text_of(error).removeprefix(DISCARDED)
+    text = str(error).removeprefix(DISCARDED)
     if text.startswith(TRANSIENT):
         return StoreBusyError(text)
-    if text.startswith(OTHER_TYPE) and len(command) > 1:
-        # Of this key alone: others can be read.
+    if text.startswith("WRONGTYPE") and len(command) > 1:
+        # This key alone holds a hash where a string is read, or so: others can be read.
         return BrokenValueError(
             f"{command[1]!s}: the stored value is of another type than {command[0]!s} reads"
             f" ({text}); run `neve fsck`"

@@ -4,7 +4,6 @@
   winners           rows in the kernel's form; the winners of one step, by sorting packed numbers
   normalized_keys   keys as words that sort like the keys; bounds of row groups
   reader            decodes row groups; reads back what was written
-  concurrency       an ordered map over few threads, and the memory in use
 
 Rows follow `common.rows` exactly. The kernel refuses what it does not support, and the general way
 of `common.rows` takes over. The design is explained in docs/design/0007-merge-kernel.md.

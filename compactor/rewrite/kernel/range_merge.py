@@ -19,7 +19,7 @@ from common.errors import InputError
 from common.model.key_values import KeyType
 from common.model.outcome import DroppedRows, RowCounts
 from common.rows.conform import Flags, Int64s, Words, ordered_double_bits
-from common.rows.merge import sortable_series
+from common.rows.merge import Tally, sortable_series, sum_counts
 from common.rows.row_facts import row_hash
 from common.rows.rules import (
     DropRule,
@@ -29,7 +29,6 @@ from common.rows.rules import (
     unsettled_rows,
 )
 from compactor.rewrite.attempt_folder import ProgressMark
-from compactor.rewrite.kernel.concurrency import MemoryInUse, ordered_map
 from compactor.rewrite.kernel.normalized_keys import (
     KeyWords,
     MergeRange,
@@ -52,7 +51,7 @@ from compactor.rewrite.kernel.winners import (
     step_cuts,
     winners,
 )
-from compactor.rewrite.tally import Tally, sum_counts
+from compactor.rewrite.memory_budget import MemoryInUse, ordered_map
 
 # --------------------------------------------------------------------------------- Rows of one step
 

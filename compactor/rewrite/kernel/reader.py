@@ -33,7 +33,6 @@ from common.rows.row_facts import (
 from common.rows.rules import DropRule, RowRules, are_kept_pairs
 from common.rows.schema import normal_type
 from compactor.rewrite.file_io import leaf_columns, opened_input, stored_bytes
-from compactor.rewrite.kernel.concurrency import ordered_map
 from compactor.rewrite.kernel.normalized_keys import (
     RowGroup,
     is_sorted,
@@ -46,6 +45,7 @@ from compactor.rewrite.kernel.winners import (
     RowLayout,
     column_of,
 )
+from compactor.rewrite.memory_budget import ordered_map
 from compactor.rewrite.parquet_bytes.excerpts import (
     Excerpts,
     RowStretch,

@@ -2,9 +2,8 @@
 
     driver       the job: ranges are divided, merged in tasks, joined; in several passes if need be
     ranges       the keys of each task, and the row groups to copy: pure
-    tasks        one range, one run, or a whole job
+    tasks        one range, one run, or a whole job; a transform of decoded rows
     io           runs, throttled reads, decoding and encoding in threads
-    transforms   a transform applied to decoded rows, before they are merged
 
 The flow: (1) `ranges` finds row groups to copy. (2) `driver` merges longer runs first, if
 the overlapping rows do not fit into a task. (3) Each task of `tasks` merges one range. (4) `driver`

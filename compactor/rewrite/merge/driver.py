@@ -22,11 +22,11 @@ from common.parquet.location import open_location
 from common.parquet.row_batches import rows_at
 from common.rows.conform import conform
 from common.rows.key_encoding import encode_keys
+from common.rows.merge import sum_counts
 from common.rows.row_facts import RowFacts
 from common.rows.rules import join_dropped
-from compactor.rewrite.attempt_folder import ProgressMark
+from compactor.rewrite.attempt_folder import ProgressMark, allowance_of
 from compactor.rewrite.file_io import delete_file, opened_input, table_location
-from compactor.rewrite.kernel.concurrency import MERGE_CORES
 from compactor.rewrite.kernel.normalized_keys import MergeRange, RowGroup, UnsupportedRowsError
 from compactor.rewrite.kernel.reader import (
     join_facts,
@@ -34,7 +34,12 @@ from compactor.rewrite.kernel.reader import (
     key_layout,
 )
 from compactor.rewrite.kernel.winners import known_to_polars
-from compactor.rewrite.memory_budget import MemoryBudget, estimate_bytes, whole_bytes_max
+from compactor.rewrite.memory_budget import (
+    MERGE_CORES,
+    MemoryBudget,
+    estimate_bytes,
+    whole_bytes_max,
+)
 from compactor.rewrite.merge.io import groups_of_run
 from compactor.rewrite.merge.ranges import (
     RUN_BYTES_MIN,
@@ -77,8 +82,6 @@ from compactor.rewrite.parquet_bytes.relocation import StitchedFooter, StitchPie
 from compactor.rewrite.parquet_bytes.stitch import stitch
 from compactor.rewrite.plan.inputs import OutputSettings, RowGroupSize, worth_copying
 from compactor.rewrite.plan.rewrite_plan import Inputs, RewritePlan
-from compactor.rewrite.tally import sum_counts
-from compactor.rewrite.throttle import allowance_of
 
 # --------------------------------------------------------------------------------------- Multi pass
 # Row groups that overlap too much for one task are merged into longer runs first.

@@ -21,8 +21,8 @@ import pyarrow as pa
 from common.parquet.location import Location
 from common.rows.conform import Flags
 from common.rows.key_encoding import Fill, encode_keys
+from compactor.rewrite.attempt_folder import Allowance
 from compactor.rewrite.file_io import leaf_columns, stored_bytes
-from compactor.rewrite.kernel.concurrency import MERGE_CORES, MemoryInUse
 from compactor.rewrite.kernel.normalized_keys import (
     TEXT_BYTES,
     RowGroup,
@@ -36,6 +36,7 @@ from compactor.rewrite.kernel.winners import (
     RowLayout,
     known_to_polars,
 )
+from compactor.rewrite.memory_budget import MERGE_CORES, MemoryInUse
 from compactor.rewrite.outputs import RowBuffer
 from compactor.rewrite.parquet_bytes.sources import (
     FIRST_BYTES,
@@ -44,7 +45,6 @@ from compactor.rewrite.parquet_bytes.sources import (
     check_pages,
     has_checksum,
 )
-from compactor.rewrite.throttle import Allowance
 
 # --------------------------------------------------------------------------------------------- Runs
 

@@ -4,8 +4,7 @@
     sources      files that bytes are copied from; checksums of stored pages
     relocation   row groups at new positions, and the end of a new file: pure
     excerpts     some pages of a column as a separate file
-    targets      the output of a stitch, local or in an object store
-    stitch       joins row groups of several files into one
+    stitch       joins row groups of several files into one, local or in an object store
 
 The flow of a stitch: (1) Each piece is inspected: its footer, page indexes and checks.
 (2) Its bytes are copied, and no page is decoded. (3) A new footer describes the row groups at

@@ -34,16 +34,16 @@ from common.plugins import load_configurer
 from common.rows.row_facts import RowFacts, facts_of_file
 from common.rows.rules import RowRules, may_expire
 from common.rows.schema import normal_type, type_from_text
-from common.spi.rewrite import OutputParameters
+from common.spi.planner import OutputParameters
 from common.wire import Assignment
 from compactor.rewrite.file_io import opened_input
-from compactor.rewrite.kernel.concurrency import ordered_map
 from compactor.rewrite.kernel.normalized_keys import (
     RowGroup,
     column_ends,
     is_text,
     row_groups_of,
 )
+from compactor.rewrite.memory_budget import ordered_map
 from compactor.rewrite.parquet_bytes.sources import PAGES_START, chunk_places
 
 # ----------------------------------------------------------------------------------- Output options

@@ -40,9 +40,10 @@ class HeatScale:
 
     @property
     def legend(self) -> tuple[tuple[int, str], ...]:
-        """Steps with their lowest values as text."""
-        texts = [self.text(edge) for edge in self.edges]
-        return ((0, f"below {texts[0]}"), *enumerate(texts, start=1))
+        """Steps with the values that they stand for, as text."""
+        low, *others = [self.text(edge) for edge in self.edges]
+        lowest = "none" if self.edges[0] == 1 else f"below {low}"
+        return ((0, lowest), *enumerate((f"{text} or more" for text in (low, *others)), start=1))
 
 
 def _share(value: float) -> str:

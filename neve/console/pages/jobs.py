@@ -269,13 +269,14 @@ def finished_row(
     compactor = compactors.get(attempt.compactor)
     elapsed_s = max(0.0, attempt.ended_s - attempt.started_s)
     estimates = []
-    if attempt.expected_files and attempt.end == "committed":
+    is_committed = attempt.end == AttemptEnd.COMMITTED
+    if is_committed and attempt.expected_files:
         estimates.append(
             ("bytes", format_bytes(attempt.expected_bytes), format_bytes(attempt.bytes_out))
         )
         estimates.append(("files", f"{attempt.expected_files:,}", f"{len(attempt.outputs):,}"))
         estimates.append(("files fewer to read", f"{attempt.expected_gain:,}", f"{attempt.gain:,}"))
-    if attempt.expected_s:
+    if is_committed and attempt.expected_s:
         estimates.append(("time", format_duration(attempt.expected_s), format_duration(elapsed_s)))
     return FinishedRow(
         table=table,

@@ -28,13 +28,13 @@ from common.control_settings import NotifySettings
 from common.errors import CompactionError, ConfigError, UnavailableError, first_line, redacted
 from common.metadata.keys import NOTIFIED
 from common.metadata.store import TabletStore
-from common.metadata.store_watch import StoreWatch
 from common.runtime import Clock, IdSource
 from common.setting_rules import SettingError
 from common.telemetry import Log
 from common.wire import Condition, Notices
 from neve import api
 from neve.gateway.notify.messages import SILENT, Conditions, Message, message_of_test
+from neve.gateway.store_watch import StoreWatch
 
 LOOK_INTERVAL_S = 2.0
 """Longest interval between looks; shorter if `notify.gather_s` is."""

@@ -22,7 +22,9 @@ from itertools import accumulate
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from common.errors import (
     BrokenValueError,
@@ -38,6 +40,7 @@ from common.model.table import Table
 from common.parquet.append import AppendTarget, no_tablets_error, tablet_indices
 from common.parquet.buffered import schema_bytes
 from common.primitives import BoundedMap
+from common.rows.conform import numbers
 from common.rows.key_encoding import encode_column, encode_keys, partition_types
 from common.rows.row_facts import row_hash, rows_digest
 from common.rows.rules import RowRules
@@ -46,7 +49,7 @@ from common.runtime import call_id
 from neve.gateway.access.callers import open_table, sees_table
 from neve.gateway.problems import CallIdError, require_applied
 from neve.gateway.rows.add import refuse_future_versions, refuse_unknown_columns
-from neve.gateway.rows.ingestion import fit_to_schema, highest_version
+from neve.gateway.rows.ingestion import fit_to_schema
 from neve.gateway.services import Services, check_writable
 
 T = TypeVar("T")
@@ -273,11 +276,17 @@ def changes_of(
 
 def _changes_of(group: _Rows, rules: _Rules, new_id: Callable[[], str]) -> dict[_Call, AppendRows]:
     table = rules.table
+    versions: pa.LargeBinaryArray | None = None
     if table.version_column is not None:
-        highest = [("a row", highest_version(group.rows, table))]
+        column = group.rows.column(table.version_column)
+        versions = encode_column(column, RowRules.of(table).version_type)
+        highest = [("a row", pc.max(versions).as_py())]
         refuse_future_versions(table, highest, rules.now_s, rules.version_ahead_max_s)
     hashes = row_hash(group.rows)
-    spans = _spans(group, rules) if table.key else [{} for _ in group.calls]
+    spans: list[dict[bytes, RowSpan]] = [{} for _ in group.calls]
+    if table.key:
+        assert versions is not None, table.name  # Each table with a key has versions.
+        spans = _spans(group, rules, versions)
     schema = schema_bytes(group.rows.schema)
     (batch,) = group.rows.to_batches()
     changes: dict[_Call, AppendRows] = {}
@@ -304,31 +313,47 @@ def _changes_of(group: _Rows, rules: _Rules, new_id: Callable[[], str]) -> dict[
     return changes
 
 
-def _spans(group: _Rows, rules: _Rules) -> list[dict[bytes, RowSpan]]:
+def _spans(
+    group: _Rows, rules: _Rules, versions: pa.LargeBinaryArray
+) -> list[dict[bytes, RowSpan]]:
     """Return what the rows of each call span in each tablet."""
     table, key_rules = rules.table, RowRules.of(rules.table)
     keys = encode_keys(group.rows, table.key, key_rules.key_types)
     if table.partition_by:
         partitions = encode_keys(group.rows, table.partition_by, partition_types(table))
         codes = partitions.dictionary_encode()
-        ends, tablets = codes.dictionary.to_pylist(), codes.indices.to_numpy()
+        ends = codes.dictionary.to_pylist()
+        tablets = numbers(codes.indices, np.int32).astype(np.int64)
     else:
         ends, tablets = tablet_indices(keys, rules.targets)
-    numbers = np.repeat(np.arange(len(group.calls)), list(group.calls.values()))
-    columns = {"part": numbers * len(ends) + tablets, "key": keys}
-    wanted = [("key", "min"), ("key", "max")]
-    if table.version_column is not None:
-        versions = group.rows.column(table.version_column)
-        columns["version"] = encode_column(versions, key_rules.version_type)
-        wanted.append(("version", "min"))
-    parts = pa.table(columns).group_by("part", use_threads=False).aggregate(wanted).to_pylist()
+    calls = np.repeat(np.arange(len(group.calls)), list(group.calls.values()))
+    parts = _whole_numbers(calls * len(ends) + tablets)
+    numbered, key_min, key_max = _ends_by_part(parts, keys)
+    _, version_min, _ = _ends_by_part(parts, versions)
     spans: list[dict[bytes, RowSpan]] = [{} for _ in group.calls]
-    for part in parts:
-        number, tablet = divmod(part["part"], len(ends))
-        spans[number][ends[tablet]] = RowSpan(
-            key_min=part["key_min"], key_max=part["key_max"], version_min=part.get("version_min")
-        )
+    for part, low, high, version in zip(numbered, key_min, key_max, version_min, strict=True):
+        number, tablet = divmod(part, len(ends))
+        spans[number][ends[tablet]] = RowSpan(key_min=low, key_max=high, version_min=version)
     return spans
+
+
+def _ends_by_part(
+    parts: pa.Int64Array, values: pa.LargeBinaryArray
+) -> tuple[list[int], list[bytes], list[bytes]]:
+    """Return the numbers of parts, ascending, and the lowest and the highest value of each."""
+    table = pa.table([parts, values], names=["part", "value"])
+    order = pc.sort_indices(table, [("part", "ascending"), ("value", "ascending")])
+    ordered = numbers(parts.take(order), np.int64)
+    last = np.append(np.flatnonzero(np.diff(ordered)), len(ordered) - 1)
+    first = np.append(0, last[:-1] + 1)
+    ends = (values.take(order.take(_whole_numbers(at))).to_pylist() for at in (first, last))
+    return ordered[first].tolist(), *ends
+
+
+def _whole_numbers(values: npt.NDArray[np.int64]) -> pa.Int64Array:
+    """Return an Arrow array. `pa.array` would load pandas, for seconds without another call."""
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(values, np.int64))]
+    return pa.Array.from_buffers(pa.int64(), len(values), buffers)
 
 
 # ------------------------------------------------------------------------------------------ Tablets

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
+import pyarrow as pa
 import pytest
 
 from common.errors import ConfigError
@@ -98,6 +99,10 @@ def test_a_certificate_of_a_client_may_be_asked_for(tmp_path: Path, authority: A
         url = gateway.url.replace("http://", "https://")
         with Client(url, token=TOKEN, authorities=authorities, certificate=own) as client:
             assert client.tables() == []
+            schema = pa.schema([("id", pa.int64())])
+            client.create_table("bag", str(tmp_path / "bag"), schema=schema)
+            for number in range(2):
+                assert client.buffer_rows("bag", [{"id": number}]).rows == 1
         # The certificate lets nobody in who has no token.
         with (
             Client(url, token="x", authorities=authorities, certificate=own) as client,
@@ -112,6 +117,13 @@ def test_a_certificate_of_a_client_may_be_asked_for(tmp_path: Path, authority: A
                 pytest.raises(UnavailableError),
             ):
                 client.tables()
+            with (
+                Client(
+                    url, token=TOKEN, authorities=authorities, certificate=certificate, retry_s=0
+                ) as client,
+                pytest.raises(UnavailableError),
+            ):
+                client.buffer_rows("bag", pa.table({"id": [1]}))
 
 
 def test_a_certificate_that_changes_is_used_without_a_restart(

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.wire import Assignment
+from compactor.rewrite.attempt import stitch_plan, stitch_whole
 from compactor.rewrite.merge.tasks import merge_small_job
 from compactor.rewrite.plan.inputs import (
     has_blooms,
@@ -18,7 +19,6 @@ from compactor.rewrite.plan.inputs import (
     sorting_columns,
 )
 from compactor.rewrite.plan.rewrite_plan import make_plan
-from compactor.rewrite.stitch_job import stitch_plan, stitch_whole
 from tests.support.tables_on_disk import assignment_over, bag_table, keyed_table, settings
 
 SCHEMA = pa.schema(

@@ -15,9 +15,9 @@ from common.model.key_values import KeyType
 from common.model.keys import encode_key, encode_value
 from common.model.table import Table
 from common.wire import Assignment, OutsideFile
+from compactor.rewrite.attempt import drop_whole
 from compactor.rewrite.general_merge import rewrite_bag, rewrite_in_memory
 from compactor.rewrite.plan.rewrite_plan import make_plan
-from compactor.rewrite.stitch_job import drop_whole
 from compactor.rewrite.verify import verify
 from tests.support.tables_on_disk import (
     KEYED,

@@ -19,13 +19,13 @@ from common.parquet.location import open_location, storage_error
 from common.parquet.write import write_table
 from common.rows.rules import RowRules
 from common.wire import Assignment
+from compactor.rewrite.attempt import stitch_plan, stitch_whole
 from compactor.rewrite.attempt_folder import attempt_folder
 from compactor.rewrite.general_merge import rewrite_in_memory
 from compactor.rewrite.kernel.reader import FileErrors
 from compactor.rewrite.merge.tasks import merge_small_job
 from compactor.rewrite.outputs import TaskFailure, pickled_outcome
 from compactor.rewrite.plan.rewrite_plan import make_plan
-from compactor.rewrite.stitch_job import stitch_plan, stitch_whole
 from tests.support.tables_on_disk import (
     KEYED,
     assignment_over,

@@ -16,7 +16,7 @@ from common.errors import ConfigError, PluginError, RequestError, RewriteError
 from common.model.file import DataFile
 from common.model.job import Kind
 from common.model.request import OutputSpec, Request
-from common.spi.rewrite import OutputParameters
+from common.spi.planner import OutputParameters
 from compactor.rewrite.by_size import BySize
 from compactor.rewrite.plan.inputs import OutputSettings, output_settings
 from tests.support.assignments import a_table, an_assignment

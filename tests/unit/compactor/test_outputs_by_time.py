@@ -15,10 +15,10 @@ import pytest
 from common.errors import RewriteError, VerificationError
 from common.model.job import time_outputs_max
 from common.wire import Assignment
+from compactor.rewrite.attempt import stitch_plan
 from compactor.rewrite.general_merge import rewrite_bag
 from compactor.rewrite.outputs import rows_of_files
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
-from compactor.rewrite.stitch_job import stitch_plan
 from compactor.rewrite.verify import verify
 from tests.support.fast_and_slow import first_fast
 from tests.support.tables_on_disk import (

@@ -13,6 +13,7 @@ from common.errors import RewriteError, VerificationError
 from common.model.request import Request, TransformKind, TransformSpec
 from common.wire import Assignment
 from compactor.rewrite import general_merge
+from compactor.rewrite.attempt import stitch_plan
 from compactor.rewrite.general_merge import (
     copy_bag_part,
     copy_whole_bag,
@@ -21,7 +22,6 @@ from compactor.rewrite.general_merge import (
 )
 from compactor.rewrite.outputs import TaskResult
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
-from compactor.rewrite.stitch_job import stitch_plan
 from compactor.rewrite.verify import verify
 from tests.support.tables_on_disk import (
     KEYED,

@@ -14,9 +14,10 @@ import pytest
 
 from common.errors import InputError
 from common.parquet.location import open_location
-from compactor.rewrite.kernel.concurrency import MemoryInUse, ordered_map
+from compactor.rewrite.attempt_folder import Allowance
 from compactor.rewrite.kernel.normalized_keys import RowGroup
 from compactor.rewrite.kernel.winners import DecodedRows, RowLayout
+from compactor.rewrite.memory_budget import MemoryInUse, ordered_map
 from compactor.rewrite.merge.io import (
     AsyncWriter,
     BatchedReader,
@@ -24,7 +25,6 @@ from compactor.rewrite.merge.io import (
     reading_order,
 )
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
-from compactor.rewrite.throttle import Allowance
 from tests.support.patience import PATIENCE_S
 from tests.support.tables_on_disk import assignment_over, keyed_table
 

@@ -19,7 +19,7 @@ from common.parquet.location import open_location
 from common.parquet.service_files import LocationOwner, write_owner
 from common.primitives import Backoff
 from common.rows.key_encoding import encode_keys
-from common.rows.merge import merge_tables, sorted_rows
+from common.rows.merge import Tally, merge_tables, sorted_rows
 from common.rows.row_facts import row_hash
 from common.rows.rules import DropRule, RowRules
 from compactor import service
@@ -39,7 +39,6 @@ from compactor.rewrite.general_merge import (
 from compactor.rewrite.merge.tasks import merge_small_job
 from compactor.rewrite.outputs import TaskResult, open_output_writer
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
-from compactor.rewrite.tally import Tally
 from compactor.rewrite.verify import verify
 from compactor.service import TRUSTED_S, TableStorage
 from coordinator.plugins.planners.packing import key_between

@@ -23,7 +23,7 @@ from common.model.keys import encode_key
 from common.model.request import KeyRange, Request, TransformKind, TransformSpec
 from common.model.table import Column, Table
 from common.rows.rules import RowRules
-from common.spi.rewrite import DELETED, TransformContext
+from common.spi.planner import DELETED, TransformContext
 from compactor.rewrite import attempt, general_merge, spark_tasks, transform
 from compactor.rewrite.attempt_folder import (
     NewValues,

@@ -12,7 +12,7 @@ from common.model.tablet import Record, TabletId
 from common.wire import AttemptReport, Condition
 from coordinator.core import events as on
 from coordinator.core.retry import Failure
-from coordinator.core.views import conditions
+from coordinator.wiring import conditions
 from tests.support.task_manager import TABLE, TaskManager
 
 pytestmark = pytest.mark.unit

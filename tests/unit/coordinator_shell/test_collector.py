@@ -34,7 +34,7 @@ from common.model.tablet import PLUS_INFINITY, Reservation, TabletId
 from common.parquet.location import open_location
 from common.parquet.service_files import ForeignMark, LocationOwner, write_owner
 from common.runtime import Clock, call_id
-from coordinator.context import TableFaults
+from coordinator.context import ArrowStorage, TableFaults
 from coordinator.core.maintenance import GarbageCounts
 from coordinator.core.scans import GarbageRules, is_deletable
 from coordinator.storage import garbage_collector as collector_module
@@ -43,7 +43,6 @@ from coordinator.storage.garbage_collector import (
     CollectedCounts,
     GarbageCollector,
 )
-from coordinator.storage.storage_access import ArrowStorage
 from tests.support.memory_store import MemoryStore
 from tests.support.other_formats import FORMATS
 from tests.support.patience import PATIENCE_S

@@ -147,6 +147,17 @@ def test_only_what_differs_from_the_queue_is_looked_at_again() -> None:
     run(story())
 
 
+def test_a_tablet_whose_jobs_wait_for_a_window_is_not_looked_at() -> None:
+    async def story() -> None:
+        store, queue = await stored(3, 7, 12), Queue({ENDS[11]: ("old-job",)})
+        queue.deferred = {ENDS[2], ENDS[11]}
+        scans = Scans(store, queue)
+        await scans.full.scan_table(TABLE)
+        assert scans.take_found() == [ENDS[6], ENDS[11]]
+
+    run(story())
+
+
 def test_a_tablet_that_only_the_store_calls_deferred_is_looked_at() -> None:
     """A fail-over takes back that it was planned, with the reservation of its job."""
 

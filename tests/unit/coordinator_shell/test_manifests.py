@@ -24,6 +24,7 @@ from common.metadata.file_pin import LEASE_S
 from common.model.table import TableState
 from common.parquet.location import open_location
 from common.parquet.service_files import write_description, write_generation
+from coordinator.context import ArrowStorage
 from coordinator.core.scans import GarbageRules
 from coordinator.storage.garbage_collector import GarbageCollector
 from coordinator.storage.manifests import (
@@ -31,7 +32,6 @@ from coordinator.storage.manifests import (
     WRITING_MAX_S,
     ManifestPublisher,
 )
-from coordinator.storage.storage_access import ArrowStorage
 from tests.support.manifest_site import GRACE_S, SCHEMA, Site, replaced, silent, story
 from tests.support.predictable import CountedIds
 

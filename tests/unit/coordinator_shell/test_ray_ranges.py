@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from common.settings import Settings
+from coordinator import ray_compactors as ray_ranges
 from coordinator.ports import PlanTablet
 from coordinator.registry import planner_for
-from coordinator.scan import ray_ranges
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from common.metadata.changes import CreateTable
 from common.model.table import Column, Table
 from common.storage_threads import StorageThreads
 from coordinator import context as generation
-from coordinator.context import Generations
-from coordinator.storage.storage_access import ArrowStorage
+from coordinator.context import ArrowStorage, Generations
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
 from tests.support.predictable import ManualClock

@@ -14,8 +14,8 @@ from common.model.table import Column, Table, TableSettings
 from common.model.tablet import PLUS_INFINITY, Bounds, Tablet, TabletId
 from common.storage_threads import StorageThreads
 from common.wire import AttemptProgress
+from coordinator.context import FRESH_S, FreeSpace, measured_free_bytes
 from coordinator.core.attempts import AttemptState, attempt_of_job, attempt_work
-from coordinator.storage.storage_access import FRESH_S, FreeSpace, measured_free_bytes
 from tests.support.patience import PATIENCE_S
 from tests.support.planning import job
 from tests.support.predictable import ManualClock

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from common.errors import MetadataError, UnavailableError
-from common.metadata.store_watch import StoreWatch
+from neve.gateway.store_watch import StoreWatch
 from tests.support.memory_store import MemoryStore
 from tests.support.predictable import ManualClock
 

@@ -198,8 +198,8 @@ def test_activity_is_shown_by_table(neve: Shell) -> None:
 
 
 def test_backlogs_are_shown_by_table_tablet_and_time(neve: Shell, folder: Path) -> None:
-    neve.run("backlog", "--history", says="100 B ████████████████████████████████████████")
-    assert [each["size_bytes"] for each in neve.json("backlog", "events", "--history")] == [90, 0]
+    neve.run("backlog", "--history", says="1.1 KiB ████████████████████████████████████████")
+    assert [each["size_bytes"] for each in neve.json("backlog", "events", "--history")] == [90, 45]
     neve.run("backlog", "events", "--tablets", says="90 B default ratio")
     neve.run("backlog", "--tablets", code=2, says="--tablets needs the name of a table")
     neve.run("backlog", "events", "--tablets", "--history", says="45 B ████████████████████")
@@ -223,6 +223,7 @@ def test_status_jobs_queue_and_plan_show_the_work(neve: Shell, folder: Path) -> 
     neve.run("job", "cancel", "att-1", says="cancelling att-1")
     neve.run("queue", "--group", "default", says="2 files of similar size")
     neve.run("plan", "events", says="none")
+    neve.run("plan", "events", "--set", "max_files=5", "--tablet", "last", says="none")
     neve.run("explain", "events", "last", says="nothing to do")
     inputs = "attempt att-1 compacts b.parquet, c.parquet"
     neve.run("explain", "events", "last", "--verbose", says=inputs)
@@ -350,8 +351,12 @@ def test_a_file_without_an_end_is_not_read_whole(tmp_path: Path) -> None:
         (
             ["plan", "events", "--planner", "ratio"],
             2,
-            "--planner, --set and --tablet need --files",
+            "--planner needs --files; for a table, use --set planner=NAME",
         ),
+        (["plan", "events", "--shadow", "--set", "ratio=2"], 2, "excludes --set and --tablet"),
+        (["plan", "events", "--set", "ratio=0"], 2, "setting ratio is 0, expected at least 1"),
+        (["plan", "events", "--set", "ratio"], 2, "is not of the form name=value"),
+        (["plan", "events", "--tablet", "zz"], 2, "has no tablet 'zz'"),
         (["plan", "--files", "none.json"], 1, "file none.json cannot be read"),
         (["table", "create", "e", "--location", "/tmp/e", "--schema", "id"], 2, "name:type"),
         (["table", "create", "e", "--location", "/tmp/e", "--schema", "id:in"], 2, "type 'in'"),

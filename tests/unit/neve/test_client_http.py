@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import httpx
 import pytest
@@ -26,6 +31,7 @@ from neve.client.http import (
     Connection,
     new_call,
 )
+from tests.support.patience import PATIENCE_S
 
 Answer = Callable[[httpx.Request], httpx.Response]
 
@@ -210,3 +216,118 @@ def test_call_ids_are_uuids_of_their_time() -> None:
     times = [call_time_s(call) for call in calls]
     assert None not in times
     assert all(call[14] == "7" and call[19] in "89ab" for call in calls)
+
+
+# -------------------------------------------------------------------------------------- Small posts
+
+
+@dataclass
+class PlainServer:
+    """A server that answers posts as it is asked to, and counts connections."""
+
+    answers: list[str] = field(default_factory=list)
+    """What happens to the next posts: a status, `lost`, or `close` after the answer."""
+    posts: list[tuple[str, str, bytes]] = field(default_factory=list)
+    """Path, call id and body of each post."""
+    connections: int = 0
+    ended: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    """Counts the connections that the server has closed."""
+
+    @contextmanager
+    def served(self) -> Iterator[str]:
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                outer.connections += 1
+                super().setup()
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                outer.posts.append((self.path, self.headers[CALL_HEADER], body))
+                answer = outer.answers.pop(0) if outer.answers else "200"
+                self.close_connection = answer in {"lost", "close"}
+                if answer == "lost":
+                    return
+                content = b'{"done": true}'
+                self.send_response(int(answer) if answer.isdigit() else 200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        class Server(ThreadingHTTPServer):
+            def shutdown_request(self, request: Any) -> None:
+                super().shutdown_request(request)
+                outer.ended.release()
+
+        with Server(("127.0.0.1", 0), Handler) as server:
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            try:
+                yield f"http://127.0.0.1:{server.server_address[1]}/prefix/"
+            finally:
+                server.shutdown()
+                thread.join()
+
+
+@contextmanager
+def posting(*answers: str) -> Iterator[tuple[PlainServer, Connection, list[float]]]:
+    server, pauses = PlainServer(list(answers)), list[float]()
+    with server.served() as url:
+        made = Connection(url, "t0ken", sleep=pauses.append, clock=lambda: sum(pauses))
+        try:
+            yield server, made, pauses
+        finally:
+            made.close()
+
+
+def test_posts_use_one_connection_and_the_path_of_the_url() -> None:
+    with posting() as (server, made, _):
+        for number in range(3):
+            assert made.post("/rows", b"x" * number, "text/plain", "c1") == {"done": True}
+        assert server.posts == [("/prefix/rows", "c1", b"x" * number) for number in range(3)]
+        assert server.connections == 1
+
+
+def test_a_connection_that_the_server_has_closed_is_replaced_before_it_is_used() -> None:
+    with posting("close") as (server, made, pauses):
+        made.post("/rows", b"", "text/plain", "c1")
+        assert server.ended.acquire(timeout=PATIENCE_S)
+        made.post("/rows", b"", "text/plain", "c2")
+        assert [call for _, call, _ in server.posts] == ["c1", "c2"]
+        assert (server.connections, pauses) == (2, [])
+
+
+def test_a_post_is_sent_again_under_its_id() -> None:
+    with posting("lost", "503") as (server, made, pauses):
+        assert made.post("/rows", b"", "text/plain", "c1") == {"done": True}
+        assert [call for _, call, _ in server.posts] == ["c1"] * 3
+        assert len(pauses) == 2
+
+
+def test_a_post_without_an_answer_names_its_call() -> None:
+    with posting(*["lost"] * TRIES_MIN) as (_, made, _):
+        with pytest.raises(UnknownOutcomeError) as caught:
+            made.post("/rows", b"", "text/plain", "c1")
+        assert caught.value.call == "c1"
+
+
+def test_a_post_to_no_service_was_not_made() -> None:
+    with posting() as (_, made, _):
+        pass
+    with pytest.raises(UnavailableError) as caught:
+        made.post("/rows", b"", "text/plain", "c1")
+    assert not isinstance(caught.value, UnknownOutcomeError)
+
+
+def test_a_post_with_an_id_that_no_header_can_have_is_refused() -> None:
+    with posting() as (server, made, _):
+        with pytest.raises(CallerError, match="cannot be sent"):
+            made.post("/rows", b"", "text/plain", "c1\r\nX: 1")
+        assert server.posts == []

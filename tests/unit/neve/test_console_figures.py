@@ -50,6 +50,8 @@ def test_every_scale_has_a_legend_for_each_colour() -> None:
     for scale in SCALES.values():
         assert [step for step, _ in scale.legend] == list(range(7))
         assert len({text for _, text in scale.legend}) == 7
+    assert SCALES["backlog"].legend[:2] == ((0, "none"), (1, "1 B or more"))
+    assert SCALES["garbage"].legend[:2] == ((0, "below 1%"), (1, "1% or more"))
 
 
 def test_a_small_heat_map_has_a_link_for_each_tablet() -> None:
@@ -63,7 +65,7 @@ def test_a_small_heat_map_has_a_link_for_each_tablet() -> None:
         (40, 18, True),
     ]
     assert figure.links[2].title == "files 12 (to last)"
-    assert figure.summary == "tablets by files: 1 with below 1, 1 with 2, 1 with 10"
+    assert figure.summary == "tablets by files: 1 with none, 1 with 2 or more, 1 with 10 or more"
 
 
 def test_a_large_heat_map_has_a_link_for_each_row_and_few_paths() -> None:

@@ -342,6 +342,8 @@ def test_a_finished_attempt_has_estimates_node_and_logs() -> None:
         ("time", "5.0 s", "10.0 s"),
     )
     assert (row.node, row.logs) == ("node-a", ("compactor-local-1.log", "driver-local-1.log"))
+    failed = jobs.finished_row("events", replace(attempt, end="failed"), {})
+    assert failed.estimates == ()
     gone = jobs.finished_row("events", finished(compactor=""), {})
     assert (gone.node, gone.logs, gone.estimates) == ("", (), ())
 

@@ -28,7 +28,6 @@ from common.metadata.changes import (
     ReserveFiles,
 )
 from common.metadata.file_pin import LEASE_S
-from common.metadata.store_watch import StoreWatch
 from common.model.job import Kind
 from common.model.key_values import KeyType
 from common.model.keys import encode_key
@@ -54,6 +53,7 @@ from neve.gateway.rows.scan import (
     scan_options,
 )
 from neve.gateway.services import Services
+from neve.gateway.store_watch import StoreWatch
 from tests.support.gateway import FakeCoordinator, plan_all
 from tests.support.memory_store import MemoryStore
 from tests.support.predictable import CountedIds

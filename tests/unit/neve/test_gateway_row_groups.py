@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,13 +20,28 @@ import pyarrow as pa
 import pytest
 
 from common.errors import UnavailableError
-from common.metadata.changes import AppendGroup, Applied, Change, Outcome, Refused, Unknown
+from common.metadata.changes import (
+    AppendGroup,
+    AppendRows,
+    Applied,
+    Change,
+    Outcome,
+    Refused,
+    RowSpan,
+    Unknown,
+)
+from common.metadata.codec.table import unpack_rows
 from common.metadata.keys import TabletKeys
 from common.metadata.keyspace import set_string
 from common.metadata.store_values import TableBuffer
+from common.model.key_values import KeyType
+from common.model.keys import encode_key
 from common.model.outcome import RefusalCode
-from common.model.table import Table
+from common.model.table import Column, Table
 from common.model.tablet import PLUS_INFINITY, TabletId
+from common.parquet.append import AppendTarget, content_digest, cut_by_tablet
+from common.rows.row_facts import RowTally
+from common.rows.rules import RowRules
 from common.runtime import SystemClock
 from neve.api import ARROW_STREAM, CALL_HEADER, LINES
 from neve.client import Client
@@ -32,6 +52,7 @@ from neve.gateway.rows.group_commit import Room
 from tests.support.gateway import TOKEN, Gateway, serving
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
+from tests.tidy.tree import ROOT
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64()), ("name", pa.string())])
 
@@ -303,6 +324,115 @@ def test_versions_too_far_ahead_are_refused_alone(
     with together(gateway, store, "timed", line % 2020) as submit:
         good, bad = submit(line % 2021), submit(line % 2999)
     assert (good.result().status_code, bad.result().status_code) == (200, 400)
+
+
+RANDOM = pa.schema([("id", pa.int64()), ("part", pa.string()), ("v", pa.int64())])
+COLUMNS = tuple(Column(field.name, str(field.type)) for field in RANDOM)
+KEYED = Table(id="t", name="t", location="", schema=COLUMNS, key=("id",), version_column="v")
+TABLES = (
+    KEYED,
+    replace(KEYED, key=("id", "part")),
+    replace(KEYED, partition_by=("part",)),
+    replace(KEYED, partition_by=("part",), key=(), version_column=None),
+    replace(KEYED, key=(), version_column=None),
+)
+TARGETS = [
+    AppendTarget(after, end, end)
+    for after, end in pairwise(
+        [None, *(encode_key((at,), (KeyType.INT,)) for at in (10, 20, 30)), PLUS_INFINITY]
+    )
+    if end is not None
+]
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("table", TABLES, ids=["key", "long", "parts", "days", "bag"])
+def test_each_call_of_a_group_becomes_the_change_that_it_would_be_alone(
+    table: Table, seed: int
+) -> None:
+    dice = random.Random(seed)
+    bodies = [
+        pa.Table.from_pylist(
+            [
+                {
+                    "id": dice.randrange(40),
+                    "part": dice.choice(["a", "b", "\0", None]),
+                    "v": dice.randrange(9),
+                }
+                for _ in range(dice.randrange(1, 20))
+            ],
+            RANDOM,
+        )
+        for _ in range(dice.randrange(1, 8))
+    ]
+    targets = TARGETS if table.key and not table.partition_by else []
+    rules = group_commit._Rules(table, targets, 0.0, 0.0, 1000, 5000)
+
+    async def changes() -> list[AppendRows]:
+        loop = asyncio.get_running_loop()
+
+        def call_with(rows: pa.Table) -> group_commit._Call:
+            return group_commit._Call(table, "c", lambda _: rows, 1, loop.create_future())
+
+        calls = [call_with(rows) for rows in bodies]
+        parts, failures = group_commit.checked_rows(table, calls)
+        assert not failures
+        made, failures = group_commit.changes_of(parts, rules, lambda: "flush")
+        assert not failures
+        return [made[call] for call in calls]
+
+    for rows, change in zip(bodies, asyncio.run(changes()), strict=True):
+        assert (change.rows, change.content) == (rows.num_rows, content_digest(rows))
+        assert change.spans == spans_alone(table, rows, targets)
+        versions = [span.version_min or b"" for span in change.spans.values()]
+        assert change.floor == min(versions, default=b"")
+        message, count = unpack_rows("rows", change.message)
+        batch = pa.ipc.read_record_batch(pa.py_buffer(message), RANDOM)
+        assert pa.Table.from_batches([batch]).equals(rows.combine_chunks())
+        assert count == rows.num_rows
+
+
+def spans_alone(
+    table: Table, rows: pa.Table, targets: Sequence[AppendTarget]
+) -> dict[bytes, RowSpan]:
+    """Return what the rows of one call span, by the code that looks at rows of files."""
+    spans: dict[bytes, RowSpan] = {}
+    for part in cut_by_tablet(rows, table, targets) if table.key else ():
+        tally = RowTally(RowRules.of(table))
+        tally.see(part.rows)
+        facts = tally.facts()
+        assert facts.key_min is not None
+        assert facts.key_max is not None
+        spans[part.end] = RowSpan(
+            key_min=facts.key_min, key_max=facts.key_max, version_min=facts.version_min
+        )
+    return spans
+
+
+WITHOUT_PANDAS = """
+import sys, pyarrow as pa
+from tests.unit.neve import test_gateway_row_groups as tests
+rows = pa.ipc.open_stream(sys.stdin.buffer.read()).read_all()
+for table in tests.TABLES:
+    targets = tests.TARGETS if table.key and not table.partition_by else []
+    call = tests.group_commit._Call(table, "c", lambda _: rows, 1, None)
+    parts, failures = tests.group_commit.checked_rows(table, [call])
+    rules = tests.group_commit._Rules(table, targets, 0.0, 0.0, 1000, 5000)
+    changes, more = tests.group_commit.changes_of(parts, rules, lambda: "flush")
+    assert changes and not failures and not more
+assert "pandas" not in sys.modules
+"""
+
+
+def test_the_checks_of_rows_do_not_load_pandas() -> None:
+    """Which takes a second or more of the event loop, at the first call."""
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, RANDOM) as writer:
+        writer.write(pa.record_batch([[1, 2], ["a", "b"], [1, 1]], schema=RANDOM))
+    command = [sys.executable, "-c", WITHOUT_PANDAS]
+    body = stream.getvalue().to_pybytes()
+    ended = subprocess.run(command, input=body, cwd=ROOT, capture_output=True, check=False)
+    assert ended.returncode == 0, ended.stderr.decode()
 
 
 def test_room_is_given_in_order_and_all_of_it_to_a_large_caller() -> None:

@@ -41,7 +41,9 @@ OF_GATEWAY = {
         "click",
         "fastapi",
         "h11",
+        "jinja2",
         "jwt",
+        "markupsafe",
         "opentelemetry",
     },
     *{
@@ -61,7 +63,7 @@ OF_HTTPX = {"anyio", "certifi", "h11", "httpcore", "httpx", "idna"}
     [
         # `neve plan`, `neve backlog` and `neve simulate --record` without any extra.
         ("neve.cli.planning,neve.cli.simulate,neve.offline,neve.simulate.recording", SERVER),
-        ("neve.cli.app,neve.cli.service", ("common.model", "common.settings", "neve.release")),
+        ("neve.cli.app,neve.cli.service", ("common.model", "common.settings")),
         ("neve.local.supervisor,neve.local.stack", HEAVY),
         ("compactor.spark.engine", (*HEAVY, "polars", "pyarrow")),
         ("compactor.spark.child", ("fastapi", "pandas", "ray", "raydp")),

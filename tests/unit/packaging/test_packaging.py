@@ -226,6 +226,7 @@ def test_sdist_and_wheel_have_every_file_that_git_tracks() -> None:
     with ZipFile(release.wheel) as wheel:
         in_wheel = set(wheel.namelist())
     assert "neve/gateway/static/docs.html" in tracked
+    assert {"neve/console/templates/base.html", "neve/console/static/htmx.js"} <= tracked
 
     assert tracked - in_sdist == set()
     assert tracked - in_wheel == set()

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from common.errors import RequestError
-from neve.simulate.example import EXAMPLE
-from neve.simulate.specification import BEGIN_S, read_specifications
+from neve.simulate.specification import BEGIN_S, EXAMPLE, read_specifications
 from tests.support.simulated import SMALL, document, read
 
 

@@ -21,7 +21,7 @@ from common.errors import (
     VerificationError,
 )
 from common.parquet.location import Location, open_location
-from compactor.rewrite.parquet_bytes import targets
+from compactor.rewrite.parquet_bytes import stitch as targets
 from compactor.rewrite.parquet_bytes.relocation import StitchedFile, StitchPiece
 from compactor.rewrite.parquet_bytes.stitch import stitch
 

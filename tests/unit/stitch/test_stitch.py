@@ -21,8 +21,7 @@ from compactor.rewrite.parquet_bytes.relocation import (
     StitchedFooter,
     StitchPiece,
 )
-from compactor.rewrite.parquet_bytes.stitch import stitch
-from compactor.rewrite.parquet_bytes.targets import STORED_STEP_BYTES
+from compactor.rewrite.parquet_bytes.stitch import STORED_STEP_BYTES, stitch
 
 ROWS = 10_000
 

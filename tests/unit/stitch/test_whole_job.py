@@ -12,8 +12,8 @@ import pytest
 from common.errors import NotStitchableError, VerificationError
 from common.model.table import Table
 from common.wire import Assignment
+from compactor.rewrite.attempt import stitch_plan, stitch_whole
 from compactor.rewrite.plan.rewrite_plan import make_plan
-from compactor.rewrite.stitch_job import stitch_plan, stitch_whole
 from compactor.rewrite.verify import verify
 from tests.support.tables_on_disk import (
     KEYED,

@@ -13,7 +13,7 @@ import pytest
 from common.errors import AttemptCancelledError
 from common.primitives import BUDGET_BURST_S
 from common.runtime import SystemClock
-from compactor.rewrite.throttle import (
+from compactor.rewrite.attempt_folder import (
     SYNC_BYTES_MIN,
     Allowance,
     allowance_of,

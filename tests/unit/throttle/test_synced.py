@@ -9,13 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from compactor.rewrite import throttle as module
+from compactor.rewrite import attempt_folder as module
+from compactor.rewrite.attempt import stitch_plan, stitch_whole
+from compactor.rewrite.attempt_folder import Allowance
 from compactor.rewrite.general_merge import rewrite_bag, rewrite_in_memory
 from compactor.rewrite.merge.tasks import merge_small_job
 from compactor.rewrite.outputs import TaskResult
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
-from compactor.rewrite.stitch_job import stitch_plan, stitch_whole
-from compactor.rewrite.throttle import Allowance
 from tests.support.tables_on_disk import (
     KEYED,
     assignment_over,

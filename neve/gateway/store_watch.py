@@ -1,7 +1,7 @@
 """Detects within seconds that the store does not answer, and since when.
 
-Callers of the store wait for `store.timeout_s` and then retry. That is right for work, but too slow
-for operators who want to know why nothing happens.
+Callers of the store wait for `store.timeout_s` and then retry. That is right for work, but too
+slow for operators who want to know why nothing happens.
 """
 
 import asyncio
