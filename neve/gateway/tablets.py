@@ -37,7 +37,6 @@ from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.services import (
     LIST_MAX,
     Services,
-    SharedAnswer,
     bounded_count,
     buffered_in,
     check_writable,
