@@ -75,10 +75,8 @@ BOUNDS = {
 KINDS = (
     ("compactor.spark.child", "Spark driver"),
     ("compactor.spark.task_daemon", "Spark tasks"),
-    ("spark.api.python.PythonGatewayServer", "RayDP gateway JVM"),
-    ("spark.deploy.SparkSubmit", "driver JVM"),
+    ("spark.api.python.PythonGatewayServer", "driver JVM"),
     (f"-Xmx{EXECUTOR_HEAP_MB}M ", "executor JVM"),
-    ("runner.worker.DefaultWorker", "app master JVM"),
     ("neve.local.supervisor", "supervisor"),
     ("common.readers.fork_server", "readers"),
     ("dashboard/dashboard.py", "Ray dashboard head"),

@@ -18,7 +18,7 @@ LIMIT_FACTOR, LIMIT_BYTES_LEAST = 1.25, 1536 * 1024**2
 SERVICE_BYTES = 700 * 1024**2
 """Memory of Redis, Ray's own processes, coordinator and gateway of a stack on one machine."""
 COMPACTOR_BYTES = 800 * 1024**2
-"""Memory of a compactor's actor, driver, app master and other Python processes."""
+"""Memory of a compactor's actor, driver and other Python processes."""
 NODE_BYTES = 712 * 1024**2
 """Memory of Ray's processes on a node, and of its object store."""
 MACHINE_SHARE = 0.75

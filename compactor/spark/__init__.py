@@ -1,12 +1,12 @@
 """The Spark engine: a driver process under the compactor, its executors on RayDP.
 
-    compactor actor ── socket pair, frames ── driver process ── py4j ── Spark ── executors
-       engine                                   child
+    compactor actor ── socket pair, frames ── driver process ── py4j ── JVM ── executors
+       engine                                   child                   Spark, app master
 
     engine            used by the service: starts driver processes, runs attempts in them
     driver_protocol   settings, orders and notices between the two
     child             the driver process: `python -m compactor.spark.child`, a thread per attempt
-    application       opens the Spark session, on RayDP or in the process itself
+    application       starts the JVM, opens the Spark session, on RayDP or in the JVM itself
     cluster           a Spark application on Ray that accepts only its own parts
     task_daemon       Spark's daemon for Python workers
     startup           set-up of the driver process and Python workers

@@ -2,12 +2,16 @@
 
 import os
 import platform
+import shlex
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ import compactor
 from common.compactor_needs import executor_memory_bytes
 from common.errors import ConfigError
 from common.log_files import TASK_LOGS_VARIABLE
+from common.runtime import SystemClock
 from common.units import parse_size_bytes
 from common.wire import PIN_AMOUNT
 from compactor.rewrite.memory_budget import (
@@ -29,21 +34,18 @@ from compactor.spark.driver_protocol import DriverSettings, EngineKind
 from compactor.spark.startup import warm_up
 
 EXECUTOR_RESOURCE = "spark.ray.raydp_spark_executor.actor.resource."
-MASTER_RESOURCE = "spark.ray.raydp_spark_master.actor.resource."
 DRIVER_OPTIONS = "spark.driver.extraJavaOptions"
 EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions"
-APP_MASTER_OPTIONS = "spark.ray.raydp_app_master.extraJavaOptions"
 ARROW_OPENINGS = " ".join(
     f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.nio", "sun.nio.ch")
 )
 """Arrow reads the JVM's buffers directly, which Java 17 must permit."""
 QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 """A driver only hands out tasks. The JVM's optimising compiler would spend minutes on code that
-runs once per job, on the cores that the tasks need: 150 of 300 ms of each small job. The two JVMs
-of an app master only start executors; without it they start in half the processor time."""
+runs once per job, on the cores that the tasks need: 150 of 300 ms of each small job."""
 QUICK_JVM = f"{QUICK_COMPILER} -XX:+UseSerialGC -Xms32m"
-"""For the same JVMs: their heaps stay small. A collector without threads of its own and a small
-first heap take 50 MB less each, in the same processor time."""
+"""For the same JVM: its heap stays small. A collector without threads of its own and a small first
+heap take 50 MB less, in the same processor time."""
 EXECUTOR_COMPILER = " ".join(
     f"-XX:Tier4{name}Threshold={count}"
     for name, count in (
@@ -79,11 +81,8 @@ class EngineSession:
         if self.application is None:
             self.spark.stop()
         else:
-            import ray
-
-            self.application.stop(cleanup_data=True)
+            self.application.stop()
             self.secret.forget()
-            ray.shutdown()
         assert jvm.stdin is not None, "Spark's JVM ends with its standard input"
         jvm.stdin.close()
         try:
@@ -111,11 +110,9 @@ def open_session(settings: DriverSettings, namespace: str) -> EngineSession:
 
 def spark_configs(settings: DriverSettings) -> dict[str, str]:
     """Return the settings of the application, for either engine."""
-    pins = {f"{MASTER_RESOURCE}{settings.node_resource}": str(PIN_AMOUNT)}
+    pins = {f"{EXECUTOR_RESOURCE}{settings.node_resource}": str(PIN_AMOUNT)}
     if settings.executor_resource:
-        pins[f"{EXECUTOR_RESOURCE}{settings.executor_resource}"] = "1"
-    else:
-        pins[f"{EXECUTOR_RESOURCE}{settings.node_resource}"] = str(PIN_AMOUNT)
+        pins = {f"{EXECUTOR_RESOURCE}{settings.executor_resource}": "1"}
     # A killed JVM leaves files, so it uses the compactor's temporary folder. For a crash a report
     # is enough; a memory dump would fill the disk.
     crashes = f"-XX:ErrorFile={crash_folder(settings)}/{CRASH_REPORT}%p.log"
@@ -128,7 +125,6 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
         EXECUTOR_OPTIONS: " ".join(
             [java_options, EXECUTOR_COMPILER, ARROW_OPENINGS, *_log_options(settings)]
         ),
-        APP_MASTER_OPTIONS: " ".join([java_options, QUICK_JVM, *_log_options(settings)]),
         # Executors import the task code of this project.
         "spark.executorEnv.PYTHONPATH": _project_path(),
         # As many threads as a merge keeps busy; more would compete with other tasks.
@@ -162,18 +158,20 @@ def crash_folder(settings: DriverSettings) -> Path:
 
 
 def _log_options(settings: DriverSettings) -> list[str]:
-    """Return options for JVMs that Ray starts, so that their log files are in the right folder.
-
-    Ray's Java runtime reads them.
-    """
+    """Return options for JVMs that Ray starts, so that their log files are in the right folder."""
     if not settings.executor_logs:
         return []
-    return [
-        f"-Dray.logging.dir={settings.executor_logs}",
-        "-Dray.logging.level=WARN",
-        f"-Dray.logging.rotation.max-file-size={settings.executor_log_bytes_max}B",
-        "-Dray.logging.rotation.max-backup-files=1",
-    ]
+    properties = {"ray.logging.dir": settings.executor_logs, **_log_properties(settings)}
+    return [f"-D{name}={value}" for name, value in properties.items()]
+
+
+def _log_properties(settings: DriverSettings) -> dict[str, str]:
+    """Return properties that limit the log files of Ray's Java runtime."""
+    return {
+        "ray.logging.level": "WARN",
+        "ray.logging.rotation.max-file-size": f"{settings.executor_log_bytes_max}B",
+        "ray.logging.rotation.max-backup-files": "1",
+    }
 
 
 def _task_logs(settings: DriverSettings) -> dict[str, str]:
@@ -220,21 +218,29 @@ def _open_on_raydp(settings: DriverSettings, namespace: str) -> EngineSession:
     # The secret is a file of this node, so its parts are started here, whatever the settings say.
     node_resource = settings.node_resource or f"node:{ray.util.get_node_ip_address()}"
     configs = spark_configs(replace(settings, node_resource=node_resource))
-    # The app master only waits, so it gets no logical CPU.
-    configs.setdefault(f"{MASTER_RESOURCE}CPU", "0")
     # RayDP requests memory only for the heap; Python tasks need at least as much in addition.
     configs.setdefault(f"{EXECUTOR_RESOURCE}memory", str(executor_bytes(settings)))
     secret = Secret.of(settings.secret_file) if settings.secret_file else Secret.drawn()
-    for options in (DRIVER_OPTIONS, EXECUTOR_OPTIONS, APP_MASTER_OPTIONS):
-        configs[options] = f"{secret.option} {configs[options]}"
+    configs = {**AUTHENTICATION, **(ENCRYPTION if settings.executor_resource else {}), **configs}
+    configs[EXECUTOR_OPTIONS] = f"{secret.option} {configs[EXECUTOR_OPTIONS]}"
+    options = [secret.option, *shlex.split(configs[DRIVER_OPTIONS])]
+
+    def start_jvm(complete: Mapping[str, str]) -> Any:
+        return start_gateway(complete, options, settings.driver_memory).jvm
+
     application = Application(
-        settings.name,
+        start_jvm,
+        class_path(),
+        _log_properties(settings),
+        app_name=settings.name,
         num_executors=settings.executors,
         executor_cores=settings.executor_cores,
         executor_memory=settings.executor_memory,
         enable_hive=False,
-        configs={**AUTHENTICATION, **(ENCRYPTION if settings.executor_resource else {}), **configs},
+        configs=configs,
     )
+    # The JVM is a member of Ray itself.
+    ray.shutdown()
     return EngineSession(application.get_spark_session(), application, secret)
 
 
@@ -248,7 +254,9 @@ def _open_local(settings: DriverSettings) -> EngineSession:
     builder = SparkSession.builder.master(f"local[{cores}]")
     builder = builder.appName(settings.name)
     local_only = {"spark.authenticate": "true", "spark.driver.host": "127.0.0.1"}
-    for name, value in {**spark_configs(settings), **local_only, **heap}.items():
+    configs = {**spark_configs(settings), **local_only, **heap}
+    start_gateway(configs, shlex.split(configs[DRIVER_OPTIONS]), configs["spark.driver.memory"])
+    for name, value in configs.items():
         builder = builder.config(name, value)
     return EngineSession(builder.getOrCreate())
 
@@ -258,3 +266,103 @@ def _project_path() -> str:
     root = str(Path(compactor.__path__[0]).parent)
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return os.pathsep.join(dict.fromkeys(part for part in (root, *inherited) if part))
+
+
+# ---------------------------------------------------------------------------------- JVM of a driver
+# Spark's script `spark-submit` starts a JVM only to work out the command line of the next one. Here
+# the driver's JVM is started at once, with Spark's own Python gateway. The gateway requires a token
+# from each client, and passes the token only to its parent, in a file.
+
+
+GATEWAY = "org.apache.spark.api.python.PythonGatewayServer"
+GATEWAY_WAIT_MAX_S = 120.0
+POLL_S = 0.02
+OPENED_PACKAGES = (
+    *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio"),
+    *("java.util", "java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref"),
+    *("sun.nio.ch", "sun.nio.cs", "sun.security.action", "sun.util.calendar"),
+)
+"""Packages of the JDK that Spark's launcher opens to Spark."""
+
+
+def class_path() -> str:
+    """Return the class path of every JVM of an application: RayDP's jars first, as it requires.
+
+    The launcher of the JVM replaces the asterisk by Spark's jars.
+    """
+    spark = os.environ.get("SPARK_HOME") or _package_folder("pyspark")
+    raydp, ray = (sorted(_package_folder(name).glob("jars/*.jar")) for name in ("raydp", "ray"))
+    return os.pathsep.join(map(str, (*raydp, Path(spark, "jars", "*"), *ray)))
+
+
+def _package_folder(package: str) -> Path:
+    """Return the folder of an installed package, without importing it."""
+    spec = find_spec(package)
+    assert spec is not None, package
+    assert spec.origin is not None, package
+    return Path(spec.origin).parent
+
+
+def start_gateway(configs: Mapping[str, str], options: Sequence[str], heap: str) -> Any:
+    """Start the driver's JVM and return Py4J's gateway to it, as PySpark expects it.
+
+    Args:
+        configs: The application's settings, which the JVM gets as properties.
+        options: Further options of the JVM.
+        heap: Largest heap.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="neve-gateway-"))
+    properties = [f"-D{name}={value}" for name, value in configs.items()]
+    opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED_PACKAGES]
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else "java"
+    try:
+        answer = folder / "connection"
+        process = subprocess.Popen(
+            [java, *options, *opened, f"-Xmx{heap}", *properties, "-cp", class_path(), GATEWAY],
+            # The JVM ends when this pipe closes, and so with this process.
+            stdin=subprocess.PIPE,
+            env={**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer)},
+        )
+        try:
+            port, token = _connection(process, answer)
+        except BaseException:
+            process.kill()
+            process.communicate()
+            raise
+    finally:
+        shutil.rmtree(folder)
+    return _connect(process, port, token)
+
+
+def _connect(process: "subprocess.Popen[bytes]", port: int, token: str) -> Any:
+    """Connect PySpark to the gateway; it reads the address of a running one from variables."""
+    from pyspark import SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    address = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": token}
+    os.environ.update(address)
+    try:
+        gateway = launch_gateway()
+    finally:
+        for name in address:
+            del os.environ[name]
+    gateway.proc = process
+    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001 - PySpark has no public API
+    return gateway
+
+
+def _connection(process: "subprocess.Popen[bytes]", answer: Path) -> tuple[int, str]:
+    """Return port and token, which the JVM writes to a file when it listens."""
+    clock = SystemClock()
+    until_s = clock.now_s() + GATEWAY_WAIT_MAX_S
+    while not answer.exists():
+        if process.poll() is not None:
+            raise RuntimeError(f"the JVM of the driver ended with code {process.returncode}")
+        if clock.now_s() > until_s:
+            raise RuntimeError(f"the JVM of the driver sent nothing in {GATEWAY_WAIT_MAX_S:.0f} s")
+        time.sleep(POLL_S)
+    # The file is written elsewhere and moved here, so it is complete.
+    content = answer.read_bytes()
+    port, length = struct.unpack_from("!ii", content)
+    return port, content[8 : 8 + length].decode()

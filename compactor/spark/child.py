@@ -2,7 +2,7 @@
 
 It lives exactly as long as its parent and its JVM. The kernel kills it when the parent dies
 (Linux), and elsewhere the closed pipe ends it. Its JVM ends with it, because Spark binds the JVM
-to the driver's pipe. Ray ends app master and executors when the driver is gone.
+to the driver's pipe. The app master is in that JVM, and Ray ends executors when it is gone.
 
 No failure is silent. The end of the JVM or of the Spark application, or an error in any thread,
 ends the process, and the parent starts another one. A frozen process sends no life signs, which
@@ -287,7 +287,7 @@ class Driver:
         clock = SystemClock()
         begun_s = clock.now_s()
         try:
-            # A unique namespace, because the app master of a dead driver may still hold its name.
+            # A unique namespace, because executors of a dead driver may still hold their names.
             work = load_work(settings.work)
             session = open_session(settings, f"{settings.name}-{os.getpid()}")
         except Exception as error:

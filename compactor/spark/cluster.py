@@ -1,49 +1,32 @@
 """A Spark application on Ray that accepts connections only from its own parts.
 
 RayDP starts three JVMs in addition to the driver's: one that a Python actor controls over Py4J,
-the app master, and the executor. Without protection, any user of the machine may send orders to
-the first, which has no authentication, and to the other two over Spark's RPC. Here
-
-* Spark's own Python gateway starts the first one. It requires a token from each client, and
-  passes the token only to its parent, in a file;
-* all of them share a secret that is generated for each application. They read it from a
-  file of JVM options (`java @file`) in a private folder. So it is in no command line and no
-  environment, and Ray does not store it. App master and executor are therefore started on the
-  driver's node.
+the app master, and the executor. Here the driver's own JVM joins Ray and runs the app master, so
+an application is two JVMs, and no Python actor. The app master's only work is to start
+executors. The parts share a secret that is generated for each application. They read it from a
+file of JVM options (`java @file`) in a private folder. So it is in no command line and no
+environment, and Ray does not store it. Executors are therefore started on the driver's node.
 """
 
+import json
 import os
 import re
 import secrets
-import shlex
 import shutil
-import struct
-import subprocess
 import tempfile
-import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-import ray
-from pyspark.java_gateway import GatewayParameters, JavaGateway
 from raydp.spark.ray_cluster import SparkCluster
-from raydp.spark.ray_cluster_master import (
-    RAY_LOG4J_CONFIG_FILE_NAME,
-    RAYDP_APPMASTER_EXTRA_JAVA_OPTIONS,
-    RAYDP_SPARK_MASTER_SUFFIX,
-    SPARK_JAVAAGENT,
-    SPARK_RAY_LOG4J_FACTORY_CLASS_KEY,
-    RayDPSparkMaster,
-)
-from raydp.versions import RAY_LOG4J_CONFIG_FILE_NAME_KEY
+from raydp.spark.ray_cluster_master import RayDPSparkMaster
 
 from common.errors import ConfigError
-from common.runtime import SystemClock
 
-GATEWAY = "org.apache.spark.api.python.PythonGatewayServer"
-GATEWAY_WAIT_MAX_S = 120.0
-POLL_S = 0.05
+StartJvm = Callable[[Mapping[str, str]], Any]
+"""Starts a JVM with an application's settings and returns Py4J's view of it."""
+
 SECRET_BYTES = 32
 AUTHENTICATION = {
     "spark.authenticate": "true",
@@ -59,6 +42,8 @@ encryption takes a quarter more of the JVMs' time for jobs that move 10 MB.
 """
 ENCRYPTION = {"spark.network.crypto.enabled": "true"}
 """For parts on several nodes, where the network may be observed."""
+LAUNCHER_SETTINGS = ("spark.driver.extraClassPath", "spark.driver.extraJavaOptions")
+"""Settings of RayDP for the program `spark-submit`, which is not used."""
 SECRET_LINE = re.compile(r"-Dspark\.authenticate\.secret=[^\s\"']{32,}\s*")
 
 
@@ -111,82 +96,48 @@ class Secret:
 
 
 class Application(SparkCluster):  # type: ignore[misc]  # RayDP has no types
-    """RayDP's cluster with a master whose gateway requires a token."""
+    """RayDP's cluster with its app master in the driver's JVM."""
+
+    def __init__(
+        self, start_jvm: StartJvm, class_path: str, ray_options: Mapping[str, str], **cluster: Any
+    ) -> None:
+        """Start the driver's JVM and the app master in it.
+
+        Args:
+            start_jvm: Starts the JVM from the application's settings.
+            class_path: Class path of executors.
+            ray_options: Settings of Ray's Java runtime, in addition to RayDP's.
+            cluster: Arguments of RayDP's cluster.
+        """
+        self._start_jvm = start_jvm
+        self._class_path = class_path
+        self._ray_options = ray_options
+        super().__init__(**cluster)
 
     def _set_up_master(self, resources: dict[str, float], kwargs: dict[str, Any] | None) -> None:
-        """Start the actor that starts the app master; called by the constructor."""
-        cpus, memory = resources.pop("CPU", 1), resources.pop("memory", None)
-        actor = ray.remote(SparkMaster).options(
-            name=f"{self._app_name}{RAYDP_SPARK_MASTER_SUFFIX}",
-            num_cpus=cpus,
-            memory=memory,
-            resources=resources,
-        )
-        self._spark_master_handle = actor.remote(self._configs)
-        ray.get(self._spark_master_handle.start_up.remote())
+        """Start the app master; called by the constructor, with the settings complete."""
+        for name in LAUNCHER_SETTINGS:
+            self._configs.pop(name, None)
+        jvm = self._start_jvm(self._configs)
+        raydp = RayDPSparkMaster.__ray_metadata__.modified_class(self._configs)
+        options = json.loads(raydp._generate_ray_configs())  # noqa: SLF001 - RayDP has no public API
+        master_class = jvm.org.apache.spark.deploy.raydp.RayAppMaster
+        master_class.setProperties(json.dumps({**options, **self._ray_options}))
+        jvm.io.ray.api.Ray.init()
+        # Ray's runtime has replaced Spark's log settings by its own, which log every step of Spark.
+        warn = jvm.org.apache.logging.log4j.Level.WARN
+        jvm.org.apache.logging.log4j.core.config.Configurator.setRootLevel(warn)
+        self._master = master_class(self._class_path)
+        self._end_ray = master_class.shutdownRay
 
+    def get_cluster_url(self) -> str:
+        """Return the address of the app master."""
+        url: str = self._master.getMasterUrl()
+        return url
 
-class SparkMaster(RayDPSparkMaster.__ray_metadata__.modified_class):  # type: ignore[misc]  # RayDP has no types
-    """RayDP's Python actor that controls the app master."""
-
-    def _launch_gateway(
-        self, class_path: str, popen_kwargs: dict[str, Any] | None = None
-    ) -> JavaGateway:
-        """Start a JVM with Spark's gateway, and give it RayDP's entry point."""
-        folder = Path(tempfile.mkdtemp(prefix="neve-gateway-"))
-        try:
-            answer = folder / "connection"
-            process = subprocess.Popen(
-                self._command(class_path),
-                # The JVM ends when this pipe closes, and so with this process.
-                stdin=subprocess.PIPE,
-                env={
-                    **os.environ,
-                    "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer),
-                    "PYSPARK_PIN_THREAD": "false",
-                },
-                **(popen_kwargs or {}),
-            )
-            port, token = _connection(process, answer)
-        finally:
-            shutil.rmtree(folder)
-        parameters = GatewayParameters(port=port, auth_token=token, auto_convert=True)
-        gateway = JavaGateway(gateway_parameters=parameters)
-        gateway.proc = process
-        gateway.entry_point = gateway.jvm.org.apache.spark.deploy.raydp.AppMasterEntryPoint()
-        return gateway
-
-    def _command(self, class_path: str) -> list[str]:
-        """Return the command line of the JVM."""
-        configs = self._configs
-        logs = ray._private.worker._global_node.get_logs_dir_path()  # noqa: SLF001 - as RayDP does
-        return [
-            "java",
-            *shlex.split(configs.get(RAYDP_APPMASTER_EXTRA_JAVA_OPTIONS, "")),
-            f"-javaagent:{configs[SPARK_JAVAAGENT]}",
-            f"-Dray.logging.dir={logs}",
-            f"-D{SPARK_RAY_LOG4J_FACTORY_CLASS_KEY}={configs[SPARK_RAY_LOG4J_FACTORY_CLASS_KEY]}",
-            f"-D{RAY_LOG4J_CONFIG_FILE_NAME_KEY}={configs[RAY_LOG4J_CONFIG_FILE_NAME]}",
-            *("-cp", class_path, GATEWAY),
-        ]
-
-
-def _connection(process: "subprocess.Popen[bytes]", answer: Path) -> tuple[int, str]:
-    """Return port and token, which the JVM writes to a file when it listens."""
-    clock = SystemClock()
-    until_s = clock.now_s() + GATEWAY_WAIT_MAX_S
-    while not answer.exists():
-        if process.poll() is not None:
-            raise RuntimeError(
-                f"the JVM of the app master's controller ended with code {process.returncode}"
-            )
-        if clock.now_s() > until_s:
-            process.kill()
-            raise RuntimeError(
-                f"the JVM of the app master's controller sent nothing in {GATEWAY_WAIT_MAX_S:.0f} s"
-            )
-        time.sleep(POLL_S)
-    # The file is written elsewhere and moved here, so it is complete.
-    content = answer.read_bytes()
-    port, length = struct.unpack_from("!ii", content)
-    return port, content[8 : 8 + length].decode()
+    def stop(self, cleanup_data: bool = True) -> None:
+        """End executors, session and app master, and leave Ray."""
+        if self._spark_session is not None:
+            self._spark_session.stop()
+        self._master.stop()
+        self._end_ray()

@@ -43,7 +43,7 @@ class DriverSettings:
     engine: EngineKind = EngineKind.RAYDP
     ray_address: str = ""
     node_resource: str = ""
-    """A Ray resource of the compactor's node only; it pins app master and executors."""
+    """A Ray resource of the compactor's node only; it pins executors."""
     executors: int = 1
     executor_resource: str = ""
     """A Ray resource; each executor takes 1 unit on any node; empty: `node_resource` is used."""

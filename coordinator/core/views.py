@@ -116,10 +116,7 @@ def _compactor_warnings(cluster: ClusterState) -> Iterator[str]:
         if compactor.start_problem:
             yield f"{where} cannot start: {compactor.start_problem}"
         if KNOWS_BUFFERS not in compactor.actions:
-            yield (
-                f"{where} is of an older release, which knows no buffered rows: it gets no jobs of"
-                " tables with deletes or expiry"
-            )
+            yield f"{where} is of an older release: no jobs of tables with deletes or expiry for it"
 
 
 def table_backlogs(cluster: ClusterState) -> tuple[api.Backlog, ...]:
@@ -261,10 +258,9 @@ def table_activity(cluster: ClusterState, now_s: float) -> list[api.TableActivit
 
 
 LOADED_TABLETS_MAX = 500
-"""Tablets with a backlog that `tablet_loads` adds to those it was asked for."""
+"""Tablets with a large backlog that `tablet_loads` adds."""
 COMPARED_TABLETS_MAX = 5000
-"""Tablets with a backlog among which those are sought. If more have one, some of them are among
-the tablets that a map asks for."""
+"""Tablets with a backlog among which those are sought."""
 
 
 def tablet_loads(
@@ -275,7 +271,7 @@ def tablet_loads(
     The cost is bounded by the number of given tablets, whatever the size of the table.
 
     Args:
-        cluster: The coordinator's memory; only read.
+        cluster: The coordinator's memory.
         table: Id of the table.
         tablets: Ends of tablets. The answer begins with them, in this order.
         now_s: The current time.
@@ -287,10 +283,8 @@ def tablet_loads(
     return api.TabletLoads(
         tablets=tuple(tablet.text for tablet in ids),
         backlog_bytes=tuple(sizes[tablet] for tablet in ids),
-        overlapping_files=tuple(pressure.overlapping_files for pressure in pressures),
-        garbage_shares=tuple(
-            pressure.garbage_bytes / (pressure.stored_bytes or 1) for pressure in pressures
-        ),
+        overlapping_files=tuple(load.overlapping_files for load in pressures),
+        garbage_shares=tuple(load.garbage_bytes / (load.stored_bytes or 1) for load in pressures),
         scans_s=tuple(cluster.heat.of(tablet, now_s).scans_s for tablet in ids),
     )
 

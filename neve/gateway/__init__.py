@@ -16,7 +16,7 @@
     table_settings      table settings that users may change, and their bounds
     key_views           keys, files, tablets and stories in user notation
     tables              create, list, describe, change, pause, drop
-    table_summaries     figures of tables for lists, from some of their tablets
+    table_summaries     figures of tables for lists, and their maps, from some of their tablets
     tablets             explain, story, live bytes, quarantine, watermarks, splits and merges
     rows/               add, append, scan, count, ids of calls
     table_files         files of tables, and merge on read of one tablet

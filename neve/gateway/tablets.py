@@ -1,11 +1,8 @@
 """Tablets: explanations, stories, live bytes, reads, quarantine and watermarks."""
 
-from bisect import bisect_left
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import Query
 
@@ -18,15 +15,13 @@ from common.metadata.changes import AbandonOperation, BeginOperation, LowerWater
 from common.metadata.changes.files import recent_adds_bound
 from common.metadata.changes.split_merge import operation_tablets
 from common.metadata.store_values import HistoryEntry
-from common.model.file import total_bytes
 from common.model.job import analysis_id
 from common.model.key_values import KeyType
 from common.model.keys import PLUS_INFINITY, format_key, parse_key, require_short
 from common.model.outcome import AttemptEnd, TabletStatistics
 from common.model.table import Table
-from common.model.tablet import OperationKind, Record, Tablet, TabletId
+from common.model.tablet import OperationKind, Tablet, TabletId
 from common.parquet.buffered import FlushRules, buffer_text
-from common.primitives import BoundedMap
 from common.rows.rules import RowRules
 from coordinator.core.split_merge import WaitForTablets, has_ranges, next_change
 from coordinator.split_merge import choose_split_keys
@@ -42,7 +37,6 @@ from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.services import (
     LIST_MAX,
     Services,
-    SharedAnswer,
     bounded_count,
     buffered_in,
     check_writable,
@@ -203,122 +197,11 @@ _OneTablet = Annotated[
 ]
 
 
-# ------------------------------------------------------------------------------- Map of all tablets
-
-
-T = TypeVar("T", int, float)
-CELLS_MAX = 2000
-SAMPLED_TABLETS_MAX = 200
-MAPS_MAX = 100
-"""Tables whose maps are cached."""
-MAP_LASTS_S = 4.0
-"""How long a map is cached, so that many viewers of a large table cost as much as one."""
-
-
-async def tablet_map(services: Services, table: Table) -> api.TabletMap:
-    """Return the map of a table's tablets, at a cost that does not grow with their number.
-
-    Raises:
-        UnavailableError: The coordinator does not answer.
-    """
-    count = await services.store.tablet_count(table.id)
-    width = max(1, -(-count // CELLS_MAX))
-    ids = await _ids_of_cells(services, table, width)
-    counts = [width] * len(ids)
-    if ids:
-        counts[-1] = max(1, count - width * (len(ids) - 1))
-    files, sizes_bytes, sizes = await _files_of_cells(services, ids)
-    loads = await services.coordinator.tablet_loads(table.id, [id_.text for id_ in ids])
-    cells = [*range(len(ids)), *_cells_of(ids, loads.tablets[len(ids) :])]
-
-    def highest(column: Sequence[T]) -> tuple[T, ...]:
-        """Return the largest value of each cell."""
-        values = list(column[: len(ids)])
-        for cell, value in zip(cells, column, strict=True):
-            if cell < len(values):
-                values[cell] = max(values[cell], value)
-        return tuple(values)
-
-    return api.TabletMap(
-        table=table.name,
-        tablets=count,
-        ends=tuple(id_.text for id_ in ids),
-        counts=tuple(counts),
-        files=tuple(number or 0 for number in files),
-        size_bytes=sizes_bytes,
-        backlog_bytes=highest(loads.backlog_bytes),
-        overlapping_files=highest(loads.overlapping_files),
-        garbage_shares=highest(loads.garbage_shares),
-        scans_s=highest(loads.scans_s),
-        unreadable=sum(number is None for number in files),
-        sampled_tablets=len(_sampled(ids)),
-        sizes=sizes,
-    )
-
-
-def _cells_of(ids: Sequence[TabletId], tablets: Sequence[str]) -> list[int]:
-    """Return the index of the cell of each tablet; the number of cells: the tablet is new."""
-    ends = [id_.end for id_ in ids]
-    return [bisect_left(ends, TabletId.parse("", tablet).end) for tablet in tablets]
-
-
-async def _ids_of_cells(services: Services, table: Table, width: int) -> list[TabletId]:
-    """Return the last tablet of each cell of `width` tablets."""
-    if width == 1:
-        return list(await services.store.tablet_ids(table.id, None, CELLS_MAX))
-    ends = await services.store.every(table.id, width)
-    rest = await services.store.tablet_ids(table.id, ends[-1] if ends else None, 2 * width)
-    return [*(TabletId(table.id, end) for end in ends), *rest[-1:]]
-
-
-def _sampled(ids: Sequence[TabletId]) -> Sequence[TabletId]:
-    """Return the tablets whose files are counted by their sizes, spread over the table."""
-    return ids[:: max(1, -(-len(ids) // SAMPLED_TABLETS_MAX))]
-
-
-async def _files_of_cells(
-    services: Services, ids: Sequence[TabletId]
-) -> tuple[Sequence[int | None], tuple[int, ...], dict[int, int]]:
-    """Return files and bytes of tablets, and the sizes of some files; None: undecodable."""
-    store, sampled = services.store, _sampled(ids)
-    try:
-        records = [record or Record() for record in await store.records(ids)]
-        listed = [list(files.values()) for files in await store.files(sampled)]
-        counts: list[int | None] = [record.files for record in records]
-        sizes_bytes = [record.size_bytes for record in records]
-    except BrokenValueError:
-        read = await store.readable(ids)
-        files_of = [
-            list(tablet.files.values()) if isinstance(tablet, Tablet) else None for tablet in read
-        ]
-        counts = [None if files is None else len(files) for files in files_of]
-        sizes_bytes = [total_bytes(files or ()) for files in files_of]
-        chosen = frozenset(sampled)
-        listed = [files or [] for id_, files in zip(ids, files_of, strict=True) if id_ in chosen]
-    sizes = Counter(max(0, file.size_bytes.bit_length() - 1) for files in listed for file in files)
-    return counts, tuple(sizes_bytes), dict(sizes)
-
-
 class TabletRoutes:
     """Routes of tablets."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._maps: BoundedMap[str, SharedAnswer[api.TabletMap]] = BoundedMap(MAPS_MAX)
-
-    @route("GET /v1/tables/{table}/map", READ)
-    async def map(self, table: str) -> api.TabletMap:
-        """Return files, backlog, overlap, garbage and reads of tablets in the order of their keys.
-
-        The answer has a cell for each tablet or, in a table of more than 2,000 tablets, for several
-        tablets in a row. Its cost does not grow with the table. The map may be seconds old.
-        """
-        stored_table = await self._services.table(table)
-        drawn = self._maps.get(stored_table.id)
-        if drawn is None:
-            drawn = SharedAnswer(partial(tablet_map, self._services, stored_table), MAP_LASTS_S)
-            self._maps.put(stored_table.id, drawn)
-        return await drawn.answer()
 
     @route("GET /v1/tables/{table}/explain", READ)
     async def explain(

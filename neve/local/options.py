@@ -18,8 +18,6 @@ from neve.local.servers import AppendSync
 from neve.local.stack_folder import StackFolder, make_private, write_secret
 
 SPARE_BYTES = 1024**3
-APP_CPUS = 1
-"""Logical CPUs that RayDP's app master uses."""
 SPARE_CPUS = 4
 
 
@@ -65,9 +63,7 @@ class StackOptions:
         Ray only counts them. Concurrency is bounded by slots and the executors' cores, not by this
         number.
         """
-        wanted = sum(
-            settings.executors * settings.executor_cores + APP_CPUS for settings in self._most()
-        )
+        wanted = sum(settings.executors * settings.executor_cores for settings in self._most())
         return wanted + SPARE_CPUS
 
     @property

@@ -32,6 +32,18 @@ from neve.local.stack_folder import write_secret
 # --------------------------------------------------------- Called by `ray start` in its own process
 
 
+RAY_COMMAND = """
+import sys
+unused = ("ray.serve.scripts", "ray.dashboard.modules.job.cli", "ray.util.state.state_cli")
+sys.modules.update(dict.fromkeys(unused))
+from ray.scripts.scripts import main
+main()
+"""
+"""The program `ray` without the commands of Ray Serve, jobs and states. Ray leaves out those whose
+modules cannot be imported; they load pandas, aiohttp and FastAPI, three times what `ray` itself
+loads."""
+
+
 def leave_out_servers(ray_params: Any, head: bool) -> None:
     """Leave out the Ray client server, and without a dashboard its process as well.
 
@@ -140,7 +152,7 @@ class RayHead:
             dashboard.append(f"--dashboard-port={self.dashboard_port}")
         plasma = [f"--plasma-directory={self.object_folder}"] if self.object_folder else []
         return [
-            *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head"),
+            *(sys.executable, "-c", RAY_COMMAND, "start", "--head"),
             *(f"--node-ip-address={LOOPBACK}", f"--port={self.port}"),
             *(*ports, f"--ray-client-server-port={client_port}", *dashboard, *plasma),
             *(f"--num-cpus={self.logical_cpus}", f"--memory={self.logical_bytes}"),

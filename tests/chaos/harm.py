@@ -19,7 +19,7 @@ VICTIM_WAIT_MAX_S = 12.0
 AIM_MAX_S = 4.0
 POLL_S = 0.05
 SUPERVISOR = "neve.local.supervisor"
-SPARK_MAIN = "org.apache.spark.deploy.SparkSubmit"
+SPARK_MAIN = "org.apache.spark.api.python.PythonGatewayServer"
 ACTORS = {
     Part.COMPACTOR: "ray::CompactorActor",
     Part.COORDINATOR: "ray::CoordinatorActor",

@@ -88,7 +88,7 @@ def settings(stack: LocalStack, name: str) -> DriverSettings:
 
 def spark_processes(stack: LocalStack) -> list[str]:
     """Return what belongs to any Spark application of the stack: drivers, masters, executors."""
-    names = ("java", "ray::SparkMaster", "compactor.spark", "pyspark")
+    names = ("java", "compactor.spark", "pyspark")
     return [line for p in stack_members(stack) if any(n in (line := shown(p)) for n in names)]
 
 
@@ -128,7 +128,8 @@ def test_work_progress_cancel_and_stop(stack: LocalStack) -> None:
         engine = SparkEngine(chosen)
         await engine.start()
         heard: list[RewriteProgress] = []
-        taken = await engine.run_payload("m", {"do": "memory"}, heard.append)
+        payload = {"do": "memory", "address": stack.ray_address}
+        taken = await engine.run_payload("m", payload, heard.append)
         check_memory_asked_for(chosen, float(taken["taken_bytes"]))
         seen = (await engine.run_payload("z", {"do": "archives"}, heard.append))["seen"]
         assert len(seen) > len({worker for worker, _ in seen})  # One has been counted twice.
@@ -147,6 +148,9 @@ def test_work_progress_cancel_and_stop(stack: LocalStack) -> None:
 
     asyncio.run(main())
     wait_until_gone(stack)
+    log = Path(chosen.log_file).read_text()
+    assert log, "Spark warns"
+    assert " INFO " not in log
 
 
 def check_memory_asked_for(chosen: DriverSettings, taken_bytes: float) -> None:

@@ -206,8 +206,8 @@ def test_each_group_has_compactors_of_its_own(service: Service) -> None:
     assert found == {"small-1": ("small", 2), "large-1": ("large", 1)}
     actors = [words_of(process) for process in service.processes()]
     executors = [words for words in actors if "io.ray.runtime.runner.worker.DefaultWorker" in words]
-    # An app master for each compactor, one executor for the small one and two for the large one.
-    assert len(executors) == 2 + 1 + 2
+    # One executor for the small compactor and two for the large one.
+    assert len(executors) == 1 + 2
     assert all("-Xmx512M" in words for words in executors if "-Xmx512M" in words or "-Xms" in words)
 
 

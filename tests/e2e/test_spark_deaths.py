@@ -25,7 +25,7 @@ STALL_S = 20.0
 SOME = [
     Case(Part.JVM, How.FREEZE, Phase.REWRITING),
     Case(Part.DRIVER, How.FREEZE, Phase.VERIFYING),
-    Case(Part.STARTER, How.KILL, Phase.COMMITTING),
+    Case(Part.EXECUTOR, How.KILL, Phase.COMMITTING),
     pytest.param(Case(Part.JVM, How.KILL, Phase.PREPARING), marks=pytest.mark.long),
     pytest.param(Case(Part.EXECUTOR, How.KILL, Phase.WAITING), marks=pytest.mark.long),
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,25 +19,29 @@ pytestmark = [pytest.mark.slow]
 
 FILES = 6
 START_TIMEOUT_S = 300.0
-STARTS = replace(SETTINGS.compactor, start_timeout_s=START_TIMEOUT_S)
-OPTIONS = StackOptions(compactors=1, settings=replace(SETTINGS, compactor=STARTS))
+SECRET = f"-Dspark.authenticate.secret={'5ec7e7' * 8}\n"
 
 
 @pytest.fixture(scope="module")
-def spark_settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def spark_secret(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file without which no Spark driver starts."""
-    file = tmp_path_factory.mktemp("spark") / "settings"
-    file.touch()
+    file = tmp_path_factory.mktemp("spark") / "secret"
+    file.write_text(SECRET)
     return file
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory, spark_settings: Path) -> Iterator[Service]:
+def options(spark_secret: Path) -> StackOptions:
+    starts = replace(
+        SETTINGS.compactor, start_timeout_s=START_TIMEOUT_S, spark_secret_file=str(spark_secret)
+    )
+    return StackOptions(compactors=1, settings=replace(SETTINGS, compactor=starts))
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, options: StackOptions) -> Iterator[Service]:
     home = tmp_path_factory.mktemp("supervised")
-    more = {"PYSPARK_SUBMIT_ARGS": f"--properties-file {spark_settings} pyspark-shell"}
-    with InstalledStack.start(
-        home=home, name="supervised", options=OPTIONS, environ={**os.environ, **more}
-    ) as stack:
+    with InstalledStack.start(home=home, name="supervised", options=options) as stack:
         yield Service(stack, home, compactors=1)
 
 
@@ -71,13 +74,13 @@ def test_redis_dies_again_and_again(service: Service) -> None:
 
 
 @pytest.mark.parametrize("role", ["raylet", pytest.param("gcs_server", marks=pytest.mark.long)])
-def test_a_part_of_rays_head_dies(service: Service, role: str, spark_settings: Path) -> None:
+def test_a_part_of_rays_head_dies(service: Service, role: str, spark_secret: Path) -> None:
     """Then Redis dies, and no compactor starts: neither delays the other parts, nor Ray twice."""
     table = table_of(service)
     service.wait("commit", table.commits, table=table)
     before = service.client.status().coordinator
     heads = len(service.events("part is down", down="ray"))
-    spark_settings.unlink()
+    spark_secret.unlink()
     kill(service, role)
     service.restart_redis()
 
@@ -88,7 +91,7 @@ def test_a_part_of_rays_head_dies(service: Service, role: str, spark_settings: P
     table.check_rows()
     service.wait("failed start of Spark", lambda: start_problem(service))
     assert len(service.events("part is down", down="ray")) == heads + 1
-    spark_settings.touch()
+    spark_secret.write_text(SECRET)
     other = table_of(service)
     service.wait("commit by the new one", other.commits, table=other)
     assert len(service.events("part is down", down="ray")) == heads + 1
@@ -99,17 +102,19 @@ def start_problem(service: Service) -> str:
     return "".join(compactor.start_problem for compactor in service.client.status().compactors)
 
 
-def test_up_starts_another_supervisor_over_what_runs(service: Service) -> None:
+def test_up_starts_another_supervisor_over_what_runs(
+    service: Service, options: StackOptions
+) -> None:
     before = {process.pid for process in service.processes()} - {
         process_of(service, "supervisor").pid
     }
     kill(service, "supervisor")
-    other = replace(OPTIONS, compactors=2)
+    other = replace(options, compactors=2)
     with pytest.raises(RefusedError, match="its supervisor has ended: repeat `neve up` with the"):
         LocalStack.start(home=service.folder, name="supervised", options=other)
     steps: list[str] = []
     again = LocalStack.start(
-        home=service.folder, name="supervised", options=OPTIONS, on_progress=steps.append
+        home=service.folder, name="supervised", options=options, on_progress=steps.append
     )
     assert steps == ["the supervisor has ended: starting another one; living processes continue"]
     assert again.gateway_url == service.stack.gateway_url
@@ -117,7 +122,7 @@ def test_up_starts_another_supervisor_over_what_runs(service: Service) -> None:
     # And over one whose Redis has died as well.
     kill(service, "supervisor")
     kill(service, "redis")
-    LocalStack.start(home=service.folder, name="supervised", options=OPTIONS)
+    LocalStack.start(home=service.folder, name="supervised", options=options)
     service.wait("answer", service.client.tables)
     service.restart_redis()
     service.wait("answer", service.client.status)

@@ -153,7 +153,7 @@ def test_a_request_is_tried_submitted_and_cancelled_after_a_question(tab: Visit)
         tab.page.get_by_text(re.compile("Cancel request req-.* of table events"))
     ).to_be_visible()
     tab.page.get_by_role("button", name="Cancel request").click()
-    expect(tab.page.get_by_text(re.compile("cancell")).first).to_be_visible()
+    expect(tab.page.get_by_text(re.compile("cancelled|cancelling")).first).to_be_visible()
 
 
 def test_a_queued_job_is_held_and_a_running_one_cancelled(gateway: Gateway, tab: Visit) -> None:

@@ -34,10 +34,7 @@ class Part(StrEnum):
 
     DRIVER = "driver process"
     JVM = "driver JVM"
-    STARTER = "app master's actor"
-    """RayDP's Python actor, which starts the next one."""
-    STARTER_JVM = "app master's JVM"
-    MASTER = "app master"
+    """The app master is in it."""
     EXECUTOR = "executor"
     DAEMON = "task daemon"
     TASK = "task process"
@@ -232,11 +229,8 @@ def _is(part: Part, process: psutil.Process) -> bool:
     line, java = " ".join(words), words[0].endswith("java")
     what = {
         Part.DRIVER: not java and "compactor.spark.child" in line,
-        Part.JVM: java and "SparkSubmit" in line,
-        Part.STARTER: line.startswith("ray::SparkMaster"),
-        Part.STARTER_JVM: java and "AppMasterEntryPoint" in line,
-        Part.MASTER: java and "DefaultWorker" in line and "-Xmx" not in line,
-        Part.EXECUTOR: java and "DefaultWorker" in line and "-Xmx" in line,
+        Part.JVM: java and "PythonGatewayServer" in line,
+        Part.EXECUTOR: java and "DefaultWorker" in line,
         Part.DAEMON: TASKS in line and TASKS not in _parent(process),
         Part.TASK: TASKS in line and TASKS in _parent(process),
     }

@@ -72,10 +72,15 @@ def _daemons(asked: Asked) -> dict[str, Any]:
     return {"plain": plain, "in_sql": [int(pid) for pid in in_sql]}
 
 
-def _memory(_: Asked) -> dict[str, Any]:
+def _memory(asked: Asked) -> dict[str, Any]:
     import ray
 
-    total, free = ray.cluster_resources(), ray.available_resources()
+    # Of a driver only the JVM is a member of Ray.
+    ray.init(address=asked.payload["address"], log_to_driver=False, logging_level="ERROR")
+    try:
+        total, free = ray.cluster_resources(), ray.available_resources()
+    finally:
+        ray.shutdown()
     return {"taken_bytes": total["memory"] - free.get("memory", 0.0)}
 
 

@@ -238,7 +238,7 @@ class Service:
 
         def is_part(words: list[str]) -> bool:
             java = Path(words[0]).name == "java"
-            return java or "compactor.spark.child" in words or "ray::SparkMaster" in words[0]
+            return java or "compactor.spark.child" in words
 
         return {p for p in self.processes() if is_part(words_of(p))}
 

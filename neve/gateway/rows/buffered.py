@@ -218,12 +218,7 @@ class BufferRoutes:
         call = checked_call(services, call)
         await self._sizes.require_safe(stored_table)
         await self._sizes.refresh()
-        delay_s, delay_reason = services.buffers.admit(stored_table.id, stored_table.name)
-        if delay_s:
-            await check_writable(
-                services, stored_table
-            )  # A table that takes no rows delays nobody.
-            await asyncio.sleep(delay_s)
+        delay_s, delay_reason = await self._admitted(stored_table)
         async with received_body(request) as received:
             taken = await self._taken(table, stored_table, received, kind, call)
         current_call().details = f"rows={0 if taken.repeated else taken.rows}"
@@ -236,6 +231,21 @@ class BufferRoutes:
             repeated=taken.repeated,
             delay_reason=delay_reason,
         )
+
+    async def _admitted(self, table: Table) -> tuple[float, str]:
+        """Wait as long as the bounds demand; return how long that was, and why.
+
+        A table that takes no rows refuses them first: a writer that waits would wait in vain.
+        """
+        try:
+            delay_s, reason = self._services.buffers.admit(table.id, table.name)
+        except UnavailableError:
+            await check_writable(self._services, table)
+            raise
+        if delay_s:
+            await check_writable(self._services, table)
+            await asyncio.sleep(delay_s)
+        return delay_s, reason
 
     async def _taken(
         self, name: str, table: Table, received: ReceivedBody, kind: str, call: str

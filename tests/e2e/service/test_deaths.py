@@ -30,8 +30,8 @@ pytestmark = [pytest.mark.slow]
 FILES = 6
 ROWS = 8_000
 """Per file: the job takes some seconds, on a busy machine more."""
-SPARK_PROCESSES = 6
-"""Of a compactor: driver and master with a JVM each, app master, executor."""
+SPARK_PROCESSES = 3
+"""Of a compactor: the driver with its JVM, an executor."""
 
 
 @pytest.fixture(autouse=True)

@@ -52,10 +52,10 @@ def test_every_port_refuses_who_has_no_credentials(service: Service) -> None:
     assert {listener.host for listener in found} == {"127.0.0.1"}
     counted = Counter(kinds.values())
     assert set(counted) == {"HTTP", "Ray", "Spark", "Py4J", "Python worker", "mute"}
-    # Per compactor: RPC and blocks of the driver, RPC of the app master, blocks of the executor.
+    # Per compactor: RPC and blocks of the driver, RPC of the app master in the driver's JVM, blocks
+    # of the executor.
     assert counted["Spark"] == 4 * len(COMPACTORS)
-    # The driver's, and the one beside the app master.
-    assert counted["Py4J"] == 2 * len(COMPACTORS)
+    assert counted["Py4J"] == len(COMPACTORS)
     # Spark's accumulators are served to one client, the driver's JVM, which has come long ago.
     mute = [listener.process for listener, kind in kinds.items() if kind == "mute"]
     assert [process for process in mute if "compactor.spark.child" not in process] == []

@@ -426,10 +426,11 @@ def test_writers_are_slowed_down_before_the_memory_of_the_store_refuses_them(
 
 
 def test_a_table_that_takes_no_rows_refuses_them_before_it_delays_or_fills(
-    client: Client, gateway: Gateway, bag: str, tmp_path: Path
+    client: Client, gateway: Gateway, bag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use = gateway.services.buffers
     client.buffer_rows(bag, [{"id": 1}])
+    monkeypatch.setattr(buffered, "REFRESH_S", 1e9)  # Otherwise the real memory would count.
     write_generation(open_location((tmp_path / "bag").as_uri()), 7)
     gateway.services.generations._seen.clear()
     use.store_used_pct = 71.0
@@ -442,10 +443,11 @@ def test_a_table_that_takes_no_rows_refuses_them_before_it_delays_or_fills(
 
 
 def test_a_store_that_runs_out_of_memory_takes_no_rows(
-    client: Client, gateway: Gateway, bag: str
+    client: Client, gateway: Gateway, bag: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use = gateway.services.buffers
     client.buffer_rows(bag, [{"id": 1}])
+    monkeypatch.setattr(buffered, "REFRESH_S", 1e9)  # Otherwise the real memory would count.
     use.store_used_pct = 71.0
     try:
         assert send(gateway, bag, b'{"id": 1}').status_code == 503

@@ -342,7 +342,7 @@ def test_a_cell_of_several_tablets_has_the_largest_backlog_of_them(
     client.create_table(
         "wide", str(tmp_path), schema=keyed, key=["x"], version_column="v", splits=splits
     )
-    monkeypatch.setattr("neve.gateway.tablets.CELLS_MAX", 4)
+    monkeypatch.setattr("neve.gateway.table_summaries.CELLS_MAX", 4)
     ends = [tablet.tablet for tablet in client.tablets("wide")]
     monkeypatch.setattr(gateway.coordinator, "busy_tablets", (ends[0],))
     drawn = map_of(gateway, "wide")
