@@ -64,7 +64,7 @@ HEADINGS = (
     ),
     Heading(
         "tablets",
-        "Tablets with work",
+        "Busy tablets",
         lambda row: row.backlog.tablets if row.backlog else 0,
         hint="Tablets that are not at rest",
     ),
@@ -76,7 +76,7 @@ HEADINGS = (
 """Columns that all tables have, and by which they are sorted."""
 SAMPLED = (
     ("Tablets", "Number of tablets"),
-    ("Files a tablet", "Average of some tablets, and the most of one: what a read has to merge"),
+    ("Files/tablet", "Average of some tablets, and the most of one: what a read has to merge"),
     ("Small", "Files smaller than a quarter of target_bytes, in some tablets"),
     ("Garbage", "Bytes that no reader sees, in files that an analysis has counted"),
     ("Tombstones", "Rows that mark a key as deleted, in some tablets"),

@@ -146,7 +146,11 @@
       }
       this.shape = shape;
       this.plot?.destroy();
-      this.plot = new uPlot(this.options(data), columns, this.box);
+      const options = this.options(data);
+      this.box.style.color = "var(--quiet)"; // It was a probe for the colours of the lines.
+      this.plot = new uPlot(options, columns, this.box);
+      const legend = this.box.querySelector(".u-legend");
+      if (legend) legend.style.fontSize = "12px";
     }
 
     options(data) {
