@@ -598,7 +598,7 @@ def body_of(texts: Mapping[str, str], values: Mapping[str, str]) -> dict[str, An
         values: Name → JSON.
 
     Raises:
-        RequestError: A value is not JSON.
+        RequestError: A value is not JSON, or stands where others have an object.
     """
     body: dict[str, Any] = {}
     for name, text in [*texts.items(), *values.items()]:
@@ -612,6 +612,8 @@ def body_of(texts: Mapping[str, str], values: Mapping[str, str]) -> dict[str, An
         inner = body
         for key in outer:
             inner = inner.setdefault(key, {})
+            if not isinstance(inner, dict):
+                raise RequestError(f"the form has {key} as a value, and {name} within it")
         inner[last] = value
     return body
 

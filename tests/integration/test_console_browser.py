@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from common.metadata.redis import connect
 from common.settings import StoreSettings
@@ -62,10 +62,15 @@ def token(gateway: Gateway) -> str:
 
 def sign_in(tab: Visit, secret: str = TOKEN) -> None:
     """Sign in as a person does: by the sign-in page."""
+    send_token(tab, secret)
+    expect(tab.page.get_by_role("button", name="Sign out")).to_be_visible()
+
+
+def send_token(tab: Visit, secret: str) -> None:
+    """Send a token by the sign-in page."""
     tab.open("/console")
     tab.page.get_by_label("Token, or the code of a link").fill(secret)
     tab.page.get_by_role("button", name="Sign in").click()
-    expect(tab.page.get_by_role("button", name="Sign out")).to_be_visible()
 
 
 def is_live(tab: Visit) -> None:
@@ -207,6 +212,32 @@ def test_a_revoked_token_leads_to_the_sign_in_page(
         file = TokenFile(Path(gateway.services.settings.access.tokens_file))
         file.rotate("reader", now_s=0.0, overlap_s=0.0)
         expect(tab.page.get_by_role("heading", level=1)).to_have_text("Sign in", timeout=WAIT_MS)
+
+
+def test_a_session_that_ends_before_the_page_is_live_leads_to_the_sign_in_page(
+    browser: Browser, gateway: Gateway
+) -> None:
+    with visit(browser, gateway.url) as tab:
+
+        def end_session(call: Route) -> None:
+            tab.page.context.clear_cookies()
+            call.continue_()
+
+        tab.page.route("**/console/events**", end_session, times=1)
+        with tab.page.expect_response("**/console/events**") as refused:
+            send_token(tab, TOKEN)
+        assert refused.value.status == 401
+        expect(tab.page.get_by_role("heading", level=1)).to_have_text("Sign in", timeout=WAIT_MS)
+
+
+def test_a_page_becomes_live_when_its_first_connection_fails(
+    browser: Browser, gateway: Gateway
+) -> None:
+    with visit(browser, gateway.url) as tab:
+        tab.page.route("**/console/events**", lambda call: call.fulfill(status=503), times=1)
+        sign_in(tab)
+        expect(tab.page.locator("#age-text")).to_contain_text("Connection lost")
+        is_live(tab)
 
 
 def test_the_keyboard_reaches_the_content(browser: Browser, gateway: Gateway) -> None:

@@ -6,6 +6,7 @@
 
 {
   const STALE_S = 15;
+  const AGAIN_MS = 5000;
   const age = document.getElementById("age");
   const text = document.getElementById("age-text");
   const live = document.getElementById("live");
@@ -43,6 +44,23 @@
     live.addEventListener("htmx:sse:close", () => {
       lost = true;
       show();
+    });
+    // The first connection: htmx takes any other answer than a stream for the part itself, and
+    // makes no second one.
+    const again = () => {
+      lost = true;
+      show();
+      setTimeout(() => htmx.ajax("GET", live.getAttribute("hx-sse:connect"), { source: live }), AGAIN_MS);
+    };
+    live.addEventListener("htmx:before:response", (event) => {
+      const { status } = event.detail.ctx.response;
+      if (event.target !== live || status < 400) return;
+      event.preventDefault();
+      if (status === 401) location.reload();
+      else again();
+    });
+    live.addEventListener("htmx:error", (event) => {
+      if (event.target === live) again();
     });
     show();
     setInterval(show, 1000);
