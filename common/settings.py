@@ -666,7 +666,7 @@ class GroupSettings:
         "Whether all tables with jobs of a class take turns by `weight`, whatever the priority of"
         " their jobs; `fair_band` then has no effect.",
     )
-    window: str = setting(
+    windows: str = setting(
         "",
         "When system jobs start in the group: start as in cron(5), length and time zone, such as"
         " `0 22 * * 1-5 for 8h in Europe/Berlin`; `;` separates several windows. A job needs an"
@@ -696,9 +696,9 @@ class GroupSettings:
             if entry.name != "compactors":
                 check_value("groups", entry, getattr(self, entry.name))
         try:
-            check_windows(self.window, "setting groups.window")
+            check_windows(self.windows, "setting groups.windows")
         except RequestError as error:
-            raise SettingError(str(error), "groups.window") from error
+            raise SettingError(str(error), "groups.windows") from error
 
     def applied_to(self, compactor: CompactorSettings) -> CompactorSettings:
         """Return the settings of this group's compactors.

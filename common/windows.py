@@ -326,7 +326,7 @@ class WindowSettings(Protocol):
     """The settings that tables and groups have for their windows."""
 
     @property
-    def window(self) -> str:
+    def windows(self) -> str:
         """Windows as text; empty: any time."""
         ...
 
@@ -364,7 +364,7 @@ class WindowRule:
         Settings of another release may hold windows that this one refuses; they have no effect.
         """
         try:
-            windows = parse_windows(settings.window)
+            windows = parse_windows(settings.windows)
         except RequestError:
             return None
         if windows is None:

@@ -296,7 +296,7 @@ class CoordinatorStatus(api.Status):
         *("committed", "failed", "released", "conflicts", "quarantined", "turns", "stalled"),
         *("errors", "warnings", "store_warnings", "scopes", "figures", "backlogs", "triggers"),
         *("tables_unscanned", "quarantines", "queued_tables", "durability", "overlapping"),
-        *("buffers_refused", "buffered"),
+        *("buffers_refused", "buffered", "windows"),
     )
 
     scopes: tuple[api.Limit, ...] = ()

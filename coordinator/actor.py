@@ -63,7 +63,6 @@ from coordinator.core.views import (
     table_activity,
     tablet_loads,
     waiting_jobs,
-    windows,
 )
 from coordinator.ray_compactors import RayCompactorLever, RayRangeScans
 from coordinator.store_watch import take_lead, until_replaced
@@ -279,10 +278,6 @@ class CoordinatorActor:
     async def tablet_loads(self, table: str, tablets: Sequence[str]) -> api.TabletLoads:
         """Return what is remembered of tablets, and of those with the largest backlogs."""
         return self._state.look(tablet_loads, table, tablets, self._now_s())
-
-    async def windows(self) -> tuple[api.Window, ...]:
-        """Return the maintenance windows of tables and groups."""
-        return self._state.look(windows, self._now_s())
 
     async def notices(self) -> Notices:
         """Return what operators may be notified of."""

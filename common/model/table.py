@@ -164,7 +164,7 @@ class TableSettings(StoredValue):
     TABLE --shadow` shows the comparison. Empty: none."""
     shadow_planner_options: Mapping[str, str] = field(default_factory=dict)
     """Options of the shadow planner."""
-    window: str = ""
+    windows: str = ""
     """When system jobs start: start as in cron(5), length and time zone, such as
     `0 22 * * 1-5 for 8h in Europe/Berlin`; `;` separates several windows. Running jobs may end
     after the window. Empty: at any time."""

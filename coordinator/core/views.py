@@ -85,6 +85,7 @@ def coordinator_status(
         buffers_refused=tuple(why_no_buffers(cluster).items()),
         overlapping=tuple(cluster.pressures.deepest_tables(BACKLOGS_MAX).items()),
         triggers=cluster.triggers.of_tables(TRIGGERS_SHOWN_MAX),
+        windows=cluster.windows.lines(cluster.table_name, now_s),
         warnings=tuple(_warnings(cluster, now_s)),
         quarantines=tuple(
             api.Quarantine(
@@ -561,11 +562,6 @@ def _of_window(cluster: ClusterState, tablet: TabletId, now_s: float) -> list[st
     wait_queue = cluster.deferrals.wait_queue_of(tablet)
     window = None if wait_queue is None else window_of_wait_queue(wait_queue)
     return [] if window is None else closed_windows(cluster, tablet.table, [window[1]], now_s)
-
-
-def windows(cluster: ClusterState, now_s: float) -> tuple[api.Window, ...]:
-    """Return the windows of tables and groups, closed ones first, at most 100."""
-    return cluster.windows.lines(cluster.table_name, now_s)
 
 
 def closed_windows(

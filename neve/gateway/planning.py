@@ -258,10 +258,13 @@ class PlanningRoutes:
 
     async def _closed_windows(self, table: Table, plans: Sequence[TabletPlan]) -> tuple[str, ...]:
         """Return why planned jobs wait for a window; nothing if the coordinator does not answer."""
-        rule = WindowRule.of(table.settings)
+        rule, of_groups = WindowRule.of(table.settings), self._services.settings.groups
         planned = (job for plan in plans for job in plan.jobs)
         waiting = (job for job in planned if rule is None or not rule.is_exempt(job))
         groups = list(dict.fromkeys(job.group for job in waiting))
+        has_windows = any(group in of_groups and of_groups[group].windows for group in groups)
+        if rule is None and not has_windows:  # A coordinator of an older release has no such call.
+            return ()
         with suppress(UnavailableError):
             return tuple(await self._services.coordinator.closed_windows(table.id, groups))
         return ()

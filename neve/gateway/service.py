@@ -4,7 +4,6 @@ import base64
 import hashlib
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from importlib.resources import files
 from itertools import chain
@@ -53,10 +52,7 @@ class ServiceRoutes:
         silence = self._services.store_watch.warning
         errors = (silence, *reported.errors) if silence else reported.errors
         warnings = (*reported.warnings, *await self._recovery_notes())
-        windows: tuple[api.Window, ...] = ()
-        with suppress(UnavailableError):  # A coordinator of an older release has none.
-            windows = await self._services.coordinator.windows()
-        return replace(reported, errors=errors, warnings=warnings, windows=windows)
+        return replace(reported, errors=errors, warnings=warnings)
 
     async def _recovery_notes(self) -> list[str]:
         try:

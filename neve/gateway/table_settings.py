@@ -272,6 +272,6 @@ def _allowed_value(name: str, written: Any) -> Any:
     value = rule.read(written, f"setting {name}")
     if name == "volume" and not DNS_LABEL.fullmatch(value):
         raise RequestError(f"setting volume is {shown(value)}, expected a DNS label such as disk-1")
-    if name == "window":
-        check_windows(value, "setting window")
+    if name == "windows":
+        check_windows(value, "setting windows")
     return value

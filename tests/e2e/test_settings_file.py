@@ -302,7 +302,6 @@ def test_the_controller_of_the_file_decides_and_listens_to_readers(
     assert classes["system"]["shares"] == 900
     assert classes["system"]["total_bytes"] > 0
     assert classes["user"]["total_bytes"] > 0
-    assert found["history"], "what happened is kept for plots"
     assert found["bytes_s"] == 180 * 1024**2
     (limit,) = [each for each in service.client.limits() if each.kind == "control"]
     assert limit.rate_bytes_s == found["bytes_s"]

@@ -58,7 +58,7 @@ class Writers:
         self._flusher.join()
 
     def _write(self, number: int) -> None:
-        with self._client.writer("events", rows_max=7, wait_s=0.05) as writer:
+        with self._client.writer("buffered", rows_max=7, wait_s=0.05) as writer:
             for n in range(ROWS):
                 writer.write({"writer": number, "n": n, "text": "x" * 100})
                 self.written.release()
@@ -67,7 +67,7 @@ class Writers:
     def _flush(self) -> None:
         while not self._done.wait(0.1):
             with suppress(NeveError):
-                self._client.flush("events")
+                self._client.flush("buffered")
 
 
 def check_rows(rows: pa.Table, acknowledged: int) -> None:
@@ -85,8 +85,8 @@ def test_no_acknowledged_row_is_lost_or_doubled_though_gateways_are_killed(
     client = Client(f"http://127.0.0.1:{port}", token=TOKEN, timeout_s=20, retry_s=60)
     writers = Writers(client)
     with gateway(redis_server.url, port):
-        client.create_table("events", str(tmp_path / "events"), schema=SCHEMA)
-        client.flush("events")  # From now on the client waits for a gateway that restarts.
+        client.create_table("buffered", str(tmp_path / "buffered"), schema=SCHEMA)
+        client.flush("buffered")  # From now on the client waits for a gateway that restarts.
     writers.start()
     for _ in range(DEATHS):
         with gateway(redis_server.url, port):
@@ -94,10 +94,10 @@ def test_no_acknowledged_row_is_lost_or_doubled_though_gateways_are_killed(
                 writers.written.acquire()
     with gateway(redis_server.url, port):
         writers.join()
-        check_rows(client.scan("events"), sum(writers.acknowledged))
-        client.flush("events")
-        check_rows(client.scan("events"), sum(writers.acknowledged))
-        assert sum(file.rows for file in client.files("events")) == WRITERS * ROWS
+        check_rows(client.scan("buffered"), sum(writers.acknowledged))
+        client.flush("buffered")
+        check_rows(client.scan("buffered"), sum(writers.acknowledged))
+        assert sum(file.rows for file in client.files("buffered")) == WRITERS * ROWS
 
 
 @pytest.mark.slow
@@ -106,8 +106,8 @@ def test_no_acknowledged_row_is_lost_or_doubled_though_redis_is_killed(tmp_path:
     client = Client(f"http://127.0.0.1:{port}", token=TOKEN, timeout_s=20, retry_s=60)
     writers = Writers(client)
     with running(fsync="always") as redis, gateway(redis.url, port):
-        client.create_table("events", str(tmp_path / "events"), schema=SCHEMA)
-        client.flush("events")
+        client.create_table("buffered", str(tmp_path / "buffered"), schema=SCHEMA)
+        client.flush("buffered")
         writers.start()
         for _ in range(DEATHS):
             for _ in range(WRITERS * ROWS // (DEATHS + 1)):
@@ -115,10 +115,10 @@ def test_no_acknowledged_row_is_lost_or_doubled_though_redis_is_killed(tmp_path:
             redis.kill()
             redis.start()
         writers.join()
-        check_rows(client.scan("events"), sum(writers.acknowledged))
-        client.flush("events")
-        check_rows(client.scan("events"), sum(writers.acknowledged))
-        assert sum(file.rows for file in client.files("events")) == WRITERS * ROWS
+        check_rows(client.scan("buffered"), sum(writers.acknowledged))
+        client.flush("buffered")
+        check_rows(client.scan("buffered"), sum(writers.acknowledged))
+        assert sum(file.rows for file in client.files("buffered")) == WRITERS * ROWS
 
 
 @pytest.mark.slow
@@ -126,9 +126,9 @@ def test_an_acknowledgement_names_the_durability_of_the_store(tmp_path: Path) ->
     port = free_port()
     with running(fsync="always") as server, gateway(server.url, port):
         client = Client(f"http://127.0.0.1:{port}", token=TOKEN, timeout_s=20)
-        client.create_table("events", str(tmp_path / "events"), schema=SCHEMA)
+        client.create_table("buffered", str(tmp_path / "buffered"), schema=SCHEMA)
         row = {"writer": 1, "n": 1, "text": "x"}
         assert (
             "before the answer (appendfsync always)"
-            in client.buffer_rows("events", [row]).durability
+            in client.buffer_rows("buffered", [row]).durability
         )

@@ -139,7 +139,7 @@ def test_the_scrape_file_shows_the_token_to_the_gateway() -> None:
     assert job["metrics_path"] == "/metrics"
     assert job["authorization"] == {
         "type": "Bearer",
-        "credentials_file": "/home/you/.neve/default/token",
+        "credentials_file": "/path/to/.neve/default/token",
     }
     assert job["static_configs"] == [{"targets": [f"127.0.0.1:{GatewaySettings().port}"]}]
     assert loaded["rule_files"] == ["alerts.yml"]

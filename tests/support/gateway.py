@@ -163,6 +163,7 @@ class FakeCoordinator:
             backlogs=self.backlogs,
             buffers_refused=self.buffers_refused,
             buffered=self.buffered,
+            windows=self.windows_listed,
         )
 
     async def notices(self) -> Notices:
@@ -174,10 +175,6 @@ class FakeCoordinator:
     async def edition(self) -> str:
         self._answers()
         return ""
-
-    async def windows(self) -> tuple[api.Window, ...]:
-        self._answers()
-        return self.windows_listed
 
     async def closed_windows(self, table: str, groups: Sequence[str]) -> Sequence[str]:
         self._answers()

@@ -41,8 +41,9 @@ FAIR_ERRORS = frozenset(
 store says, or what others do meanwhile, never fails one."""
 
 FLUSH = "the flush of buffered rows"
-SILENT_FLUSHES = ("UnavailableError", "RefusedError")
-"""What a flush fails with where store or storage is silent, or a table may not be written."""
+SILENT_FLUSHES = ("UnavailableError", "RefusedError", "ConflictError")
+"""What a flush fails with where the store or storage is silent, the table may not be written, or
+other changes won every try."""
 SILENT_ERRORS = frozenset({"UnavailableError", "RewriteError"})
 """What they fail with where the storage does."""
 

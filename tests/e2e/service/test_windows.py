@@ -42,7 +42,7 @@ def test_a_table_waits_for_its_window_and_a_request_does_not(service: Service) -
     neve = Shell(service.folder / "home", **address)
     hour = (datetime.now(tz=UTC).hour + 12) % 24
     window = f"0 {hour} * * * for 1h in UTC"
-    settings = {"window": window}
+    settings = {"windows": window}
     table = LedgerTable(client, service.folder, keyed=True, stem="windows", settings=settings)
     for version in range(4):
         table.append(keyed_rows(range(200), version))
@@ -56,7 +56,7 @@ def test_a_table_waits_for_its_window_and_a_request_does_not(service: Service) -
         table.append(keyed_rows(range(200), version))
     service.wait("a closed window", lambda: waits_for_window(service, table.name))
     assert len(table.commits()) == 1
-    neve.run("table", "set", table.name, f"window={ALWAYS}", "window_input_bytes=1GB")
+    neve.run("table", "set", table.name, f"windows={ALWAYS}", "window_input_bytes=1GB")
     service.wait("compaction", lambda: len(table.commits()) > 1, table=table)
     (line,) = [line for line in neve.json("status")["windows"] if line["name"] == table.name]
     assert (line["is_open"], line["windows"]) == (True, ALWAYS)

@@ -319,7 +319,7 @@ def test_fields_become_a_body() -> None:
     }
     with pytest.raises(Exception, match="paused 'yes' is no number or switch"):
         body_of({}, {"paused": "yes"})
-    with pytest.raises(Exception, match="a as a value, and a.b within it"):
+    with pytest.raises(Exception, match=r"a as a value, and a\.b within it"):
         body_of({"a": "1", "a.b": "2"}, {})
 
 

@@ -218,8 +218,8 @@ def test_groups_stand_in_the_place_of_what_holds_for_all(tmp_path: Path) -> None
 
 
 def test_a_wrong_window_of_a_group_stops_the_start() -> None:
-    flags = ["groups.default.window=0 22 * * * for 8h in Mars"]
-    with pytest.raises(ConfigError, match=r"setting groups\.window: time zone 'Mars' is unknown"):
+    flags = ["groups.default.windows=0 22 * * * for 8h in Mars"]
+    with pytest.raises(ConfigError, match=r"setting groups\.windows: time zone 'Mars' is unknown"):
         load_settings(environ={}, flags=flags)
 
 
@@ -233,7 +233,7 @@ def test_every_setting_of_a_group_reaches_its_compactors() -> None:
         **dict.fromkeys(("memory", "driver_memory", "task_memory"), "1234m"),
         "task_memory_max": "2345m",
         **dict.fromkeys(("resource", "executor_resource"), "neve_group"),
-        "window": "0 22 * * * for 8h",
+        "windows": "0 22 * * * for 8h",
         **dict.fromkeys(("window_input_bytes", "window_cost_s"), 60),
         "window_exempt": "requests",
     }

@@ -48,7 +48,7 @@ NEW_FIELDS = {
         *("table.settings.readers", "table.settings.log_segment_bytes"),
         *("table.settings.keep_deleted_rows", "table.settings.show_expired_rows"),
         *("table.settings.shadow_planner", "table.settings.shadow_planner_options"),
-        *("table.settings.window", "table.settings.window_input_bytes"),
+        *("table.settings.windows", "table.settings.window_input_bytes"),
         *("table.settings.window_cost_s", "table.settings.window_exempt"),
         *("table.calls_since_s", "table.filling", "table.incomplete"),
         *(f"job.{name}" for name in NEW_OF_JOBS),
@@ -75,7 +75,7 @@ NEW_SETTINGS = {
 """Settings that the recorded release does not know."""
 NEW_SECTIONS = {"ingest", "notify"}
 NEW_OF_GROUPS = {
-    *("groups.default.fair_band", "groups.default.strict_shares", "groups.default.window"),
+    *("groups.default.fair_band", "groups.default.strict_shares", "groups.default.windows"),
     *("groups.default.window_input_bytes", "groups.default.window_cost_s"),
     "groups.default.window_exempt",
 }

@@ -213,9 +213,9 @@ def test_settings_of_tables_and_groups_have_the_same_rule() -> None:
     assert WindowRule.of(TableSettings()) is None
     assert WindowRule.of(GroupSettings()) is None
     text = "0 22 * * * for 8h"
-    table = WindowRule.of(TableSettings(window=text, window_input_bytes=5))
-    assert table == WindowRule.of(GroupSettings(window=text, window_input_bytes=5))
-    assert WindowRule.of(TableSettings(window="of another release")) is None
+    table = WindowRule.of(TableSettings(windows=text, window_input_bytes=5))
+    assert table == WindowRule.of(GroupSettings(windows=text, window_input_bytes=5))
+    assert WindowRule.of(TableSettings(windows="of another release")) is None
 
 
 def job(priority: int, kind: Kind = Kind.SYSTEM) -> Job:
@@ -242,6 +242,6 @@ def test_requests_and_jobs_above_the_limit_are_exempt_by_a_setting() -> None:
         (): (False, False, False, False),
     }
     for exempt, answers in expected.items():
-        rule = WindowRule.of(TableSettings(window="0 0 * * * for 1h", window_exempt=exempt))
+        rule = WindowRule.of(TableSettings(windows="0 0 * * * for 1h", window_exempt=exempt))
         assert rule is not None
         assert tuple(map(rule.is_exempt, (small, above, asked, boosted))) == answers

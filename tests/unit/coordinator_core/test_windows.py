@@ -12,8 +12,9 @@ from common.settings import CoordinatorSettings, GroupSettings
 from coordinator.core import events as on
 from coordinator.core.limits import Limits
 from coordinator.core.plan_events import await_window
-from coordinator.core.views import closed_windows, windows
+from coordinator.core.views import closed_windows, coordinator_status
 from coordinator.core.windows import JobWindows
+from neve import api
 from tests.support.task_manager import TABLE, TaskManager
 
 pytestmark = pytest.mark.unit
@@ -36,7 +37,7 @@ def with_table(manager: TaskManager, **settings: object) -> TaskManager:
 
 
 def in_window(**settings: object) -> TaskManager:
-    return with_table(TaskManager(), window=FROM_ONE, **settings)
+    return with_table(TaskManager(), windows=FROM_ONE, **settings)
 
 
 def until(manager: TaskManager, at_s: float) -> None:
@@ -98,7 +99,7 @@ def test_a_job_does_not_start_between_the_end_of_the_window_and_the_next_tick() 
 
 def test_queued_jobs_of_a_closed_window_are_removed_in_steps() -> None:
     limits = Limits(withdrawals_max=2)
-    manager = with_table(TaskManager(withdrawals_max=limits.withdrawals_max), window=FROM_ONE)
+    manager = with_table(TaskManager(withdrawals_max=limits.withdrawals_max), windows=FROM_ONE)
     manager.tick(HOUR_S)
     for name in "abcde":
         manager.offer(name, 1)
@@ -137,8 +138,8 @@ def test_other_tables_of_the_group_start_meanwhile() -> None:
 
 
 def test_both_windows_of_table_and_group_must_be_open() -> None:
-    groups = windows_of(g=GroupSettings(window="30 1 * * * for 1h"))
-    manager = with_table(TaskManager(**groups), window=FROM_ONE)  # type: ignore[arg-type]  # a limit
+    groups = windows_of(g=GroupSettings(windows="30 1 * * * for 1h"))
+    manager = with_table(TaskManager(**groups), windows=FROM_ONE)  # type: ignore[arg-type]  # a limit
     manager.offer("a", 1)
     until(manager, HOUR_S)
     assert manager.running == []
@@ -152,7 +153,7 @@ def test_both_windows_of_table_and_group_must_be_open() -> None:
 
 
 def test_a_group_has_windows_for_all_of_its_tables() -> None:
-    groups = windows_of(g=GroupSettings(window=FROM_ONE), other=GroupSettings())
+    groups = windows_of(g=GroupSettings(windows=FROM_ONE), other=GroupSettings())
     manager = TaskManager(**groups)  # type: ignore[arg-type]  # a limit
     manager.offer("a", 1)
     manager.offer("b", 1, group="other")
@@ -168,7 +169,7 @@ def test_a_window_that_is_removed_or_moved_counts_at_once() -> None:
     with_table(manager)
     manager.tick(0.25)
     assert manager.running == ["a"]
-    with_table(manager, window="0 2 * * * for 1h")
+    with_table(manager, windows="0 2 * * * for 1h")
     manager.offer("b", 1)
     until(manager, HOUR_S)
     assert manager.running == ["a"]
@@ -182,7 +183,7 @@ def explanation(manager: TaskManager, name: str) -> str:
 
 
 def test_explain_plan_and_status_name_the_next_opening() -> None:
-    manager = with_table(TaskManager(), window="0 22 * * * for 8h in Europe/Berlin")
+    manager = with_table(TaskManager(), windows="0 22 * * * for 8h in Europe/Berlin")
     manager.tick(12 * HOUR_S)
     manager.offer("a", 1)
     opens = (
@@ -191,12 +192,12 @@ def test_explain_plan_and_status_name_the_next_opening() -> None:
     )
     assert opens in explanation(manager, "a")
     assert manager.state.why_held(manager.jobs["a"], manager.now_s) == opens
-    (window,) = manager.state.look(windows, manager.now_s)
+    (window,) = windows_shown(manager)
     assert (window.kind, window.name, window.is_open) == ("table", "trips", False)
     assert (window.opens_s, window.closes_s) == (21 * HOUR_S, None)
     assert window.opens_text == "1970-01-01 22:00 (Europe/Berlin)"
     until(manager, 21 * HOUR_S)
-    (window,) = manager.state.look(windows, manager.now_s)
+    (window,) = windows_shown(manager)
     assert (window.is_open, window.closes_s) == (True, 29 * HOUR_S)
     assert "window" not in explanation(manager, "a")
     assert manager.state.look(closed_windows, "t", ["g"], manager.now_s) == []
@@ -211,8 +212,8 @@ def test_explain_plan_and_status_name_the_next_opening() -> None:
     ],
 )
 def test_windows_that_never_overlap_are_explained(of_table: str, of_group: str) -> None:
-    groups = windows_of(g=GroupSettings(window=of_group))
-    manager = with_table(TaskManager(**groups), window=of_table)  # type: ignore[arg-type]
+    groups = windows_of(g=GroupSettings(windows=of_group))
+    manager = with_table(TaskManager(**groups), windows=of_table)  # type: ignore[arg-type]
     manager.offer("a", 1)
     assert (
         "and does not open, because the windows of table trips and of group g do not overlap"
@@ -231,15 +232,20 @@ def test_a_budget_of_bytes_closes_the_window_until_the_next_start() -> None:
     assert "which opens at 1970-01-02 01:00 (UTC) (this one has used its 100 B)" in explanation(
         manager, "c"
     )
-    (window,) = manager.state.look(windows, manager.now_s)
+    (window,) = windows_shown(manager)
     assert (window.is_open, window.used_bytes, window.bytes_max) == (False, 120, 100)
     assert window.opens_s == DAY_S + HOUR_S
     manager.finish("a")
     assert manager.running == ["asked", "b"], "bytes stay used after the job"
     until(manager, DAY_S + HOUR_S)
     assert manager.running == ["asked", "b", "c"]
-    (window,) = manager.state.look(windows, manager.now_s)
+    (window,) = windows_shown(manager)
     assert window.used_bytes == 60
+
+
+def windows_shown(manager: TaskManager) -> tuple[api.Window, ...]:
+    status = manager.state.look(coordinator_status, "c", manager.now_s, 0, 0)
+    return status.windows
 
 
 def own_windows(manager: TaskManager) -> JobWindows:
@@ -275,7 +281,7 @@ def test_a_job_that_is_confirmed_after_the_window_uses_no_budget() -> None:
 
 def test_a_tablet_whose_jobs_wait_for_different_windows_is_planned_at_the_first() -> None:
     groups = windows_of(
-        g=GroupSettings(window="0 3 * * * for 1h"), other=GroupSettings(window=FROM_ONE)
+        g=GroupSettings(windows="0 3 * * * for 1h"), other=GroupSettings(windows=FROM_ONE)
     )
     manager = TaskManager(**groups)  # type: ignore[arg-type]  # a limit
     manager.offer("a", 1)
@@ -288,7 +294,7 @@ def test_a_tablet_whose_jobs_wait_for_different_windows_is_planned_at_the_first(
     planned = manager.planned
     manager.tick(HOUR_S)
     assert manager.planned == planned + 2, "a by its timer, b by its wait queue"
-    with_table(manager, window="0 5 * * * for 1h")
+    with_table(manager, windows="0 5 * * * for 1h")
     await_window(manager.state._cluster, jobs[0], "window::elsewhere", manager.now_s)
     assert manager.state._cluster.replan_timers.due(DAY_S * 500, 9) == [], "they never overlap"
 
@@ -304,7 +310,7 @@ def test_a_budget_of_slots_counts_what_jobs_take() -> None:
     manager.offer("c", 1)
     assert manager.ask(1) == ["c"], "400 s are used"
     manager.tick(100.0)
-    (window,) = manager.state.look(windows, manager.now_s)
+    (window,) = windows_shown(manager)
     assert window.used_cost_s == 200 + 300 + 100
     manager.offer("d", 1)
     assert manager.ask(1) == []
@@ -312,7 +318,7 @@ def test_a_budget_of_slots_counts_what_jobs_take() -> None:
 
 
 def test_a_job_of_the_window_before_does_not_count() -> None:
-    manager = with_table(TaskManager(), window="0 * * * * for 30m", window_cost_s=60.0)
+    manager = with_table(TaskManager(), windows="0 * * * * for 30m", window_cost_s=60.0)
     manager.offer("a", 1)
     assert manager.ask(1) == ["a"]
     manager.tick(HOUR_S)
@@ -320,14 +326,14 @@ def test_a_job_of_the_window_before_does_not_count() -> None:
     assert manager.ask(1) == ["b"]
     manager.tick(10.0)
     manager.finish("a")
-    (window,) = manager.state.look(windows, manager.now_s)
+    (window,) = windows_shown(manager)
     assert window.used_cost_s == pytest.approx(10.0)
 
 
 def test_many_tables_cost_nothing_between_the_changes_of_their_windows() -> None:
     manager = TaskManager()
     for number in range(200):
-        settings = TableSettings(window=FROM_ONE)
+        settings = TableSettings(windows=FROM_ONE)
         table = replace(TABLE, id=f"t{number}", name=f"t{number}", settings=settings)
         manager._tell(on.TableSeen(table=table))
     manager.tick()

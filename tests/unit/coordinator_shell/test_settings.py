@@ -55,7 +55,7 @@ def test_jobs_of_a_volume_and_its_slowest_rate_are_bounded() -> None:
 
 def test_windows_of_a_group_are_those_of_the_settings() -> None:
     flags = (
-        "groups.night.window=0 22 * * * for 8h in Europe/Berlin",
+        "groups.night.windows=0 22 * * * for 8h in Europe/Berlin",
         "groups.night.window_input_bytes=1TB",
         "groups.night.window_cost_s=10h",
         "groups.night.window_exempt=requests",

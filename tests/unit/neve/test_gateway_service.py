@@ -569,6 +569,8 @@ def test_a_plan_names_the_windows_that_its_jobs_wait_for(tmp_path: Path) -> None
     with serving(plan=planner_for(Settings())) as served, served.client() as client:
         served.coordinator.closed = (sentence,)
         create_hours(client, "hours", tmp_path / "hours")
+        assert client.plan("hours").waits == (), "it has no windows"
+        client.set("hours", settings={"windows": "0 22 * * * for 8h"})
         assert client.plan("hours").waits == (sentence,)
         client.create_table("empty", str(tmp_path / "empty"), schema=SCHEMA)
         assert client.plan("empty").waits == (), "no job waits"

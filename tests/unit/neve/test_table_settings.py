@@ -231,14 +231,14 @@ def test_other_services_do_not_matter() -> None:
 def test_windows_of_a_table_are_checked_and_stored() -> None:
     text = "0 22 * * 1-5 for 8h in Europe/Berlin; 0 12 * * sat for 1d"
     settings = changed(
-        window=text, window_input_bytes="1TB", window_cost="10h", window_exempt="requests"
+        windows=text, window_input_bytes="1TB", window_cost="10h", window_exempt="requests"
     )
-    assert (settings.window, settings.window_input_bytes) == (text, 1024**4)
+    assert (settings.windows, settings.window_input_bytes) == (text, 1024**4)
     assert (settings.window_cost_s, settings.window_exempt) == (36_000.0, ("requests",))
     assert unpack_settings("here", pack_settings(settings)) == settings
     assert changed(window_exempt="none").window_exempt == ()
-    assert changed(window="").window == ""
-    with pytest.raises(RequestError, match=r"^setting window: time zone 'Mars/Base' is unknown"):
-        changed(window="0 22 * * * for 8h in Mars/Base")
+    assert changed(windows="").windows == ""
+    with pytest.raises(RequestError, match=r"^setting windows: time zone 'Mars/Base' is unknown"):
+        changed(windows="0 22 * * * for 8h in Mars/Base")
     with pytest.raises(RequestError, match="expected some of requests, over-limit"):
         changed(window_exempt="everything")
