@@ -39,6 +39,8 @@ HARMLESS = frozenset(
         FindingCode.ORPHANED,
         FindingCode.STALE_PIN,
         FindingCode.STALE_RESERVATION,
+        # A request is done before its marks are removed.
+        FindingCode.STALE_MARKS,
     }
 )
 """What a check may find while things happen."""
