@@ -1,4 +1,4 @@
-"""Opening of files that an operator or a user names. Only regular files are read."""
+"""Files that an operator or a user names: only regular ones are read; private ones are replaced."""
 
 import errno
 import os
@@ -19,3 +19,29 @@ def open_regular(path: str | Path) -> BinaryIO:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return os.fdopen(descriptor, "rb")
+
+
+def write_private(path: Path, content: bytes, *, is_durable: bool = True) -> None:
+    """Replace a file, as a whole or not at all, by one that only its owner may read.
+
+    Args:
+        path: The file; only one process at a time may write it.
+        content: Its new content.
+        is_durable: Whether the content is on disk before the file is replaced.
+
+    Raises:
+        OSError: It cannot be written; the old file stays, and no part of the new one.
+    """
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as output:
+            os.fchmod(output.fileno(), 0o600)
+            output.write(content)
+            if is_durable:
+                output.flush()
+                os.fsync(output.fileno())
+    except OSError:  # A full disk must not leave a partial file.
+        fresh.unlink(missing_ok=True)
+        raise
+    fresh.replace(path)

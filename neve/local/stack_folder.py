@@ -20,6 +20,7 @@ from threading import Event
 from typing import IO, Any, Self
 
 from common.errors import ConfigError, RefusedError, RequestError
+from neve.api.files import write_private
 from neve.local.processes import ProcessRef
 
 # ----------------------------------------------------------------------------- The temporary folder
@@ -351,15 +352,7 @@ def _locked(lock: IO[str]) -> bool:
 
 def write_secret(file: Path, text: str) -> None:
     """Atomically write a file that only its owner may read."""
-    fresh = file.with_name(f"{file.name}.{os.getpid()}")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        with os.fdopen(descriptor, "w") as output:
-            output.write(text)
-    except OSError:  # A full disk must not leave a partial file.
-        fresh.unlink(missing_ok=True)
-        raise
-    fresh.replace(file)
+    write_private(file, text.encode(), is_durable=False)
 
 
 def _decode(fields: dict[str, Any], file: Path) -> StackState:

@@ -27,7 +27,7 @@ from common.errors import ConfigError, RefusedError, RequestError
 from common.model.table import DNS_LABEL
 from common.runtime import Clock
 from common.telemetry import Log
-from neve.api.files import open_regular
+from neve.api.files import open_regular, write_private
 from neve.gateway.access.callers import Caller, parse_grants
 
 FORMAT = 1
@@ -279,7 +279,7 @@ class TokenFile:
     ) -> tuple[NamedToken, ...]:
         with self._locked():
             changed = change(self.tokens())
-            self._write(tokens_text(changed))
+            write_private(self.path, tokens_text(changed).encode())
         return changed
 
     @contextmanager
@@ -292,16 +292,6 @@ class TokenFile:
             yield
         finally:
             os.close(lock)
-
-    def _write(self, text: str) -> None:
-        fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as output:
-            os.fchmod(output.fileno(), 0o600)
-            output.write(text)
-            output.flush()
-            os.fsync(output.fileno())
-        fresh.replace(self.path)
 
 
 def read_text(path: Path) -> bytes:

@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import hmac
 import json
-import os
 import smtplib
 import ssl
 from collections import deque
@@ -33,6 +32,7 @@ from common.setting_rules import SettingError
 from common.telemetry import Log
 from common.wire import Condition, Notices
 from neve import api
+from neve.api.files import write_private
 from neve.gateway.notify.messages import SILENT, Conditions, Message, message_of_test
 from neve.gateway.store_watch import StoreWatch
 
@@ -504,15 +504,8 @@ class Notifier:
     def _to_file(self, line: bytes) -> bool:
         if not self._rules.state_file:
             return True
-        path = Path(self._rules.state_file)
-        beginning = path.with_name(f"{path.name}.new")
         try:
-            descriptor = os.open(beginning, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
-            beginning.replace(path)
+            write_private(Path(self._rules.state_file), line)
         except OSError as error:
             self._log("sent messages not kept", where="file", cause=str(error))
             return False
