@@ -8,6 +8,7 @@ from markupsafe import Markup
 from common.units import format_count, format_duration
 from neve import api
 from neve.console.frame import Variables, View, page
+from neve.console.pages.control import last_hour, times_of
 from neve.console.render import Series, href, plot
 
 SHOWN_MAX = 20
@@ -166,7 +167,7 @@ POINTS = 180
 
 def plots(series: api.Series) -> list[Markup]:
     """Return plots of the last hour, as far as the caller may see it."""
-    times_s = [series.start_s + at * series.step_s for at in range(series.count)]
+    times_s = times_of(series)
 
     def lines(**measures: str) -> list[Series]:
         values = series.total.values
@@ -192,7 +193,7 @@ async def overview(view: View) -> Variables:
     listed = await view.maybe("GET /v1/tables")
     activity = (await view.maybe("GET /v1/activity") or {}).get("tables", ())
     backlog = (await view.maybe("GET /v1/backlog") or {}).get("backlog", ())
-    series = await view.maybe("GET /v1/series", points=POINTS, measure=list(MEASURES), count=0)
+    series = await last_hour(view, MEASURES, points=POINTS)
     tables = [] if listed is None else listed["tables"]
     silences, view.silences = view.silences, []  # They are in the list, so not above it as well.
     wanting = needs(status, tables, silences)
