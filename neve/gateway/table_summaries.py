@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -84,6 +84,7 @@ async def _files_of(services: Services, ids: Sequence[TabletId]) -> list[list[Da
 
 
 T = TypeVar("T", int, float)
+Answer = TypeVar("Answer")
 CELLS_MAX = 2000
 SAMPLED_TABLETS_MAX = 200
 MAPS_MAX = 100
@@ -181,7 +182,7 @@ class TableSummaryRoutes:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._kept: BoundedMap[str, SharedAnswer[api.TableSummary]] = BoundedMap(SUMMARIES_MAX)
+        self._summaries: BoundedMap[str, SharedAnswer[api.TableSummary]] = BoundedMap(SUMMARIES_MAX)
         self._maps: BoundedMap[str, SharedAnswer[api.TabletMap]] = BoundedMap(MAPS_MAX)
 
     @route("GET /v1/tables/{table}/summary", READ)
@@ -191,11 +192,8 @@ class TableSummaryRoutes:
         Unlike `GET /v1/tables/{table}`, it costs the same for every table.
         """
         stored_table = await self._services.table(table, filling=True)
-        if (kept := self._kept.get(stored_table.id)) is None:
-            ask = partial(table_summary, self._services, stored_table)
-            kept = SharedAnswer(ask, SUMMARY_LASTS_S)
-            self._kept.put(stored_table.id, kept)
-        return await kept.answer()
+        ask = partial(table_summary, self._services, stored_table)
+        return await _shared(self._summaries, stored_table, ask, SUMMARY_LASTS_S)
 
     @route("GET /v1/tables/{table}/map", READ)
     async def map(self, table: str) -> api.TabletMap:
@@ -205,8 +203,19 @@ class TableSummaryRoutes:
         tablets in a row. Its cost does not grow with the table. The map may be seconds old.
         """
         stored_table = await self._services.table(table)
-        drawn = self._maps.get(stored_table.id)
-        if drawn is None:
-            drawn = SharedAnswer(partial(tablet_map, self._services, stored_table), MAP_LASTS_S)
-            self._maps.put(stored_table.id, drawn)
-        return await drawn.answer()
+        ask = partial(tablet_map, self._services, stored_table)
+        return await _shared(self._maps, stored_table, ask, MAP_LASTS_S)
+
+
+async def _shared(
+    kept: BoundedMap[str, SharedAnswer[Answer]],
+    table: Table,
+    ask: Callable[[], Awaitable[Answer]],
+    lasts_s: float,
+) -> Answer:
+    """Return the answer for a table that all callers share while it lasts."""
+    shared = kept.get(table.id)
+    if shared is None:
+        shared = SharedAnswer(ask, lasts_s)
+        kept.put(table.id, shared)
+    return await shared.answer()
