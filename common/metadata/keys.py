@@ -42,6 +42,8 @@ FULL = "neve:full"
 TABLE_KEYS = "neve:{*}:table"
 """Pattern of the keys of all tables, for SCAN."""
 
+STREAM_START = "0-0"
+"""The position before the first entry of a stream."""
 AUDITED_DELETES_MAX = 100_000
 """Ended requests that have changed or deleted rows, in the audit."""
 CHANGES_MAX = 100_000

@@ -58,6 +58,7 @@ from common.metadata.keys import (
     SCALES,
     SERIES,
     STORE,
+    STREAM_START,
     TABLE_KEYS,
     TABLES,
     TableKeys,
@@ -121,8 +122,6 @@ SCAN_COUNT = 1000
 """Fields of a large hash read per round trip."""
 AUDIT_LINE = "line"
 """The field of an audit entry."""
-NO_CHANGES = "0-0"
-"""The position before the first entry of a stream."""
 HISTORY_READS = (100, 2_000, HISTORY_MAX + 1_000)
 """Entries of a history that are read at once, until one is found that is counted."""
 GROWING = (
@@ -664,14 +663,14 @@ class TabletStore:
     async def tail(self, table: str) -> str:
         """Return the position of the newest entry of the table's change stream."""
         entries = await self._read(newest(TableKeys(table).changes, 1))
-        return entries[0][0].decode() if entries else NO_CHANGES
+        return entries[0][0].decode() if entries else STREAM_START
 
     async def remembers(self, table: str, position: str) -> bool:
         """Return whether a table's change stream, which is capped, still has an entry.
 
         The position before the first entry returns True, because trimming cannot be detected there.
         """
-        if position == NO_CHANGES:
+        if position == STREAM_START:
             return True
         return bool(await self._read(entry_at(TableKeys(table).changes, position)))
 

@@ -22,7 +22,7 @@ from common.metadata.changes.protocol import (
     transaction_of,
 )
 from common.metadata.codec.layout import broken_value_error, pack, unpack
-from common.metadata.keys import TableKeys
+from common.metadata.keys import STREAM_START, TableKeys
 from common.metadata.keyspace import get, set_string
 from common.metadata.store_values import HistoryEntry
 from common.model.outcome import AttemptEnd, Refusal, RefusalCode
@@ -30,8 +30,6 @@ from neve.api import TableDay
 
 DAYS_MAX = 400
 """Days with sums that are kept."""
-NOTHING = "0-0"
-"""Position before the first entry of a history."""
 _NAMES = tuple(field.name for field in fields(TableDay))
 
 
@@ -39,7 +37,7 @@ _NAMES = tuple(field.name for field in fields(TableDay))
 class DailySums:
     """Sums by day, up to an entry of the history. Days without attempts are missing."""
 
-    position: str = NOTHING
+    position: str = STREAM_START
     """The last entry that is counted."""
     since_s: float = 0.0
     """End of the first attempt that was counted; 0: none was."""
