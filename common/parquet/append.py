@@ -21,7 +21,7 @@ from common.parquet.file_inspection import FileFacts
 from common.parquet.location import Location, fault, open_location
 from common.parquet.row_batches import folders_of, place_guards
 from common.parquet.write import TABLE_FOOTER, write_table
-from common.rows.conform import numbers
+from common.rows.conform import Words, numbers
 from common.rows.key_encoding import Partition, encode_keys, partition_of, partition_types
 from common.rows.row_facts import row_hash, rows_digest
 from common.rows.rules import RowRules
@@ -102,7 +102,12 @@ class TabletRows:
 
 def content_digest(rows: pa.Table) -> str:
     """Return a digest of rows that does not depend on their order."""
-    return f"{rows.num_rows}:{rows_digest(row_hash(rows)):016x}"
+    return digest_text(row_hash(rows))
+
+
+def digest_text(hashes: Words) -> str:
+    """Return the digest of rows from a hash of each."""
+    return f"{len(hashes)}:{rows_digest(hashes):016x}"
 
 
 def cut_by_tablet(

@@ -21,7 +21,7 @@ from common.control_settings import IngestSettings
 from common.errors import BrokenValueError, ConflictError, RefusedError, UnavailableError
 from common.metadata.changes import AddFiles, Applied, CloseSegment, Outcome, Refused
 from common.metadata.codec.layout import broken_value_error
-from common.metadata.codec.table import unpack_rows
+from common.metadata.codec.table import pack_rows, unpack_rows
 from common.metadata.keys import TableKeys
 from common.metadata.store import TabletStore
 from common.metadata.store_values import BufferSegment, CallKind, TableBuffer
@@ -50,11 +50,10 @@ from common.units import exact_duration, format_bytes, format_count, format_dura
 # ---------------------------------------------------------------------------------- Rows of a call
 
 
-def message_of(rows: pa.Table) -> bytes:
-    """Return rows as one Arrow message, without their schema."""
-    (batch,) = rows.combine_chunks().to_batches()
-    message: bytes = batch.serialize().to_pybytes()
-    return message
+def message_of(rows: pa.RecordBatch) -> bytes:
+    """Return the rows of a call as they are stored: one Arrow message, without their schema."""
+    message: bytes = rows.serialize().to_pybytes()
+    return pack_rows(message, rows.num_rows)
 
 
 def schema_bytes(schema: pa.Schema) -> bytes:

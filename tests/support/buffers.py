@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 
 from common.metadata.changes import AppendRows, Outcome, RowSpan
-from common.metadata.codec.table import pack_rows
 from common.metadata.store import TabletStore
 from common.model.table import Table
 from common.model.tablet import TabletId
@@ -50,7 +49,7 @@ async def buffer_rows(
         table=table.id,
         call=call or call_id(clock),
         content=content_digest(arrow),
-        message=pack_rows(message_of(arrow), arrow.num_rows),
+        message=message_of(arrow.combine_chunks().to_batches()[0]),
         rows=arrow.num_rows,
         size_bytes=arrow.nbytes,
         schema_id=table.schema_id,

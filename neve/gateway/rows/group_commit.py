@@ -34,15 +34,14 @@ from common.errors import (
     UnknownOutcomeError,
 )
 from common.metadata.changes import AppendGroup, AppendRows, Applied, Refused, RowSpan
-from common.metadata.codec.table import pack_rows
 from common.model.outcome import RefusalCode
 from common.model.table import Table
-from common.parquet.append import AppendTarget, no_tablets_error, tablet_indices
-from common.parquet.buffered import schema_bytes
+from common.parquet.append import AppendTarget, digest_text, no_tablets_error, tablet_indices
+from common.parquet.buffered import message_of, schema_bytes
 from common.primitives import BoundedMap
 from common.rows.conform import numbers
 from common.rows.key_encoding import encode_column, encode_keys, partition_types
-from common.rows.row_facts import row_hash, rows_digest
+from common.rows.row_facts import row_hash
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
 from common.runtime import call_id
@@ -294,12 +293,11 @@ def _changes_of(group: _Rows, rules: _Rules, new_id: Callable[[], str]) -> dict[
         group.calls.items(), group.starts, spans, strict=True
     ):
         rows = batch.slice(start, count)
-        message: bytes = rows.serialize().to_pybytes()
         changes[call] = AppendRows(
             table=table.id,
             call=call.id,
-            content=f"{count}:{rows_digest(hashes[start : start + count]):016x}",
-            message=pack_rows(message, count),
+            content=digest_text(hashes[start : start + count]),
+            message=message_of(rows),
             rows=count,
             size_bytes=max(1, rows.nbytes),
             schema_id=table.schema_id,
