@@ -404,8 +404,8 @@ class Tally:
 
 def sum_counts(one: RowCounts, other: RowCounts) -> RowCounts:
     """Return the sum of two counts."""
-    summed = {each.name: getattr(one, each.name) + getattr(other, each.name) for each in _COUNTS}
-    return RowCounts(**summed)
+    names = (field.name for field in _COUNTS)
+    return RowCounts(**{name: getattr(one, name) + getattr(other, name) for name in names})
 
 
 def digest_of(table: pa.Table) -> int:

@@ -77,8 +77,8 @@ class Show:
             self._live.update(grid)
         elif age_s - self._printed_s >= PLAIN_EVERY_S:
             self._printed_s = age_s
-            told = ("adds", "appends", "buffered calls", "rows", "scans", "requests")
-            words = ", ".join(f"{numbers[each]:,} {each}" for each in told)
+            names = ("adds", "appends", "buffered calls", "rows", "scans", "requests")
+            words = ", ".join(f"{numbers[name]:,} {name}" for name in names)
             self._console.print(f"  {age_s:4.0f} s  {harmer.faults} faults, {words}")
 
 

@@ -215,5 +215,7 @@ def test_a_reader_sees_no_button_that_it_may_not_press(
             for name in names:
                 assert other.page.get_by_role("button", name=name, exact=True).count() == 0, name
             shown = [tab.page.get_by_role("button", name=name, exact=True) for name in names]
-            assert any(button.count() for button in shown), f"{address}: nobody sees a button"
+            assert any(button.count() for button in shown), (
+                f"{address}: an operator sees none of these buttons"
+            )
         assert other.problems == []

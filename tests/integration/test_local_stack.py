@@ -240,7 +240,7 @@ def test_a_redis_that_is_given_is_used_and_left_alone(home: Path) -> None:
 
 
 def java_that_starts_nothing(folder: Path) -> Path:
-    """Make a home of Java whose launcher only tells its version."""
+    """Return a home of Java whose launcher prints its version, and starts nothing else."""
     launcher = folder / "bin" / "java"
     launcher.parent.mkdir(parents=True)
     usual = find_java(os.environ).program

@@ -256,7 +256,7 @@ def test_a_call_from_before_a_recovery_is_not_taken_twice(
         else:
             report = fresh.restore(archive, adopt=True)
         assert any("marks of calls" in each for each in report.not_recovered)
-        assert any("buffered" in each for each in report.not_recovered)
+        assert any("buffered" in sentence for sentence in report.not_recovered)
 
         for call in (append, lost):
             with pytest.raises(CallerError, match="before the table was rebuilt or restored"):

@@ -1,8 +1,8 @@
 """Daily sums of a table's finished attempts (`neve:{t}:days`), kept for 400 days.
 
 The history of a table is a capped stream. Its entries are added to the sums of their days before
-they are trimmed. The position of the last counted entry is stored with the sums and changes
-together with them, so that every entry counts once, whoever adds it and however often.
+they are trimmed. One transaction stores the sums and the position of the last counted entry, so
+each entry counts once, even if it is added by several processes or again after a lost answer.
 """
 
 from collections.abc import Sequence

@@ -142,7 +142,7 @@ class Conditions:
             ends: Its counts.
             now_s: The current time.
         """
-        # What had ended before the first look of a service was known to whoever looked then.
+        # Requests that ended before this service looked for the first time are not reported.
         is_first = not self._coordinator
         if coordinator != self._coordinator:
             self._coordinator, self._ends = coordinator, {}

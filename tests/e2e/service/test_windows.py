@@ -17,7 +17,8 @@ ALWAYS = "0 * * * * for 1h"
 
 def waits_for_window(service: Service, name: str) -> str:
     """Return the sentence of `explain` about a closed window, or an empty text."""
-    sentences = [text for told in service.client.explain(name) for text in told.sentences]
+    explained = service.client.explain(name)
+    sentences = [text for explanation in explained for text in explanation.sentences]
     return next((text for text in sentences if "wait for the window" in text), "")
 
 
@@ -27,7 +28,8 @@ def see_closed(service: Service, neve: Shell, name: str, window: str, opens: str
     sentence = service.wait("a closed window", lambda: waits_for_window(service, name))
     assert sentence.startswith(f"system jobs wait for the window of table {name} ({window})")
     assert sentence.endswith(opens)
-    (row,) = [each for each in client.maintenance(name).operations if each.kind == "merging"]
+    operations = client.maintenance(name).operations
+    (row,) = [operation for operation in operations if operation.kind == "merging"]
     assert (row.state, row.why) == ("waiting", sentence)
     assert client.plan(name).waits == (sentence,)
     assert opens in " ".join(neve.run("plan", name).stdout.split())
