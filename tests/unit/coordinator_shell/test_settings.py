@@ -10,7 +10,7 @@ from common.config import load_settings
 from common.errors import ConfigError
 from common.settings import Settings
 from coordinator.context import ShellContext
-from coordinator.core.views import windows
+from coordinator.core.views import coordinator_status
 from coordinator.wiring import CoordinatorParts, assemble
 from tests.support.memory_store import MemoryStore
 from tests.support.predictable import CountedIds
@@ -61,7 +61,7 @@ def test_windows_of_a_group_are_those_of_the_settings() -> None:
         "groups.night.window_exempt=requests",
     )
     state = assembled(*flags).state
-    (window,) = state.look(windows, 12 * 3600.0)
+    (window,) = state.look(coordinator_status, "c", 12 * 3600.0, 0, 0).windows
     assert (window.kind, window.name, window.is_open) == ("group", "night", False)
     assert window.opens_text == "1970-01-01 22:00 (Europe/Berlin)"
     assert (window.bytes_max, window.cost_max_s) == (1024**4, 36_000.0)
