@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from math import nan
 from typing import cast
 
+import uvloop
+
 from common.control_settings import NotifySettings
 from common.errors import UnavailableError
 from common.metadata.store import TabletStore
@@ -619,7 +621,11 @@ def serving(
             connection.transport.abort()  # type: ignore[union-attr]  # both protocols have one
         await store.close()
 
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    def run() -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # As Ray does.
+            runner.run(serve())
+
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     waiting = threading.Event()
     for _ in range(1000):
