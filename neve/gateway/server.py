@@ -82,6 +82,7 @@ def create_app(services: Services) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         lifespan=life,
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     problems.install_problems(app, services.log)
     metrics = RequestMetrics()
@@ -89,11 +90,8 @@ def create_app(services: Services) -> FastAPI:
     issuer = IssuerSignIn.of(services.settings, callers.oidc, services.clock)
     refresh = None if issuer is None else issuer.refreshed
     sessions = Sessions(callers.caller, access.session_max_s, services.clock, refresh)
-    slices = (
-        ProbeRoutes(services, metrics),
-        AccessRoutes(services, sessions),
-        *(kind(services) for kind in SLICES),
-    )
+    first, *others = (kind(services) for kind in SLICES)
+    slices = (first, ProbeRoutes(services, metrics), AccessRoutes(services, sessions), *others)
     for slice_ in slices:
         # `include_router` would build each route again at the first request.
         app.router.routes.extend(router_of(slice_).routes)
