@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import nan
@@ -569,6 +569,12 @@ def _settings(
     )
 
 
+def _run(work: Coroutine[None, None, None]) -> None:
+    """Run a coroutine in a loop of the kind that Ray's actors have."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(work)
+
+
 @contextmanager
 def serving(
     store: TabletStore | None = None,
@@ -621,11 +627,7 @@ def serving(
             connection.transport.abort()  # type: ignore[union-attr]  # both protocols have one
         await store.close()
 
-    def run() -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # As Ray does.
-            runner.run(serve())
-
-    thread = threading.Thread(target=run, daemon=True)
+    thread = threading.Thread(target=lambda: _run(serve()), daemon=True)
     thread.start()
     waiting = threading.Event()
     for _ in range(1000):
