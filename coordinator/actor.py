@@ -25,6 +25,7 @@ from common.runtime import (
     collect_oldest_forever,
     ignore_what_is_loaded,
     share_freed_memory,
+    shorten_thread_switches,
 )
 from common.settings import Settings
 from common.telemetry import event_log
@@ -107,6 +108,7 @@ class CoordinatorActor:
     ) -> None:
         """Connect the parts and start the loops."""
         share_freed_memory()
+        shorten_thread_switches()
         self._settings = settings
         self._edition = edition
         self._log_files = LogFiles.of(log_folder, settings.log)

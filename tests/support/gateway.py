@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import nan
 from typing import cast
+
+import uvloop
 
 from common.control_settings import NotifySettings
 from common.errors import UnavailableError
@@ -567,6 +569,12 @@ def _settings(
     )
 
 
+def _run(work: Coroutine[None, None, None]) -> None:
+    """Run a coroutine in a loop of the kind that Ray's actors have."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(work)
+
+
 @contextmanager
 def serving(
     store: TabletStore | None = None,
@@ -619,7 +627,7 @@ def serving(
             connection.transport.abort()  # type: ignore[union-attr]  # both protocols have one
         await store.close()
 
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread = threading.Thread(target=lambda: _run(serve()), daemon=True)
     thread.start()
     waiting = threading.Event()
     for _ in range(1000):
