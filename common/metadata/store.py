@@ -554,6 +554,10 @@ class TabletStore:
         parts = await self._read(hgetall(SERIES))
         return {name.decode(errors="replace"): values for name, values in parts.items()}
 
+    async def series_part(self, part: str) -> bytes | None:
+        """Return a stored part of the recorded values; None: it is missing."""
+        return await self._read(hget(SERIES, part))
+
     async def scales(self) -> Mapping[str, int]:
         """Return the number of compactors set by operators, by group; absent: not set."""
         entries = sorted((await self._read(hgetall(SCALES))).items())

@@ -107,6 +107,8 @@ class PlannedJob:
     """Bytes that the job is expected to write; 0 unless it is a rewrite."""
     expected_s: float = 0.0
     """Time that the job is expected to take; 0: unknown."""
+    predecessors: tuple[str, ...] = ()
+    """In a queue: ids of the jobs that must be committed before this one gets a place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from neve import api
+from neve.cli import top
 from neve.console.pages import access, compactors, control, jobs, requests, table, tablet
 from neve.console.pages.figures import SCALES
+from neve.console.pages.overview import headline, needs
+from neve.gateway.table_summaries import write_amplification
 from tests.support.gateway import COMPACTOR, CONTROL, GROUP
 
 pytestmark = pytest.mark.unit
@@ -531,3 +534,43 @@ def test_a_search_finds_tables_by_part_and_ids_by_beginning() -> None:
     assert access.job_hits("ob", [RUNNING], [planned("a")]) == []
     (hit,) = access.attempt_hits("att-", "events", [finished(), finished("other", job="x")])
     assert hit.href == "/console/history?table=events&attempt=att-1"
+
+
+def test_what_is_a_warning_and_of_a_group_or_compactor_is_said_once() -> None:
+    full = "group default is overloaded: its queue (9 jobs) has been full for 5 m 00 s"
+    broken = "compactor local-1 of group default cannot start: no Java"
+    status = api.Status(
+        coordinator="c",
+        started_s=0.0,
+        now_s=NOW_S,
+        groups=(replace(GROUP, overloaded=True, full_s=300.0, problems=(full,)),),
+        compactors=(replace(COMPACTOR, start_problem="no Java", problems=(broken,)),),
+        tables=1,
+        tablets_known=1,
+        committed=0,
+        failed=0,
+        released=0,
+        conflicts=0,
+        quarantined=0,
+        warnings=(full, broken, "something else"),
+    )
+    listed = needs(status, ())
+
+    assert [(need.text, need.is_grave, need.link) for need in listed] == [
+        (full, True, "group default"),
+        (broken, True, "compactor local-1"),
+        ("something else", False, ""),
+    ]
+    assert listed[0].href == "/console/queues?group=default"
+    assert headline(listed, status, (), (), ()) == "2 things need you"
+    assert top.needs(status) == [full, broken, "something else"]
+
+
+def test_write_amplification_is_what_jobs_write_for_what_has_arrived() -> None:
+    days = (
+        api.TableDay(day="2026-11-27", bytes_in=300, bytes_out=200),
+        api.TableDay(day="2026-11-28", bytes_in=500, bytes_out=400),
+    )
+    assert write_amplification(days, 600.0) == 600 / 800
+    assert write_amplification((), 600.0) is None
+    assert write_amplification(days, -300.0) is None
