@@ -9,7 +9,7 @@ import pytest
 
 from neve import api
 from neve.cli import top
-from neve.console.pages import access, compactors, control, jobs, requests, table, tablet
+from neve.console.pages import access, control, jobs, requests, table, tablet
 from neve.console.pages.figures import SCALES
 from neve.console.pages.overview import headline, needs
 from neve.gateway.table_summaries import write_amplification
@@ -436,11 +436,11 @@ def test_a_group_counts_its_compactors_by_state() -> None:
         replace(COMPACTOR, compactor="local-3", draining=True),
         replace(COMPACTOR, compactor="other-1", group="other"),
     ]
-    (entry,) = compactors.group_compactors([replace(GROUP, scaling=scaling)], heard)
+    (entry,) = control.group_compactors([replace(GROUP, scaling=scaling)], heard)
 
     assert (entry.wanted, entry.starting, entry.running, entry.draining) == (3, 2, 1, 1)
     assert [change.desired for change in entry.decisions] == [3, 1]
-    assert compactors.group_compactors([GROUP], [])[0].wanted is None
+    assert control.group_compactors([GROUP], [])[0].wanted is None
 
 
 def series_of(groups: tuple[api.SeriesLine, ...] = (), **total: list[float | None]) -> api.Series:
@@ -457,12 +457,12 @@ def test_a_group_has_a_plot_of_what_was_recorded() -> None:
         "compactors_draining": [None, None],
     }
     groups = (api.SeriesLine(name="default", values=values), api.SeriesLine(name="x", values={}))
-    plots = compactors.group_plots(series_of(groups))
+    plots = control.group_plots(series_of(groups))
 
     assert {
         group: [(line.label, line.values) for line in lines] for group, lines in plots.items()
     } == {"default": [("wanted", [1.0, 3.0]), ("running", [None, 1.0])]}
-    assert compactors.group_plots(None) == {}
+    assert control.group_plots(None) == {}
 
 
 @pytest.mark.parametrize(
@@ -477,7 +477,7 @@ def test_a_group_has_a_plot_of_what_was_recorded() -> None:
     ],
 )
 def test_a_compactor_has_a_state(changed: dict[str, Any], word: str) -> None:
-    assert compactors.slot_words(replace(COMPACTOR, **changed)) == word
+    assert control.slot_words(replace(COMPACTOR, **changed)) == word
 
 
 def test_the_curve_shows_the_last_hour_and_now() -> None:
