@@ -556,7 +556,8 @@ class TabletStore:
 
     async def series_part(self, part: str) -> bytes | None:
         """Return a stored part of the recorded values; None: it is missing."""
-        return await self._read(hget(SERIES, part))
+        values: bytes | None = await self._read(hget(SERIES, part))
+        return values
 
     async def scales(self) -> Mapping[str, int]:
         """Return the number of compactors set by operators, by group; absent: not set."""

@@ -103,8 +103,10 @@ def _warnings(
     cluster: ClusterState, groups: Sequence[api.Group], compactors: Sequence[api.Compactor]
 ) -> Iterator[str]:
     """Yield one warning for each problem that keeps jobs from running."""
-    for owner in (*groups, *compactors):
-        yield from owner.problems
+    for group in groups:
+        yield from group.problems
+    for compactor in compactors:
+        yield from compactor.problems
     waiting = cluster.retry.waiting_for_storage()
     for table, cause in waiting[:WAITING_SHOWN_MAX]:
         name = cluster.table_name(table)

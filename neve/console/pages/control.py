@@ -1,7 +1,7 @@
 """The views of the controller and of compactors.
 
-The controller: backlog against its curve, shares of classes, latency of readers. Compactors: wanted,
-starting, running and draining, with the reasons.
+The controller: backlog against its curve, shares of classes, latency of readers. Compactors: how
+many are wanted, starting, running and draining, and why.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -71,7 +71,10 @@ def _of_status(status: api.Status) -> Iterator[Need]:
         cure = f"neve logs compactor-{compactor.compactor}" if fails else "upgrade it"
         for text in compactor.problems:
             yield Need("compactor", text, cure, "/console/compactors", name, is_grave=fails)
-    listed = {text for owner in (*status.groups, *status.compactors) for text in owner.problems}
+    listed = [
+        *(text for group in status.groups for text in group.problems),
+        *(text for compactor in status.compactors for text in compactor.problems),
+    ]
     others = (text for text in status.warnings if text not in listed)
     yield from (Need("warning", text, is_grave=False) for text in others)
 

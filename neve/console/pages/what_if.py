@@ -36,7 +36,7 @@ NAMED_TABLES_MAX = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class VariantComparison:
     """Simulated variants side by side."""
 
     text: str
@@ -51,7 +51,7 @@ class Comparison:
     """Variants whose work was not done at the end."""
 
 
-def comparison(answer: Mapping[str, Any]) -> Comparison:
+def comparison(answer: Mapping[str, Any]) -> VariantComparison:
     """Return what the page shows of an answer of the API."""
     variants = answer["variants"]
     columns = list(zip(answer["columns"], answer["meanings"], strict=True))
@@ -79,7 +79,7 @@ def comparison(answer: Mapping[str, Any]) -> Comparison:
         for name in CURVES
         if (number := numbers.get(name)) is not None
     ]
-    return Comparison(
+    return VariantComparison(
         text=answer["text"],
         notes=answer["notes"],
         columns=columns,
@@ -152,7 +152,7 @@ async def what_if_simulated(view: View) -> Variables:
 
 
 async def _what_if(
-    view: View, form: Mapping[str, str], compared: Comparison | None, problem: str
+    view: View, form: Mapping[str, str], compared: VariantComparison | None, problem: str
 ) -> Variables:
     listed = await view.maybe("GET /v1/tables")
     names = [] if listed is None else [table.name for table in listed["tables"]]
