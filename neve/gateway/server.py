@@ -49,6 +49,7 @@ from neve.gateway.rows.ingestion import IngestRoutes
 from neve.gateway.rows.scan import ScanRoutes
 from neve.gateway.service import ProbeRoutes, ServiceRoutes
 from neve.gateway.services import BEARER, Services
+from neve.gateway.simulations import SimulationRoutes
 from neve.gateway.table_summaries import TableSummaryRoutes
 from neve.gateway.tables import TableRoutes
 from neve.gateway.tablets import OperationRoutes, TabletRoutes
@@ -142,6 +143,7 @@ SLICES = (
     JobRoutes,
     TabletRoutes,
     PlanningRoutes,
+    SimulationRoutes,
     CompactorRoutes,
     ServiceRoutes,
     ControlRoutes,

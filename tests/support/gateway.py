@@ -184,7 +184,7 @@ class FakeCoordinator:
 
     async def queue(self, group: str | None, count: int) -> Sequence[QueuedJob]:
         self._answers()
-        return [QUEUED][:count] if group in (None, "default") else []
+        return [QUEUED, FOLLOWING][:count] if group in (None, "default") else []
 
     async def running(self) -> Sequence[RunningAttempt]:
         self._answers()
@@ -452,6 +452,13 @@ QUEUED = QueuedJob(
     place=1,
     age_s=2.5,
     effective_priority=12.0,
+)
+FOLLOWING = QueuedJob(
+    job=replace(QUEUED.job, id="job-2", inputs=("c.parquet",), depends_on=("job-1",)),
+    place=0,
+    age_s=0.0,
+    effective_priority=12.0,
+    after=("job-1",),
 )
 RUNNING = RunningAttempt(
     job_id="job-0",
