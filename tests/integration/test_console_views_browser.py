@@ -156,9 +156,9 @@ def test_settings_are_tried_before_they_are_stored(tab: Visit) -> None:
 def test_variants_of_a_table_are_simulated_and_drawn(tab: Visit) -> None:
     tab.open("/console/tables/events")
     tab.page.get_by_role("link", name="What if…").click()
-    expect(tab.page.get_by_label("Table with its files")).to_have_value("events")
+    expect(tab.page.locator("input[name=table]")).to_have_value("events")
     tab.page.get_by_label("Compare planners").fill("size-tiered")
-    tab.page.get_by_label("Days").fill("0.2")
+    tab.page.locator("input[name=days]").fill("0.2")
     tab.page.get_by_role("region", name="A table as it is").get_by_role("button").click()
     expect(tab.page.get_by_role("heading", level=2).first).to_contain_text("2 variants, 0.2 days")
     expect(tab.page.get_by_role("rowheader", name="size-tiered")).to_be_visible()

@@ -107,7 +107,7 @@ def simulate(tab: Visit, table: LedgerTable) -> None:
     """Simulate the table as it is, and with another planner."""
     tab.open(f"/console/what-if?table={table.name}")
     tab.page.get_by_label("Compare planners").fill("size-tiered")
-    tab.page.get_by_label("Days").fill("0.1")
+    tab.page.locator("input[name=days]").fill("0.1")
     tab.page.get_by_role("region", name="A table as it is").get_by_role("button").click()
     expect(tab.page.get_by_role("rowheader", name="size-tiered")).to_be_visible()
     expect(tab.page.locator("#what-if-backlog canvas")).to_have_count(1)
