@@ -159,7 +159,7 @@ audit: $(AUDIT_TOOLS)  ## Look for known vulnerabilities of the locked packages;
 
 .PHONY: deaths
 deaths: install  ## Kill and freeze each process below a compactor, in each phase of a job; an hour
-	@NEVE_DEATHS=all $(PY) -m pytest tests/e2e/test_spark_deaths.py -v
+	@NEVE_DEATHS=all $(PY) -m pytest tests/e2e/test_supervisor.py -k outlives_its_processes -v
 
 .PHONY: bench
 bench: install  ## Measure queue, planning, store, memory, latency, autoscaling and simulator; figures: docs/benchmarks.md
