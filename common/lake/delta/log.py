@@ -36,6 +36,7 @@ LOG, SIDECARS = "_delta_log", "_delta_log/_sidecars"
 VERSION_BYTES_MAX = 512 * 1024**2
 CHECKPOINT_BYTES_MAX = 2 * 1024**3
 """Largest file of a checkpoint, and largest sum of its columns before compression."""
+HINT_BYTES_MAX = 1024**2
 FILES_MAX = 2_000_000
 """Most live files of a table."""
 VERSIONS_MAX = 50_000
@@ -107,12 +108,12 @@ def list_log(storage: Storage, first: int = 0) -> Listing:
 
 def list_whole(storage: Storage) -> Listing:
     """Return the log from its newest checkpoint on, by the hint of `_last_checkpoint`."""
-    hint = storage.read(f"{LOG}/_last_checkpoint", 1024**2)
-    if hint is not None:
-        try:
-            first = entry_number(parse_json(hint, "_last_checkpoint"), "version")
-        except (RefusedError, AttributeError):
-            first = 0  # only a hint: any writer may have left it unfinished
+    try:
+        hint = storage.read(f"{LOG}/_last_checkpoint", HINT_BYTES_MAX)
+        first = 0 if hint is None else entry_number(parse_json(hint, "hint"), "version")
+    except (RefusedError, AttributeError):
+        first = 0  # only a hint: any writer may have left it unfinished
+    if first:
         listing = list_log(storage, first)
         if any(checkpoint.version >= first for checkpoint in listing.checkpoints):
             return listing
