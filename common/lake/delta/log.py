@@ -331,7 +331,7 @@ class Replay:
 
     def _has_changed(self, entries: VersionEntries) -> bool:
         """Take over schema, properties and features, and return whether one of them changed."""
-        before = (self._protocol, self._metadata, dict(self._domains))
+        before = (_comparable(self._protocol), self._metadata, dict(self._domains))
         self._protocol = entries.protocol or self._protocol
         self._metadata = entries.metadata or self._metadata
         for entry in entries.domains:
@@ -339,7 +339,7 @@ class Replay:
             self._domains.pop(domain, None)
             if not entry.get("removed"):
                 self._domains[domain] = entry_text(entry, "configuration")
-        return before != (self._protocol, self._metadata, self._domains)
+        return before != (_comparable(self._protocol), self._metadata, self._domains)
 
     def _remove(self, key: FileKey) -> None:
         """Remove a file with the deletes that are named; with others it stays, as for readers."""
@@ -375,6 +375,14 @@ class Replay:
             changed_at_s=self._time_ms / 1000,
             state=LogState(self._protocol, self._metadata, dict(self._domains), tag),
         )
+
+
+def _comparable(protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a protocol whose features have an order: writers write the same ones in any order."""
+    return {
+        name: sorted(map(str, value)) if isinstance(value, list) else value
+        for name, value in protocol.items()
+    }
 
 
 def load_whole(storage: Storage) -> Snapshot:
