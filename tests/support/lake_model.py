@@ -265,30 +265,49 @@ def new_file(kind: str, number: int, rows: Sequence[int]) -> str:
 def writers(world: World) -> Iterator[tuple[str, World]]:
     """Yield what other writers may do next: the kind of the event, and the world after it."""
     number, state = head_of(world)
-    row = 10 + number
-    adds = frozenset({(new_file("f", number + 1, [row]), ())})
-    yield "append", write(world, Version(adds, frozenset()), world.truth | {row})
-    yield "schema", write(world, Version(frozenset(), frozenset(), is_schema=True), world.truth)
-    for path, deletes in sorted(state):
-        for position, row in enumerate(ROWS[path]):
-            if position in deletes:
-                continue
-            removes, truth = frozenset({(path, deletes)}), world.truth - {row}
-            vector = frozenset({(path, tuple(sorted((*deletes, position))))})
-            yield "vector", write(world, Version(vector, removes), truth)
-            rest = [
-                other for at, other in enumerate(ROWS[path]) if at not in deletes and at != position
-            ]
-            copy = frozenset({(new_file("c", number + 1, rest), ())} if rest else ())
-            yield "copy", write(world, Version(copy, removes), truth)
-    if len(state) > 1:
+    left = {kind for kind, count in zip(EVENTS, world.budget, strict=True) if count}
+    if "append" in left:
+        row = 10 + number
+        adds = frozenset({(new_file("f", number + 1, [row]), ())})
+        yield "append", write(world, Version(adds, frozenset()), world.truth | {row})
+    if "schema" in left:
+        version = Version(frozenset(), frozenset(), is_schema=True)
+        yield "schema", write(world, version, world.truth)
+    if "compact" in left and len(state) > 1:
         merged = frozenset(sorted(state)[:2])
         adds = frozenset({(new_file("m", number + 1, rows_of(merged)), ())})
         yield "compact", write(world, Version(adds, merged), world.truth)
-    for _, older in states_of(world.versions, world.checkpoint, world.checkpoint_state)[:-1]:
+    if "restore" in left:
+        yield from _restores(world, state)
+    for path, deletes in sorted(state):
+        yield from _row_deletes(world, path, deletes, left)
+
+
+def _restores(world: World, state: State) -> Iterator[tuple[str, World]]:
+    states = states_of(world.versions, world.checkpoint, world.checkpoint_state)
+    for _, older in states[:-1]:
         if older != state and {path for path, _ in older} <= world.stored:
             version = Version(older - state, state - older)
             yield "restore", write(world, version, frozenset(rows_of(older)))
+
+
+def _row_deletes(
+    world: World, path: str, deletes: Deletes, left: set[str]
+) -> Iterator[tuple[str, World]]:
+    """Yield deletions of one row of a file, by a vector and by a copy."""
+    number, _ = head_of(world)
+    removes = frozenset({(path, deletes)})
+    for position, row in enumerate(ROWS[path]):
+        if position in deletes:
+            continue
+        taken = tuple(sorted((*deletes, position)))
+        if "vector" in left:
+            version = Version(frozenset({(path, taken)}), removes)
+            yield "vector", write(world, version, world.truth - {row})
+        if "copy" in left:
+            rest = [other for at, other in enumerate(ROWS[path]) if at not in taken]
+            copy = frozenset({(new_file("c", number + 1, rest), ())} if rest else ())
+            yield "copy", write(world, Version(copy, removes), world.truth - {row})
 
 
 def maintenance(world: World) -> Iterator[tuple[str, World]]:
@@ -324,6 +343,7 @@ class Explorer:
         self._numbers: dict[Any, int] = {}
         self._values: list[Any] = []
         self._next: dict[Any, tuple[int, int]] = {}
+        self._started: dict[Any, tuple[int, frozenset[str]]] = {}
 
     # Values of the rules are kept by number: worlds stay small, and equal ones are one.
 
@@ -365,7 +385,8 @@ class Explorer:
                     origin[after] = (world, label)
                     if problem := self._problem(after):
                         raise ViolationError(f"{problem} after {trace_of(origin, after)}")
-                    todo.append((after, depth + 1))
+                    if not self._is_over(after):
+                        todo.append((after, depth + 1))
         return len(origin)
 
     def _first(self) -> World:
@@ -382,6 +403,21 @@ class Explorer:
             requests=frozenset(),
             budget=tuple(scenario.budget.get(kind, 0) for kind in EVENTS),
         )
+
+    def _is_over(self, world: World) -> bool:
+        """Return whether Névé has nothing left to do."""
+        return (
+            len(world.attempts) == self.model.scenario.attempts
+            and not world.requests
+            and not any(
+                attempt.is_running or attempt.is_held or self._outputs_of(attempt) & world.stored
+                for attempt in world.attempts
+            )
+        )
+
+    def _outputs_of(self, attempt: Attempt) -> frozenset[str]:
+        state = self._values[attempt.publishing]
+        return frozenset(output.path for output in state.outputs)
 
     def _problem(self, world: World) -> str:
         number, state = head_of(world)
@@ -428,7 +464,13 @@ class Explorer:
                 for attempt in world.attempts
             )
             yield "redis", world._replace(attempts=lost)
-        if not all(attempt.is_old for attempt in world.attempts):
+        # A process that stops between mark and send for longer than the retention of orphans, or
+        # a request on its way for so long, is not in the model.
+        is_sending = any(
+            isinstance(self._values[attempt.step], self.rules.SendCommit) and attempt.is_running
+            for attempt in world.attempts
+        )
+        if not is_sending and not all(attempt.is_old for attempt in world.attempts):
             old = tuple(attempt._replace(is_old=True) for attempt in world.attempts)
             yield "day", world._replace(attempts=old, requests=frozenset())
 
@@ -442,6 +484,10 @@ class Explorer:
             return
         name = str(count + 1)
         head = load(world, number)
+        if (name, id(head)) in self._started:
+            publishing, paths = self._started[name, id(head)]
+            yield "start", self._start(world, name, publishing, paths)
+            return
         files = [head.files[path] for path, _ in inputs]
         planned = Planned(
             TABLE,
@@ -554,8 +600,7 @@ class Explorer:
 
     def _service(self, world: World, index: int) -> Iterator[tuple[str, World]]:
         attempt = world.attempts[index]
-        state = self._values[attempt.publishing]
-        outputs = frozenset(output.path for output in state.outputs)
+        outputs = self._outputs_of(attempt)
         if attempt.is_held:
             sighting = look(self.model, world, attempt.name, outputs, attempt.planned)
             released = _with(world, index, is_held=False, was_released=True)
