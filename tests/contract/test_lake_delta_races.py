@@ -19,8 +19,8 @@ from common.errors import RefusedError
 from common.lake import rules
 from common.lake.open import open_source
 from common.lake.source import Answer, Snapshot, TableSource
-from tests.support.delta_tables import WITH_VECTORS, DeltaWriter
-from tests.support.lake_attempt import LakeAttempt
+from tests.support.delta_writer import WITH_VECTORS, DeltaWriter
+from tests.support.race_attempt import LakeAttempt
 from tests.support.s3_server import S3Server, s3_server
 
 ATTEMPT = "0123456789abcdef"
@@ -112,7 +112,7 @@ def test_without_others_all_outputs_commit(race: Race) -> None:
     race.source.require_conditions("trial")
     end = race.publish(race.plan())
 
-    assert (end.ending, end.version) == (rules.Ending.COMMITTED, 4)
+    assert (end.ending, end.version) == (rules.PublishEnd.COMMITTED, 4)
     assert len(end.committed) == 2
     assert race.live() == {"output 0", "output 1", "input 3"}
     info = race.writer.entries(4)[0]["commitInfo"]
@@ -128,20 +128,20 @@ def test_an_unrelated_append_is_kept(race: Race) -> None:
     race.append(40)
     end = race.publish(state)
 
-    assert end.ending is rules.Ending.COMMITTED
+    assert end.ending is rules.PublishEnd.COMMITTED
     assert race.live() == {"output 0", "output 1", "input 3"}
     race.require_rows(appended=5)
 
 
 def test_an_append_between_load_and_send_costs_one_more_try(race: Race) -> None:
     state = race.plan()
-    race.between(rules.SendCommit, lambda: race.append(40))
+    race.between(rules.SendVersion, lambda: race.append(40))
     end = race.publish(state)
 
     kinds = [type(step).__name__ for step in race.attempt.steps]
-    tries = ["LoadHead", "MarkReservation", "SendCommit", "LoadHead", "LookForAttempt"]
-    assert kinds == [*tries, "MarkReservation", "SendCommit", "LookForAttempt"]
-    assert (end.ending, end.version) == (rules.Ending.COMMITTED, 5)
+    tries = ["LoadHead", "MarkReservation", "SendVersion", "LoadHead", "LookForAttempt"]
+    assert kinds == [*tries, "MarkReservation", "SendVersion", "LookForAttempt"]
+    assert (end.ending, end.version) == (rules.PublishEnd.COMMITTED, 5)
     race.require_rows(appended=5)
 
 
@@ -156,7 +156,7 @@ def test_later_deletes_are_carried_over(race: Race, storage: str, then_append: b
         race.append(40)
     end = race.publish(state)
 
-    assert end.ending is rules.Ending.COMMITTED
+    assert end.ending is rules.PublishEnd.COMMITTED
     assert race.live() == {"output 0", "output 1", "input 3"}
     files = race.source.load().files
     rows = {
@@ -170,10 +170,10 @@ def test_later_deletes_are_carried_over(race: Race, storage: str, then_append: b
 
 def test_deletes_between_load_and_send_are_carried_over(race: Race) -> None:
     state = race.plan()
-    race.between(rules.SendCommit, lambda: race.delete(0, [4]))
+    race.between(rules.SendVersion, lambda: race.delete(0, [4]))
     end = race.publish(state)
 
-    assert end.ending is rules.Ending.COMMITTED
+    assert end.ending is rules.PublishEnd.COMMITTED
     assert race.live() == {"output 0", "output 1", "input 3"}
     race.require_rows()
 
@@ -184,7 +184,7 @@ def test_rows_deleted_by_a_copy_drop_only_that_output(race: Race) -> None:
     race.gone.add(25)
     end = race.publish(state)
 
-    assert end.ending is rules.Ending.COMMITTED
+    assert end.ending is rules.PublishEnd.COMMITTED
     assert end.committed == {f"p=x/part-{ATTEMPT}-0.parquet"}
     assert race.live() == {"output 0", "input 3"}
     race.require_rows()
@@ -197,7 +197,7 @@ def test_another_compaction_of_the_files_refuses_the_attempt(race: Race) -> None
     other.publish(other.rewrite(race.source.load(), [race.paths]))
     end = race.publish(state)
 
-    assert end.ending is rules.Ending.REFUSED
+    assert end.ending is rules.PublishEnd.REFUSED
     assert end.reason.endswith("left the table")
     assert not end.was_sent
     assert len(adds) == 4
@@ -212,7 +212,7 @@ def test_a_compaction_of_deltalake_refuses_the_attempt(tmp_path: Path) -> None:
     end = race.publish(state)
 
     assert metrics["numFilesRemoved"] == 4
-    assert end.ending is rules.Ending.REFUSED
+    assert end.ending is rules.PublishEnd.REFUSED
     race.require_rows()
 
 
@@ -222,7 +222,7 @@ def test_files_with_deletion_vectors_are_replaced(race: Race) -> None:
     race.plan()
     end = race.publish(race.plan())
 
-    assert end.ending is rules.Ending.COMMITTED
+    assert end.ending is rules.PublishEnd.COMMITTED
     assert race.live() == {"output 0", "input 3"}
     removes = [line["remove"] for line in race.writer.entries(end.version) if "remove" in line]
     assert sum("deletionVector" in remove for remove in removes) == 2
@@ -235,7 +235,7 @@ def test_a_lost_or_false_answer_makes_no_second_commit(race: Race, heard: Answer
     state = race.plan()
     end = race.publish(state)
 
-    assert (end.ending, end.version, len(end.committed)) == (rules.Ending.COMMITTED, 4, 2)
+    assert (end.ending, end.version, len(end.committed)) == (rules.PublishEnd.COMMITTED, 4, 2)
     assert race.source.load().version == 4
     race.require_rows()
 
@@ -244,10 +244,10 @@ def test_a_false_commit_is_tried_again(race: Race) -> None:
     state = race.plan()
     heard = iter([Answer.COMMITTED])
     race.attempt.answers = lambda answer: next(heard, answer)
-    race.between(rules.SendCommit, lambda: race.append(40))
+    race.between(rules.SendVersion, lambda: race.append(40))
     end = race.publish(state)
 
-    assert (end.ending, end.version) == (rules.Ending.COMMITTED, 5)
+    assert (end.ending, end.version) == (rules.PublishEnd.COMMITTED, 5)
     race.require_rows(appended=5)
 
 
@@ -258,7 +258,7 @@ def test_rows_that_a_restore_brought_back_drop_the_output(race: Race) -> None:
     race.gone.clear()
     end = race.publish(state)
 
-    assert end.ending is rules.Ending.COMMITTED
+    assert end.ending is rules.PublishEnd.COMMITTED
     assert race.live() == {"input 0", "input 1", "output 1", "input 3"}
     race.require_rows()
 
@@ -269,7 +269,7 @@ def test_a_restore_below_our_commit_does_not_hide_it(race: Race) -> None:
     race.between(rules.LookForAttempt, lambda: race.writer.table.restore(3))
     end = race.publish(state)
 
-    assert (end.ending, end.version) == (rules.Ending.COMMITTED, 4)
+    assert (end.ending, end.version) == (rules.PublishEnd.COMMITTED, 4)
     assert race.live() == {"input 0", "input 1", "input 2", "input 3"}
     race.require_rows()
 
@@ -279,7 +279,7 @@ def test_a_change_of_properties_ends_the_attempt(race: Race) -> None:
     race.writer.table.alter.set_table_properties({"delta.appendOnly": "false"})
     end = race.publish(state)
 
-    assert end.ending is rules.Ending.REFUSED
+    assert end.ending is rules.PublishEnd.REFUSED
     assert "properties or features may have changed up to version 4" in end.reason
     race.require_rows()
 
@@ -288,7 +288,7 @@ def test_the_released_attempt_sends_nothing(race: Race) -> None:
     race.attempt.is_held = lambda: False
     end = race.publish(race.plan())
 
-    assert (end.ending, end.was_sent) == (rules.Ending.RELEASED, False)
+    assert (end.ending, end.was_sent) == (rules.PublishEnd.RELEASED, False)
     assert race.source.load().version == 3
     race.require_rows()
 

@@ -132,7 +132,7 @@ RULES: dict[str, tuple[str, tuple[str, ...]]] = {
     "an attempt looks after a commit": (
         "lost, late and false answers",
         ("if answer is Answer.COMMITTED or",
-         "if answer is Answer.COMMITTED:\n        return state, _end(state, Ending.COMMITTED)\n"
+         "if answer is Answer.COMMITTED:\n        return state, _end(state, PublishEnd.COMMITTED)\n"
          "    if"),
     ),
     "an attempt sends only while it holds its reservation": (

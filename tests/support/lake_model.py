@@ -467,7 +467,7 @@ class Explorer:
         # A process that stops between mark and send for longer than the retention of orphans, or
         # a request on its way for so long, is not in the model.
         is_sending = any(
-            isinstance(self._values[attempt.step], self.rules.SendCommit) and attempt.is_running
+            isinstance(self._values[attempt.step], self.rules.SendVersion) and attempt.is_running
             for attempt in world.attempts
         )
         if not is_sending and not all(attempt.is_old for attempt in world.attempts):
@@ -527,7 +527,7 @@ class Explorer:
             marked = _with(world, index, is_marked=attempt.is_held or attempt.is_marked)
             event = rules.Marked(attempt.is_held)
             yield "mark", self._after(marked, index, attempt.is_held, event)
-        elif isinstance(step, rules.SendCommit):
+        elif isinstance(step, rules.SendVersion):
             for label, answer, after in self._sends(world, attempt, step):
                 yield label, self._after(after, index, answer, rules.SendAnswered(answer))
         else:
@@ -545,7 +545,7 @@ class Explorer:
         return _with(world, index, publishing=publishing, step=step_number)
 
     def _step_of(self, state: Any, step: Any) -> int:
-        if isinstance(step, self.rules.SendCommit):
+        if isinstance(step, self.rules.SendVersion):
             return self._number(("send", self._publishing(state)), step)
         return self._step(step)
 

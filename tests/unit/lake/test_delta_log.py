@@ -17,7 +17,7 @@ from pyarrow import parquet
 from common.errors import InputError, RefusedError, UnavailableError
 from common.lake.open import open_source
 from common.lake.source import Answer, Commit, Look, Snapshot, TableSource
-from tests.support.delta_tables import WITH_VECTORS, DeltaWriter, removal
+from tests.support.delta_writer import WITH_VECTORS, DeltaWriter, removal
 
 UUID = "3a0d65cd-4056-49b8-937b-95f9e3ee90e5"
 

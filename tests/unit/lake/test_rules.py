@@ -165,7 +165,7 @@ def test_an_attempt_ends_after_its_tries_with_a_look() -> None:
     state = publishing(tries_max=2)
 
     assert steps(state, *once, LOADED, ABSENT, MARKED, conflict, ABSENT)[2:] == [
-        "LoadHead", "LookForAttempt", "MarkReservation", "SendCommit", "LookForAttempt",
+        "LoadHead", "LookForAttempt", "MarkReservation", "SendVersion", "LookForAttempt",
         "EndPublishing", "conflicted: other writers committed first at each of 2 tries",
     ]  # fmt: skip
 
@@ -175,7 +175,7 @@ def test_the_end_states_what_was_committed() -> None:
     _, end = rules.next_step(publishing(tries=1), found, now_s=1.0)
 
     assert end == rules.EndPublishing(
-        rules.Ending.COMMITTED, version=9, committed=frozenset({"o"}), was_sent=True
+        rules.PublishEnd.COMMITTED, version=9, committed=frozenset({"o"}), was_sent=True
     )
 
 
@@ -185,9 +185,9 @@ def test_an_old_attempt_does_not_send() -> None:
     _, on_time = rules.next_step(state, MARKED, now_s=rules.AGE_MAX_S)
     _, late = rules.next_step(state, MARKED, now_s=rules.AGE_MAX_S + 1)
 
-    assert isinstance(on_time, rules.SendCommit)
+    assert isinstance(on_time, rules.SendVersion)
     assert isinstance(late, rules.EndPublishing)
-    assert (late.ending, late.was_sent) == (rules.Ending.TOO_OLD, False)
+    assert (late.ending, late.was_sent) == (rules.PublishEnd.TOO_OLD, False)
 
 
 def test_inputs_that_left_the_head_doom_an_attempt() -> None:

@@ -26,7 +26,7 @@ from common.lake.source import (
     Snapshot,
     TableSource,
 )
-from tests.support.delta_tables import DeltaWriter
+from tests.support.delta_writer import DeltaWriter
 
 NOW_S = 1_800_000_000.0
 
@@ -112,7 +112,7 @@ class LakeAttempt:
                 return rules.DeletesRead({file.path: self.source.positions(file) for file in files})
             case rules.MarkReservation():
                 return rules.Marked(self.is_held())
-            case rules.SendCommit(head, verdict):
+            case rules.SendVersion(head, verdict):
                 commit = Commit(
                     head, self.name, verdict.outputs, verdict.removed, verdict.deletes, NOW_S
                 )
