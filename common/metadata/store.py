@@ -554,6 +554,11 @@ class TabletStore:
         parts = await self._read(hgetall(SERIES))
         return {name.decode(errors="replace"): values for name, values in parts.items()}
 
+    async def series_part(self, part: str) -> bytes | None:
+        """Return a stored part of the recorded values; None: it is missing."""
+        values: bytes | None = await self._read(hget(SERIES, part))
+        return values
+
     async def scales(self) -> Mapping[str, int]:
         """Return the number of compactors set by operators, by group; absent: not set."""
         entries = sorted((await self._read(hgetall(SCALES))).items())

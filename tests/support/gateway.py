@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import nan
 from typing import cast
+
+import uvloop
 
 from common.control_settings import NotifySettings
 from common.errors import UnavailableError
@@ -136,6 +138,8 @@ class FakeCoordinator:
     windows_listed: tuple[api.Window, ...] = ()
     closed: tuple[str, ...] = ()
     """Sentences about windows that are closed."""
+    following: tuple[QueuedJob, ...] = ()
+    """Jobs that wait for others, in addition to the queued one."""
 
     async def status(self) -> CoordinatorStatus:
         self._answers()
@@ -182,7 +186,8 @@ class FakeCoordinator:
 
     async def queue(self, group: str | None, count: int) -> Sequence[QueuedJob]:
         self._answers()
-        return [QUEUED][:count] if group in (None, "default") else []
+        queued = [QUEUED, *self.following]
+        return queued[:count] if group in (None, "default") else []
 
     async def running(self) -> Sequence[RunningAttempt]:
         self._answers()
@@ -567,6 +572,12 @@ def _settings(
     )
 
 
+def _run(work: Coroutine[None, None, None]) -> None:
+    """Run a coroutine in a loop of the kind that Ray's actors have."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(work)
+
+
 @contextmanager
 def serving(
     store: TabletStore | None = None,
@@ -619,7 +630,7 @@ def serving(
             connection.transport.abort()  # type: ignore[union-attr]  # both protocols have one
         await store.close()
 
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread = threading.Thread(target=lambda: _run(serve()), daemon=True)
     thread.start()
     waiting = threading.Event()
     for _ in range(1000):
