@@ -1,0 +1,7 @@
+"""Lake tables: tables whose truth is the log or catalog of another format. Knows no engine.
+
+In reading order:
+
+    source  the port `TableSource` and the values that cross it; no word of any format
+    open    the source of a table, by the name of its format
+"""

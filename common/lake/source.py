@@ -1,0 +1,212 @@
+"""The port to a lake table, and the values that cross it. No word of any format.
+
+A *version* is a state of a table that its log or catalog numbers; the *head* is the newest one.
+The *deletes* of a file are the positions of rows that readers must skip. They have an identity: two
+equal identities mean equal positions. Positions count the rows of a file from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from common.model.table import Column
+
+    Positions = NDArray[np.uint64]
+    """Positions of rows in a file: one dimension, ascending, without duplicates."""
+
+Partition = tuple[tuple[str, str | None], ...]
+"""Names and values of the partition columns, in the table's order; None: null."""
+
+
+class LakeFormat(StrEnum):
+    """Formats of lake tables."""
+
+    DELTA = "delta"
+    ICEBERG = "iceberg"
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFile:
+    """A data file of one version. Sizes in bytes, times in seconds since the epoch."""
+
+    path: str
+    """Relative to the table's root, decoded: a `%` stands for itself."""
+    size_bytes: int
+    rows: int
+    """Rows in the file, deleted ones included."""
+    partition: Partition = ()
+    deleted_rows: int = 0
+    deletes: str = ""
+    """Identity of its deletes at this version; empty: none."""
+    bounds: str = ""
+    """Statistics of the format as JSON text of at most `BOUNDS_BYTES_MAX`, or empty."""
+    added_at_s: float = 0.0
+    entry: str = ""
+    """The log's own entry of the file. Only the source that returned the file reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One version of a table, read whole. A newer one of the same source is another value."""
+
+    version: int
+    table_id: str
+    columns: tuple[Column, ...] = ()
+    partition_columns: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, LakeFile] = field(default_factory=dict)
+    """Live files by path."""
+    refusal: str = ""
+    """Why Névé cannot compact the table and what to do about it, as one sentence; empty: it can."""
+    steady_since: int = 0
+    """Each version above this one was read, and none of them changed schema, properties or
+    features of the table."""
+    changed_at_s: float = 0.0
+    """When the version was committed, by the clock of its writer."""
+    state: object = None
+    """What the source needs to read on from here. Only the source reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRows:
+    """A run of rows of an input that an output holds in the same order and without gaps.
+
+    The rows at positions from `first` until before `end`, except those with deletes that the
+    attempt applied, lie in the output from position `start` on.
+    """
+
+    path: str
+    first: int
+    end: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class LakeOutput:
+    """A file that an attempt wrote in place of its inputs."""
+
+    path: str
+    """Relative to the table's root, decoded. It contains the attempt's id."""
+    size_bytes: int
+    rows: int
+    partition: Partition
+    inputs: tuple[str, ...]
+    """Paths of the inputs of which it has rows. Outputs that share an input commit together."""
+    stats: str = ""
+    """Statistics of the format as JSON text."""
+    offsets: tuple[KeptRows, ...] = ()
+    """Where the rows of each input lie; empty: unknown, as after a sort."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What an attempt read. It is kept with the attempt: the version may be gone meanwhile."""
+
+    version: int
+    deletes: Mapping[str, str]
+    """Identity of the deletes of each input, by path: exactly the inputs of the attempt."""
+    positions: Mapping[str, Positions] = field(default_factory=dict)
+    """Deleted positions that the attempt left out, by path; inputs without any may be missing."""
+
+
+class Answer(StrEnum):
+    """What the log or catalog answered to a commit. Any answer may be wrong: look afterwards."""
+
+    COMMITTED = "committed"
+    CONFLICT = "conflict"
+    UNKNOWN = "unknown"
+
+
+class Look(StrEnum):
+    """Whether an attempt is found in the versions since one."""
+
+    FOUND = "found"
+    ABSENT = "absent"
+    """Every version was read, and none has it."""
+    CANNOT_TELL = "cannot-tell"
+    """A version is missing, or the versions contradict each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """Result of a look. `version` is the one that has the attempt, or the head that was reached."""
+
+    look: Look
+    version: int = -1
+    reason: str = ""
+    """Why it cannot tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A replacement of files, to become the version after `base`.
+
+    Attributes:
+        base: The head that was validated.
+        attempt: Id of the attempt; empty: a version without changes of files.
+        outputs: Files to add.
+        removed: Files to remove, as the head has them.
+        deletes: Deleted positions of outputs, by path: rows deleted since the plan.
+        now_s: Time of the commit, in seconds since the epoch.
+    """
+
+    base: Snapshot
+    attempt: str
+    outputs: tuple[LakeOutput, ...] = ()
+    removed: tuple[LakeFile, ...] = ()
+    deletes: Mapping[str, Positions] = field(default_factory=dict)
+    now_s: float = 0.0
+
+
+BOUNDS_BYTES_MAX = 64 * 1024
+"""Longer statistics of a file are left out."""
+
+
+class TableSource(Protocol):
+    """Access to one lake table. Calls block: services make them in threads, with a deadline.
+
+    All but `send` may be repeated. Errors are `UnavailableError` (the storage does not answer; try
+    again), `RefusedError` (the log or catalog is malformed or above a bound; the sentence names
+    it) and `InputError` (deletes of a file are missing or malformed).
+    """
+
+    def load(self, known: Snapshot | None = None) -> Snapshot:
+        """Return the head.
+
+        Args:
+            known: A snapshot of this source: only newer versions are read. If there are none, it
+                is returned itself.
+        """
+        ...
+
+    def positions(self, file: LakeFile) -> Positions:
+        """Return the deleted positions of a file, all below its number of rows."""
+        ...
+
+    def look(self, attempt: str, outputs: Collection[str], since: int) -> Sighting:
+        """Look for an attempt in all versions above `since`.
+
+        It is found if a version names it or adds one of its outputs, and no checkpoint
+        contradicts that version.
+
+        Args:
+            attempt: Id of the attempt.
+            outputs: Paths of all files that it wrote.
+            since: The planned version.
+        """
+        ...
+
+    def send(self, commit: Commit) -> Answer:
+        """Try once to create the version after the commit's base. Never repeats a request."""
+        ...
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Delete outputs that were never committed; missing ones are skipped."""
+        ...
