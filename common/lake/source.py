@@ -206,6 +206,16 @@ class TableSource(Protocol):
         """Try once to create the version after the commit's base. Never repeats a request."""
         ...
 
+    def require_conditions(self, name: str) -> None:
+        """Refuse a storage on which two writers could replace each other's commits.
+
+        It is called at `attach`, and once by each attempt before its first `send`.
+
+        Args:
+            name: A random name for a file of the trial, which is deleted at the end.
+        """
+        ...
+
     def delete(self, paths: Sequence[str]) -> None:
         """Delete outputs that were never committed; missing ones are skipped."""
         ...
