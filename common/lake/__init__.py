@@ -4,4 +4,5 @@ In reading order:
 
     source  the port `TableSource` and the values that cross it; no word of any format
     open    the source of a table, by the name of its format
+    mirror  a version as the store mirrors it: tablets, files, differences between two versions
 """
