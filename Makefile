@@ -192,8 +192,8 @@ mutation: $(MUTATION_TOOLS)  ## Change a dozen modules in every way, and count w
 
 .PHONY: lock
 lock: install  ## Pin all requirements again, with hashes
-	@scripts/lock $(PY) $(LOCK) "What runs, builds and tests Névé" "server embedded trace demo dev"
-	@scripts/lock $(PY) $(SERVER_LOCK) "What the image installs" "server trace" --constraint $(LOCK)
+	@scripts/lock $(PY) $(LOCK) "What runs, builds and tests Névé" "server embedded trace lake demo dev"
+	@scripts/lock $(PY) $(SERVER_LOCK) "What the image installs" "server trace lake" --constraint $(LOCK)
 	@scripts/lock $(PY) $(BENCH_LOCK) "Other engines that \`make bench-rewrite\` measures" "bench" \
 	--constraint $(LOCK)
 	@scripts/lock $(PY) $(AUDIT_LOCK) "What \`make sbom\` and \`make audit\` run" "audit" \

@@ -5,22 +5,18 @@ The *deletes* of a file are the positions of rows that readers must skip. They h
 equal identities mean equal positions. Positions count the rows of a file from 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import NDArray
 
-    from common.model.table import Column
+from common.model.table import Column
 
-    Positions = NDArray[np.uint64]
-    """Positions of rows in a file: one dimension, ascending, without duplicates."""
-
+Positions = NDArray[np.uint64]
+"""Positions of rows in a file: one dimension, ascending, without duplicates."""
 Partition = tuple[tuple[str, str | None], ...]
 """Names and values of the partition columns, in the table's order; None: null."""
 
@@ -40,7 +36,7 @@ class LakeFile:
     """Relative to the table's root, decoded: a `%` stands for itself."""
     size_bytes: int
     rows: int
-    """Rows in the file, deleted ones included."""
+    """Rows in the file, deleted ones included; -1: the log does not state them."""
     partition: Partition = ()
     deleted_rows: int = 0
     deletes: str = ""
@@ -109,6 +105,7 @@ class LakeOutput:
 class Planned:
     """What an attempt read. It is kept with the attempt: the version may be gone meanwhile."""
 
+    table_id: str
     version: int
     deletes: Mapping[str, str]
     """Identity of the deletes of each input, by path: exactly the inputs of the attempt."""
@@ -140,6 +137,8 @@ class Sighting:
 
     look: Look
     version: int = -1
+    outputs: frozenset[str] = frozenset()
+    """Paths of the attempt that the version adds; the others were never committed."""
     reason: str = ""
     """Why it cannot tell."""
 
@@ -205,6 +204,16 @@ class TableSource(Protocol):
 
     def send(self, commit: Commit) -> Answer:
         """Try once to create the version after the commit's base. Never repeats a request."""
+        ...
+
+    def require_conditions(self, name: str) -> None:
+        """Refuse a storage on which two writers could replace each other's commits.
+
+        It is called at `attach`, and once by each attempt before its first `send`.
+
+        Args:
+            name: A random name for a file of the trial, which is deleted at the end.
+        """
         ...
 
     def delete(self, paths: Sequence[str]) -> None:

@@ -59,7 +59,7 @@ def wanted(lock: str) -> list[str]:
     extras_of = PROJECT["optional-dependencies"]
     apart = {"bench", "audit", "mutation"}
     own = lock.removesuffix(".txt")
-    more = {"server": {"trace"}, "lock": extras_of.keys() - apart}.get(own, set())
+    more = {"server": {"trace", "lake"}, "lock": extras_of.keys() - apart}.get(own, set())
     chosen = [entries for name, entries in extras_of.items() if name == own or name in more]
     return [*PROJECT["dependencies"], *(entry for extra in chosen for entry in extra)]
 

@@ -1,0 +1,11 @@
+"""Delta tables: their log, read and written by the protocol of Delta 4. No other engine is used.
+
+In reading order:
+
+    vectors   deletion vectors as bytes
+    actions   entries of the log, read as untrusted values and written
+    features  what Névé can compact, and schemas
+    storage   files of a table's root, and the creation of one only if it is absent
+    log       versions and checkpoints, read whole or from a known version on
+    source    the port: load, look, send
+"""

@@ -1,0 +1,219 @@
+"""The port to a Delta table: load the head, look for an attempt, send a commit."""
+
+import uuid
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from common.errors import InputError, RefusedError
+from common.lake.delta import log
+from common.lake.delta.actions import (
+    CommitLines,
+    VectorEntry,
+    parse_json,
+    relative_path,
+    vector_of,
+)
+from common.lake.delta.features import IN_COMMIT_TIMESTAMPS
+from common.lake.delta.storage import Storage
+from common.lake.delta.vectors import (
+    VectorError,
+    decode_vector,
+    encode_vector,
+    from_base85,
+    to_base85,
+    vector_of_file,
+)
+from common.lake.source import (
+    Answer,
+    Commit,
+    LakeFile,
+    Look,
+    Positions,
+    Sighting,
+    Snapshot,
+)
+
+_UUID_CHARS = 20
+
+
+def open_delta(uri: str, options: Mapping[str, str]) -> "DeltaSource":
+    """Return the source of a Delta table; nothing is read."""
+    return DeltaSource(Storage(uri, options))
+
+
+class DeltaSource:
+    """A Delta table. Calls of several threads may overlap."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def load(self, known: Snapshot | None = None) -> Snapshot:
+        """Return the head; see `TableSource`."""
+        return log.load_newer(self._storage, known) if known else log.load_whole(self._storage)
+
+    # --------------------------------------------------------------------------------- Deletes
+
+    def positions(self, file: LakeFile) -> Positions:
+        """Return the deleted positions of a file."""
+        vector = vector_of(parse_json(file.entry, "entry"))
+        if vector is None:
+            return np.empty(0, np.uint64)
+        try:
+            positions = decode_vector(self._vector_bytes(vector), vector.cardinality)
+        except VectorError as error:
+            message = f"deletes of file {file.path}: {error}"
+            raise InputError(message) from None
+        if positions.size and int(positions[-1]) >= file.rows:
+            message = f"file {file.path} has {file.rows} rows; row {positions[-1]} is deleted"
+            raise InputError(message)
+        return positions
+
+    def _vector_bytes(self, vector: VectorEntry) -> bytes:
+        if vector.storage == "i":
+            return from_base85(vector.text, vector.size_bytes)
+        path = self._vector_path(vector)
+        data = self._storage.read_range(path, vector.offset, vector.size_bytes + 8)
+        if data is None:
+            message = f"deletion vector {self._storage.uri}/{path} is missing"
+            raise InputError(message)
+        return vector_of_file(data, vector.size_bytes)
+
+    def _vector_path(self, vector: VectorEntry) -> str:
+        """Return the path of a vector's file."""
+        if vector.storage == "u":
+            prefix, code = vector.text[:-_UUID_CHARS], vector.text[-_UUID_CHARS:]
+            name = f"deletion_vector_{uuid.UUID(bytes=from_base85(code, 16))}.bin"
+            return relative_path(f"{prefix}/{name}" if prefix else name)
+        path = self._storage.relative(vector.text)
+        if path is None:
+            message = (
+                f"deletion vector {vector.text[:200]} lies outside of the table's location; Névé "
+                "compacts only tables whose files lie together: make a deep clone"
+            )
+            raise RefusedError(message)
+        return relative_path(path)
+
+    # ------------------------------------------------------------------------------------ Look
+
+    def look(self, attempt: str, outputs: Collection[str], since: int) -> Sighting:
+        """Look for an attempt in all versions above `since`."""
+        wanted = frozenset(outputs)
+        listing = log.list_log(self._storage, since)
+        end = self._end_of_versions(max(listing.newest, since) + 1)
+        seen = list(
+            log.read_versions(
+                self._storage, since + 1, end, lambda entries: _sighting(entries, attempt, wanted)
+            )
+        )
+        for sighting in seen:
+            if sighting is not None and sighting.look is Look.FOUND:
+                return self._confirmed(sighting, since)
+        has_begin = since in listing.versions or any(
+            checkpoint.version == since for checkpoint in listing.checkpoints
+        )
+        missing = [since + 1 + index for index, sighting in enumerate(seen) if sighting is None]
+        if missing or not (seen or has_begin):
+            version = missing[0] if missing else since
+            reason = f"version {version} of {self._storage.uri} is missing"
+            return Sighting(Look.CANNOT_TELL, end - 1, reason=reason)
+        return Sighting(Look.ABSENT, end - 1)
+
+    def _end_of_versions(self, end: int) -> int:
+        """Return the first version that does not exist, from one on.
+
+        A listing of a folder may lack files that were made meanwhile.
+        """
+        while self._storage.read_range(log.version_path(end), 0, 1) is not None:
+            end += 1
+        return end
+
+    def _confirmed(self, sighting: Sighting, since: int) -> Sighting:
+        """Return a sighting unless a checkpoint at or above its version does not know its files.
+
+        The log below a checkpoint may be deleted. If that happens between load and send, the name
+        of the next version is free again, and a file of that name is no commit.
+        """
+        above = [
+            checkpoint
+            for checkpoint in log.list_log(self._storage, since).checkpoints
+            if checkpoint.version >= sighting.version
+        ]
+        if not above:
+            return sighting
+        paths = {
+            relative_path(str(file.get("path")))
+            for entry in log.read_checkpoint(self._storage, above[0], with_removes=True)
+            for file in (entry.get("add"), entry.get("remove"))
+            if file
+        }
+        if sighting.outputs and sighting.outputs <= paths:
+            return sighting
+        reason = (
+            f"the checkpoint of version {above[0].version} does not know the files of version "
+            f"{sighting.version}"
+        )
+        return Sighting(Look.CANNOT_TELL, sighting.version, reason=reason)
+
+    # ------------------------------------------------------------------------------------ Send
+
+    def send(self, commit: Commit) -> Answer:
+        """Create the next version, if it is absent, by one request."""
+        base = commit.base
+        assert not base.refusal, base.refusal
+        lines = CommitLines(
+            commit.attempt, base.version, round(commit.now_s * 1000), self._in_commit_ms(commit)
+        )
+        for file in commit.removed:
+            assert base.files[file.path] == file, file.path
+            lines.remove(file)
+        for output in commit.outputs:
+            assert commit.attempt, output.path
+            assert commit.attempt in output.path, output.path
+            assert output.path not in base.files, output.path
+            rows = commit.deletes.get(output.path)
+            assert rows is None or not rows.size or int(rows[-1]) < output.rows, output.path
+            lines.add(output, None if rows is None else _inline(rows))
+        return self._storage.create(log.version_path(base.version + 1), lines.to_bytes())
+
+    def _in_commit_ms(self, commit: Commit) -> int | None:
+        """Return the time of the version, above that of the one before; None: it needs none."""
+        now_ms = round(commit.now_s * 1000)
+        if commit.base.properties.get(IN_COMMIT_TIMESTAMPS, "false").lower() != "true":
+            return None
+        entries = log.read_version(self._storage, commit.base.version)
+        if entries is None:
+            message = f"version {commit.base.version} of {self._storage.uri} is missing"
+            raise RefusedError(message)
+        return max(now_ms, entries.time_ms + 1)
+
+    def require_conditions(self, name: str) -> None:
+        """Refuse a storage on which two writers could replace each other's commits.
+
+        Args:
+            name: A random name for a file of the trial, which is deleted at the end.
+        """
+        self._storage.require_conditions(f"{log.LOG}/.{name}.tmp")
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Delete outputs that were never committed."""
+        for path in paths:
+            self._storage.delete(path)
+
+
+def _inline(rows: Positions) -> VectorEntry:
+    """Return positions as a vector that lies in the log itself: no further file is to be kept."""
+    data = encode_vector(rows)
+    return VectorEntry("i", to_base85(data), 0, len(data), rows.size)
+
+
+def _sighting(entries: log.VersionEntries, attempt: str, wanted: frozenset[str]) -> Sighting:
+    outputs = wanted.intersection(_paths(entries.adds))
+    is_ours = bool(attempt) and entries.attempt == attempt
+    look = Look.FOUND if is_ours or outputs else Look.ABSENT
+    return Sighting(look, entries.version, outputs)
+
+
+def _paths(adds: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [relative_path(str(entry.get("path"))) for entry in adds]

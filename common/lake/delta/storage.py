@@ -1,0 +1,253 @@
+"""Files of a Delta table's root: list, read, and create one only if it is absent.
+
+Only folders of this machine and S3 are used. A creation is one request: nothing repeats it, because
+the second try of a request that arrived would be refused by the first one.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import obstore
+from obstore import exceptions as failures
+from obstore.store import LocalStore, S3Store
+
+from common.errors import RefusedError, RequestError, UnavailableError, first_line, redacted
+from common.lake.source import Answer
+
+LISTED_MAX = 2_000_000
+"""Most files in a log."""
+READ_TIMEOUT_S, CONNECT_TIMEOUT_S = 60, 10
+READ_RETRIES_MAX = 3
+ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+NO_CONDITION = (
+    "the storage of {} overwrites files although it is asked not to, so that commits of two "
+    "writers would replace each other; Delta tables need conditional writes (If-None-Match)"
+)
+
+_NO_RIGHT = (failures.PermissionDeniedError, failures.UnauthenticatedError)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file as listed. `tag` changes with its content."""
+
+    path: str
+    size_bytes: int
+    tag: str
+
+
+class Storage:
+    """The root of one table. Paths are relative to it, and not encoded."""
+
+    def __init__(self, uri: str, options: Mapping[str, str]) -> None:
+        """Connect to nothing so far.
+
+        Args:
+            uri: A folder, or `file://` or `s3://` with one.
+            options: Options of the object store, such as `aws_access_key_id`. Never logged.
+
+        Raises:
+            RequestError: The URI or an option is malformed.
+        """
+        parts = urlsplit(uri)
+        self.folder: Path | None = None
+        try:
+            if parts.scheme in {"", "file"}:
+                self.folder = Path(unquote(parts.path) if parts.scheme else uri).absolute()
+                self.uri = str(self.folder)
+                self._store: Any = None
+            elif parts.scheme in {"s3", "s3a"} and parts.netloc and not parts.query:
+                self.uri = f"s3://{parts.netloc}/{parts.path.strip('/')}".rstrip("/")
+                self._store = _s3(parts.netloc, parts.path, options, READ_RETRIES_MAX)
+                self._creator = _s3(parts.netloc, parts.path, options, 0)
+            else:
+                message = f"{redacted(uri)}: Delta tables are read from folders and s3:// only"
+                raise RequestError(message)
+        except (failures.BaseError, TypeError, ValueError) as error:
+            message = f"options of the storage of {redacted(uri)}: {_line(error)}"
+            raise RequestError(message) from None
+
+    def relative(self, uri: str) -> str | None:
+        """Return the path of a decoded URI or absolute path in the root, or None if outside."""
+        text = uri.removeprefix("file://") if self.folder else uri.replace("s3a://", "s3://", 1)
+        root = f"{self.uri.rstrip('/')}/"
+        return text.removeprefix(root) if text.startswith(root) else None
+
+    def list_after(self, folder: str, name: str) -> Iterator[StoredFile]:
+        """Yield the files of a folder whose names come after one, in no order."""
+        with _translated(f"list {folder}", self.uri):
+            count = 0
+            offset = f"{folder}/{name}" if name else None
+            for chunk in obstore.list(self._opened(), folder, offset=offset, chunk_size=1000):
+                count += len(chunk)
+                if count > LISTED_MAX:
+                    message = f"{self.uri}/{folder} has more than {LISTED_MAX} files"
+                    raise RefusedError(message)
+                for meta in chunk:
+                    yield StoredFile(meta["path"], meta["size"], meta["e_tag"] or "")
+
+    def read(self, path: str, bytes_max: int) -> bytes | None:
+        """Return the bytes of a file, or None if it is missing.
+
+        Raises:
+            RefusedError: It is larger than `bytes_max`.
+            UnavailableError: The storage did not answer.
+        """
+        try:
+            with _translated(f"read {path}", self.uri):
+                result = obstore.get(self._opened(), path)
+                if result.meta["size"] > bytes_max:
+                    size = result.meta["size"]
+                    message = f"{self.uri}/{path} has {size} bytes, more than {bytes_max}"
+                    raise RefusedError(message)
+                return bytes(result.bytes())
+        except FileNotFoundError:
+            return None
+
+    def read_range(self, path: str, start: int, length: int) -> bytes | None:
+        """Return up to `length` bytes of a file, or None if it is missing."""
+        try:
+            with _translated(f"read {path}", self.uri):
+                return bytes(obstore.get_range(self._opened(), path, start=start, length=length))
+        except FileNotFoundError:
+            return None
+
+    def create(self, path: str, data: bytes) -> Answer:
+        """Create a file unless there is one, by one request.
+
+        Raises:
+            RefusedError: The storage has no such request, or no right to it.
+        """
+        if self.folder is not None:
+            return _create_locally(self.folder / path, data)
+        try:
+            obstore.put(self._creator, path, data, mode="create", use_multipart=False)
+        except (failures.AlreadyExistsError, failures.PreconditionError):
+            return Answer.CONFLICT
+        except (failures.NotSupportedError, NotImplementedError):
+            raise RefusedError(NO_CONDITION.format(self.uri)) from None
+        except _NO_RIGHT as error:
+            message = f"no right to create {self.uri}/{path}: {_line(error)}"
+            raise RefusedError(message) from None
+        except (failures.BaseError, OSError):
+            return Answer.UNKNOWN
+        return Answer.COMMITTED
+
+    def delete(self, path: str) -> None:
+        """Delete a file; a missing one is skipped."""
+        with contextlib.suppress(FileNotFoundError), _translated(f"delete {path}", self.uri):
+            obstore.delete(self._opened(), [path])
+
+    def require_conditions(self, path: str) -> None:
+        """Refuse a storage that overwrites a file which may only be created.
+
+        Args:
+            path: A file for the trial. It is deleted at the end.
+        """
+        try:
+            self.create(path, b"1")
+            second = self.create(path, b"2")
+        finally:
+            self.delete(path)
+        if second is Answer.COMMITTED:
+            raise RefusedError(NO_CONDITION.format(self.uri))
+        if second is Answer.UNKNOWN:
+            message = f"{self.uri}: the storage does not answer to a conditional write"
+            raise UnavailableError(message)
+
+    def _opened(self) -> Any:
+        if self._store is None and self.folder is not None:
+            if not self.folder.is_dir():
+                message = f"{self.uri} is no folder"
+                raise RefusedError(message)
+            self._store = LocalStore(prefix=self.folder)
+        return self._store
+
+
+def _s3(bucket: str, prefix: str, options: Mapping[str, str], retries_max: int) -> Any:
+    config = {name.lower(): value for name, value in options.items()}
+    named = [value for name, value in config.items() if name.endswith(("endpoint", "endpoint_url"))]
+    endpoint = next(iter(named), next(filter(None, map(os.environ.get, ENDPOINTS)), ""))
+    if endpoint:
+        config["aws_endpoint"] = endpoint
+        config = {name: value for name, value in config.items() if "endpoint_url" not in name}
+    if config.pop("aws_conditional_put", "etag") != "etag":
+        raise RefusedError(NO_CONDITION.format(f"s3://{bucket}"))
+    return S3Store(
+        bucket,
+        prefix=prefix.strip("/") or None,
+        config=config,  # type: ignore[arg-type]  # names are checked by the store
+        client_options={
+            "timeout": timedelta(seconds=READ_TIMEOUT_S),
+            "connect_timeout": timedelta(seconds=CONNECT_TIMEOUT_S),
+            "allow_http": endpoint.startswith("http://"),
+        },
+        retry_config={
+            "max_retries": retries_max,
+            "retry_timeout": timedelta(seconds=READ_TIMEOUT_S),
+        },
+    )
+
+
+def _create_locally(path: Path, data: bytes) -> Answer:
+    """Create a file with its content at once, and on the disk before it is acknowledged.
+
+    A version that a crash of the machine leaves empty would make the table unreadable.
+    """
+    part = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
+    try:
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        path.hardlink_to(part)
+        _sync_folder(path.parent)
+    except FileExistsError:
+        return Answer.CONFLICT
+    except PermissionError as error:
+        message = f"no right to create {path}: {error.strerror}"
+        raise RefusedError(message) from None
+    except OSError:
+        return Answer.UNKNOWN
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+    return Answer.COMMITTED
+
+
+def _sync_folder(folder: Path) -> None:
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+@contextlib.contextmanager
+def _translated(action: str, uri: str) -> Iterator[None]:
+    """Raise what callers know in place of the errors of the object store."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (
+        failures.PermissionDeniedError,
+        failures.UnauthenticatedError,
+        PermissionError,
+    ) as error:
+        message = f"no right to {action} of {uri}: {_line(error)}"
+        raise RefusedError(message) from None
+    except (failures.BaseError, OSError, ValueError) as error:
+        message = f"cannot {action} of {uri}: {_line(error)}"
+        raise UnavailableError(message) from None
+
+
+def _line(error: BaseException) -> str:
+    """Return the first line only: the rest may show the request with its credentials."""
+    return redacted(first_line(error))[:500]
