@@ -240,7 +240,7 @@ class LakeFollower:
                 after=token,
                 token=self._context.ids.next("mirror"),
                 version=snapshot.version if number == len(changes.steps) else -1,
-                tablets=step,
+                files=step,
             )
             outcome = await self._context.apply(change)
             if not isinstance(outcome, Applied):
