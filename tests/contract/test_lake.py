@@ -69,7 +69,7 @@ async def mirror(
             after=after,
             token=token,
             version=version,
-            tablets={tablet.end: files},
+            files={tablet.end: files},
         )
     )
 
@@ -178,7 +178,7 @@ async def test_a_lost_answer_moves_a_mirror_once(harness: Harness, fault: Fault)
     keyspace.script = once(fault)
     change = MirrorFiles(
         table=tablet.table, after="t1", token="t2", version=4,
-        tablets={tablet.end: MirroredFiles(came=(data("c"),), went=("a",))},
+        files={tablet.end: MirroredFiles(came=(data("c"),), went=("a",))},
     )  # fmt: skip
     applied(await store.apply(change))
     assert (await tablet_of(harness, tablet)).record.files == 2

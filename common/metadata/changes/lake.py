@@ -114,7 +114,7 @@ class MirrorFiles(Guarded):
     """Random id of this change. Mark: the head has it."""
     version: int
     """Version of the log that the mirror has after this change; -1: more changes follow."""
-    tablets: Mapping[bytes, MirroredFiles] = field(default_factory=dict)
+    files: Mapping[bytes, MirroredFiles] = field(default_factory=dict)
     """Tablet end → its files. An unpartitioned table has the last tablet only."""
 
 
@@ -126,10 +126,10 @@ def mirror_files(change: MirrorFiles) -> Transaction:
     looked whether the attempt committed, and ends it otherwise.
     """
     keys = TableKeys(change.table)
-    count = sum(len(files.came) + len(files.went) for files in change.tablets.values())
+    count = sum(len(files.came) + len(files.went) for files in change.files.values())
     assert count <= MIRRORED_MAX, count
     needs = table_state(keys) | mirror_needs(keys)
-    for end, files in change.tablets.items():
+    for end, files in change.files.items():
         needs |= _mirrored_needs(TabletId(change.table, end), files)
 
     def decide(seen: Seen) -> Decision:
@@ -145,7 +145,7 @@ def mirror_files(change: MirrorFiles) -> Transaction:
                 f"table {change.table}: its mirror was moved by another change, read it again",
             )
         effects: list[Command] = []
-        for end, files in change.tablets.items():
+        for end, files in change.files.items():
             done = _mirrored(TabletId(change.table, end), files, seen)
             if isinstance(done, Refusal):
                 return done
