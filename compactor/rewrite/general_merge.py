@@ -266,16 +266,33 @@ def copy_bag_part(plan: RewritePlan, inputs: Sequence[int], name: str) -> BagPar
         RewriteError: The file cannot be written.
         VerificationError: It has other rows than were written.
     """
-    tally, path = Tally(), Path(plan.folder, name)
-    mark = ProgressMark(plan.folder, name)
+    tally, mark = Tally(), ProgressMark(plan.folder, name)
+    try:
+        return write_part(plan, _kept_rows(plan, inputs, mark, tally), tally, name)
+    except NotNativeError:
+        return None
+
+
+def write_part(plan: RewritePlan, tables: Iterable[pa.Table], tally: Tally, name: str) -> BagPart:
+    """Write rows of an append-only table to a file in the attempt's folder, and read them back.
+
+    Args:
+        plan: Plan of the job.
+        tables: Rows in the plan's schema.
+        tally: Has counted and hashed all rows when the last table is taken.
+        name: Name of the file.
+
+    Raises:
+        RewriteError: The file cannot be written.
+        VerificationError: It has other rows than were written.
+    """
+    path = Path(plan.folder, name)
     try:
         with path.open("xb") as sink:
             rows = RowGroupWriter(sink, plan.rules.schema, plan.output.settings)
-            for kept in _kept_rows(plan, inputs, mark, tally):
-                rows.write(kept)
+            for table in tables:
+                rows.write(table)
             rows.close({})
-    except NotNativeError:
-        return None
     except OSError as error:
         raise storage_error(RewriteError, f"{path} cannot be written: {error}", error) from error
     facts, digest = RowTally(plan.rules.row_rules), 0
