@@ -21,9 +21,7 @@ from functools import partial
 from common.control_settings import CatalogSettings
 from common.errors import (
     CompactionError,
-    ConfigError,
     MetadataError,
-    RequestError,
     UnavailableError,
     redacted,
 )
@@ -195,12 +193,12 @@ class LakeFollower:
                 await self._sweep(table, followed, snapshot)
         except UnavailableError as error:
             problem = f"its log does not answer: {error}"
-        except (RequestError, ConfigError) as error:
-            problem = f"its log cannot be read: {error}"
         except MetadataError as error:
             self._context.log("mirror not moved", table=table.name, cause=str(error))
             followed.token = None
             return
+        except CompactionError as error:
+            problem = f"its log cannot be followed: {error}"
         await self._note(table, followed, problem)
 
     async def _load(self, table: Table, followed: _Followed) -> Snapshot:
@@ -491,7 +489,13 @@ class LakeFollower:
         await self._forget(table, gone, marks)
         await self._context.store.apply(DropTable(table=table.id, resumed=True))
 
-    # ----------------------------------------------------------------------------------- Figures
+    # ------------------------------------------------------------------------ What operators see
+
+    def sentences(self, table: str) -> tuple[str, ...]:
+        """Return why no job of a table starts, if it is a lake table that is not followed."""
+        followed = self._followed.get(table)
+        problem = "" if followed is None else followed.problem
+        return (f"no job starts, because the log is not followed: {problem}",) if problem else ()
 
     def figures(self) -> list[MetricValue]:
         """Return the metrics of lake tables."""

@@ -302,6 +302,7 @@ class CoordinatorParts:
         correction = self.corrections.of(tablet.table)
         sentences = (
             *faults,
+            *self.lake.sentences(tablet.table),
             *self.operations.sentences(tablet),
             *explanation.sentences,
             *([correction.sentence] if correction.jobs else []),

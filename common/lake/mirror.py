@@ -9,6 +9,7 @@ dry run) and coordinator (follower) use the same functions, so both see the same
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from common.errors import RequestError
@@ -19,16 +20,27 @@ from common.model.file import DataFile
 from common.model.table import Column, Table
 from common.model.tablet import PLUS_INFINITY
 from common.rows.key_encoding import partition_of, partition_types, value_of_folder
+from common.units import parse_size_bytes
 
 DELETES = "deletes"
 """Name of the tag with the identity of a file's deletes."""
-REMOVED_SETTINGS: Mapping[str, object] = {"manifest_interval_s": None, "directory_guard": False}
-"""Settings that have no meaning for a lake table: nothing of the service lies in its folder."""
+TARGET_BYTES_MIN = 1024
+TARGET_PROPERTIES = ("delta.targetFileSize", "write.target-file-size-bytes")
+"""Properties with the size of files that the table's own engine aims for."""
 
 
 def mirrored_columns(snapshot: Snapshot) -> tuple[Column, ...]:
     """Return the columns of a version as those of a table."""
     return tuple(Column(column.name, column.type, column.nullable) for column in snapshot.columns)
+
+
+def target_bytes_of(snapshot: Snapshot) -> int | None:
+    """Return the file size that the table's own engine aims for; None: none is set, or readable."""
+    for name in TARGET_PROPERTIES:
+        with suppress(RequestError):
+            if (text := snapshot.properties.get(name)) is not None:
+                return max(TARGET_BYTES_MIN, parse_size_bytes(text, name))
+    return None
 
 
 def why_refused(table: Table, snapshot: Snapshot) -> str:
