@@ -155,7 +155,7 @@ _NO_POSITIONS: Positions = np.zeros(0, np.uint64)
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Span:
+class GroupSpan:
     """Consecutive row groups of one input: its number, the first one, and the end."""
 
     at: int
@@ -163,7 +163,7 @@ class Span:
     end: int
 
 
-def divide(live: Sequence[Sequence[int]], parts: int) -> tuple[tuple[Span, ...], ...]:
+def divide(live: Sequence[Sequence[int]], parts: int) -> tuple[tuple[GroupSpan, ...], ...]:
     """Divide row groups among outputs with about equally many live rows.
 
     An output ends where an input ends, so that a conflict about one input drops few outputs. Only
@@ -195,14 +195,14 @@ def divide(live: Sequence[Sequence[int]], parts: int) -> tuple[tuple[Span, ...],
 
 def _spans(
     live: Sequence[Sequence[int]], begin: tuple[int, int], end: tuple[int, int]
-) -> tuple[Span, ...]:
+) -> tuple[GroupSpan, ...]:
     """Return the spans from one row group to before another, each as input and number."""
     spans = []
     for at in range(begin[0], min(end[0] + 1, len(live))):
         first = begin[1] if at == begin[0] else 0
         stop = end[1] if at == end[0] else len(live[at])
         if stop > first or (at < end[0] and not live[at]):
-            spans.append(Span(at, first, stop))
+            spans.append(GroupSpan(at, first, stop))
     return tuple(spans)
 
 
@@ -218,7 +218,7 @@ class LakePlan:
     """Rows of them that are not deleted."""
     copied: tuple[tuple[bool, ...], ...]
     """Which of them may be copied as bytes."""
-    outputs: tuple[tuple[Span, ...], ...]
+    outputs: tuple[tuple[GroupSpan, ...], ...]
 
     @property
     def copies_all(self) -> bool:
@@ -328,7 +328,7 @@ def _settings_like_inputs(
     return replace(wanted, codec=codec, codec_level=None), None
 
 
-def _live_in(live: Sequence[Sequence[int]], spans: Sequence[Span]) -> int:
+def _live_in(live: Sequence[Sequence[int]], spans: Sequence[GroupSpan]) -> int:
     return sum(sum(live[span.at][span.first : span.end]) for span in spans)
 
 
@@ -391,7 +391,7 @@ REWRITE_TASK_BYTES = 32 * 1024**2
 class _Step:
     """Row groups that follow each other in an output."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[GroupSpan, ...]
     name: str = ""
     """Name of the part in the attempt's folder; empty: row groups are copied."""
 
@@ -462,7 +462,7 @@ def _require_all_rows(plan: LakePlan, step: _Step, part: object) -> None:
         )
 
 
-def _groups(spans: Iterable[Span]) -> Iterator[tuple[int, int]]:
+def _groups(spans: Iterable[GroupSpan]) -> Iterator[tuple[int, int]]:
     """Yield all row groups of some spans, as input and number."""
     for span in spans:
         yield from ((span.at, group) for group in range(span.first, span.end))
@@ -482,14 +482,14 @@ def _steps(plan: LakePlan, number: int, cores: int) -> tuple[_Step, ...]:
     return tuple(steps)
 
 
-def _joined(groups: Iterable[tuple[int, int]]) -> tuple[Span, ...]:
+def _joined(groups: Iterable[tuple[int, int]]) -> tuple[GroupSpan, ...]:
     """Return row groups as few spans."""
-    spans: list[Span] = []
+    spans: list[GroupSpan] = []
     for at, group in groups:
         if spans and (spans[-1].at, spans[-1].end) == (at, group):
-            spans[-1] = Span(at, spans[-1].first, group + 1)
+            spans[-1] = GroupSpan(at, spans[-1].first, group + 1)
         else:
-            spans.append(Span(at, group, group + 1))
+            spans.append(GroupSpan(at, group, group + 1))
     return tuple(spans)
 
 
@@ -509,7 +509,7 @@ def _shares(
 # -------------------------------------------------------------------------------------------- Tasks
 
 
-def rewrite_row_groups(plan: RewritePlan, spans: Sequence[Span], name: str) -> BagPart:
+def rewrite_row_groups(plan: RewritePlan, spans: Sequence[GroupSpan], name: str) -> BagPart:
     """Write the rows of some row groups that are not deleted to a part in the attempt's folder.
 
     Raises:
@@ -522,7 +522,7 @@ def rewrite_row_groups(plan: RewritePlan, spans: Sequence[Span], name: str) -> B
 
 
 def _kept_rows(
-    plan: RewritePlan, spans: Iterable[Span], mark: ProgressMark, tally: Tally
+    plan: RewritePlan, spans: Iterable[GroupSpan], mark: ProgressMark, tally: Tally
 ) -> Iterator[pa.Table]:
     for span in spans:
         path = plan.inputs.paths[span.at]
@@ -561,7 +561,7 @@ def _without_deleted(table: pa.Table, start: int, deleted: Positions) -> pa.Tabl
     return table.filter(pa.array(flags))
 
 
-def _read_span(plan: RewritePlan, path: str, span: Span) -> Iterator[tuple[int, pa.Table]]:
+def _read_span(plan: RewritePlan, path: str, span: GroupSpan) -> Iterator[tuple[int, pa.Table]]:
     """Yield the rows of row groups in batches, each with the position of its first row.
 
     Columns that the table does not have are left out: other readers ignore them as well.
@@ -693,7 +693,7 @@ def lake_result(
     return packed_result(LakeResult(inputs.planned, tuple(outputs)))
 
 
-def _offsets(plan: LakePlan, spans: Sequence[Span]) -> tuple[KeptRows, ...]:
+def _offsets(plan: LakePlan, spans: Sequence[GroupSpan]) -> tuple[KeptRows, ...]:
     """Return where the rows of an output's inputs lie in it."""
     runs, start = [], 0
     for span in spans:

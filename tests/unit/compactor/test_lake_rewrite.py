@@ -17,7 +17,7 @@ from common.control_settings import CatalogSettings
 from common.errors import ConflictError, InputError, RewriteError
 from common.lake.source import LakeOutput
 from compactor.lake_commit import LakeResult, packed_result, unpacked_result
-from compactor.rewrite.lake import Span, divide, read_lake_inputs
+from compactor.rewrite.lake import GroupSpan, divide, read_lake_inputs
 from tests.support.delta_tables import DeltaTable
 from tests.support.lake_attempts import Rewritten, assignment_of, rewrite, service_table
 
@@ -67,16 +67,16 @@ def check_offsets(delta: DeltaTable, made: Rewritten) -> None:
 
 def test_an_output_ends_where_an_input_ends() -> None:
     assert divide([[10], [10], [10], [10]], 2) == (
-        (Span(0, 0, 1), Span(1, 0, 1)),
-        (Span(2, 0, 1), Span(3, 0, 1)),
+        (GroupSpan(0, 0, 1), GroupSpan(1, 0, 1)),
+        (GroupSpan(2, 0, 1), GroupSpan(3, 0, 1)),
     )
 
 
 def test_only_an_input_larger_than_an_output_is_divided() -> None:
     assert divide([[5, 5], [100, 100, 100], [5]], 3) == (
-        (Span(0, 0, 2), Span(1, 0, 1)),
-        (Span(1, 1, 2),),
-        (Span(1, 2, 3), Span(2, 0, 1)),
+        (GroupSpan(0, 0, 2), GroupSpan(1, 0, 1)),
+        (GroupSpan(1, 1, 2),),
+        (GroupSpan(1, 2, 3), GroupSpan(2, 0, 1)),
     )
 
 
