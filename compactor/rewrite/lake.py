@@ -55,6 +55,7 @@ from common.wire import Assignment
 from compactor.lake_commit import LakeResult, packed_result, require_same_table
 from compactor.rewrite.attempt_folder import ProgressMark, allowance_of, remove_parts
 from compactor.rewrite.file_io import (
+    Pay,
     delete_file,
     leaf_columns,
     opened_input,
@@ -518,30 +519,41 @@ def rewrite_row_groups(plan: RewritePlan, spans: Sequence[GroupSpan], name: str)
         VerificationError: It has other rows than were written.
     """
     tally, mark = Tally(), ProgressMark(plan.folder, name)
-    return write_part(plan, _kept_rows(plan, spans, mark, tally), tally, name)
+    pay = allowance_of(plan.folder).pay
+    # Reading twice from a disk is cheap; from an object store, rows are hashed instead.
+    compares = table_location(plan.location).is_local
+    again = (kept for _, _, kept in _kept_rows(plan, spans, lambda _: None)) if compares else None
 
-
-def _kept_rows(
-    plan: RewritePlan, spans: Iterable[GroupSpan], mark: ProgressMark, tally: Tally
-) -> Iterator[pa.Table]:
-    for span in spans:
-        path = plan.inputs.paths[span.at]
-        deleted = _stored_positions(plan.folder, span.at)
-        for start, table in _read_span(plan, path, span):
-            read = _without_deleted(table, start, deleted)
-            try:
-                kept = conform(read, plan.rules.schema, f"file {path}")
-            except RequestError as error:
-                raise InputError(str(error)) from error
+    def kept_rows() -> Iterator[pa.Table]:
+        for table, read, kept in _kept_rows(plan, spans, pay):
             gone = table.num_rows - kept.num_rows
             counts = RowCounts(
                 rows_in=table.num_rows, rows_out=kept.num_rows, tombstones_dropped=gone
             )
             tally.counts = sum_counts(tally.counts, counts)
-            # Of the rows as they were read, so that the conversion is verified as well.
-            tally.digest = (tally.digest + digest_of(read)) % DIGEST_MODULUS
+            if not compares:
+                tally.digest = (tally.digest + digest_of(read)) % DIGEST_MODULUS
+            elif not read.schema.equals(kept.schema) and digest_of(read) != digest_of(kept):
+                raise VerificationError(f"the conversion of rows for {name} has changed values")
             mark.add(table.nbytes, table.num_rows)
             yield kept
+
+    return write_part(plan, kept_rows(), tally, name, again)
+
+
+def _kept_rows(
+    plan: RewritePlan, spans: Iterable[GroupSpan], pay: Pay
+) -> Iterator[tuple[pa.Table, pa.Table, pa.Table]]:
+    """Yield rows as in a file, without the deleted ones, and these in the plan's schema."""
+    for span in spans:
+        path = plan.inputs.paths[span.at]
+        deleted = _stored_positions(plan.folder, span.at)
+        for start, table in _read_span(plan, path, span, pay):
+            read = _without_deleted(table, start, deleted)
+            try:
+                yield table, read, conform(read, plan.rules.schema, f"file {path}")
+            except RequestError as error:
+                raise InputError(str(error)) from error
 
 
 def _without_deleted(table: pa.Table, start: int, deleted: Positions) -> pa.Table:
@@ -561,12 +573,14 @@ def _without_deleted(table: pa.Table, start: int, deleted: Positions) -> pa.Tabl
     return table.filter(pa.array(flags))
 
 
-def _read_span(plan: RewritePlan, path: str, span: GroupSpan) -> Iterator[tuple[int, pa.Table]]:
+def _read_span(
+    plan: RewritePlan, path: str, span: GroupSpan, pay: Pay
+) -> Iterator[tuple[int, pa.Table]]:
     """Yield the rows of row groups in batches, each with the position of its first row.
 
     Columns that the table does not have are left out: other readers ignore them as well.
     """
-    location, pay = table_location(plan.location), allowance_of(plan.folder).pay
+    location = table_location(plan.location)
     try:
         with open_table_file(location, path, int96_unit=INT96_UNIT) as parquet:
             metadata, present = parquet.metadata, parquet.schema_arrow.names

@@ -235,7 +235,7 @@ class DeltaTable:
         (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(rows, self.folder / path, **{"compression": "snappy", **options})
         return {
-            "path": quote(path),
+            "path": quote(path, safe="/="),
             "partitionValues": dict(values or {}),
             "size": (self.folder / path).stat().st_size,
             "modificationTime": 1_700_000_000_000,
