@@ -136,6 +136,7 @@ NOUN_OF_MODULE = {
     "simulate": "planning",
     "console": "access",
     "table_summaries": "tables",
+    "lake": "tables",
     **dict.fromkeys(("doctor", "serve", "stack", "top"), "service"),
 }
 NOUN_OF_METRIC = {
