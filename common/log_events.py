@@ -111,6 +111,17 @@ COORDINATOR_EVENTS = (
     LogEvent(
         "series not written", _W, "Recorded values could not be stored. They are written later."
     ),
+    LogEvent(
+        "windows not read",
+        _W,
+        "The use of the budgets of windows could not be read. It is read again; if it is damaged, "
+        "it begins anew.",
+    ),
+    LogEvent(
+        "windows not written",
+        _W,
+        "The use of the budgets of windows could not be stored. It is written a second later.",
+    ),
     LogEvent("store needs care", _W, "The settings or the memory of the store endanger data."),
     LogEvent("store not looked at", _W, "The state of the store could not be read."),
     LogEvent("requests wait for the store", _W, "Requests of a table could not be read."),

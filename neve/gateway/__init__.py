@@ -27,6 +27,7 @@
     jobs                running and finished jobs, activity of tables
     compactors          compactors, groups, scaling, limits on bytes per second
     planning            queue, plan, backlog, triggers, maintenance
+    simulations         simulations in a process of their own
     service             status, settings, audit, probes, metrics
     notify/             messages to operators, by webhook and e-mail
     control             state of the controller; reports of read latency

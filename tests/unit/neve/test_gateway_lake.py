@@ -253,6 +253,6 @@ def test_the_command_line_attaches_lists_and_detaches(tmp_path: Path) -> None:
 def test_attach_and_detach_are_in_the_audit(tmp_path: Path) -> None:
     with attached(tmp_path / "sales") as (_, client, _):
         client.detach("sales")
-        routes = [entry.operation for entry in client.audit()]
+        routes = [entry.action for entry in client.audit()]
         assert "POST /v1/tables/{table}/detach" in routes
         assert "POST /v1/tables/{table}/attach" in routes
