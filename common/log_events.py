@@ -111,6 +111,17 @@ COORDINATOR_EVENTS = (
     LogEvent(
         "series not written", _W, "Recorded values could not be stored. They are written later."
     ),
+    LogEvent(
+        "windows not read",
+        _W,
+        "The use of the budgets of windows could not be read. It is read again; if it is damaged, "
+        "it begins anew.",
+    ),
+    LogEvent(
+        "windows not written",
+        _W,
+        "The use of the budgets of windows could not be stored. It is written a second later.",
+    ),
     LogEvent("store needs care", _W, "The settings or the memory of the store endanger data."),
     LogEvent("store not looked at", _W, "The state of the store could not be read."),
     LogEvent("requests wait for the store", _W, "Requests of a table could not be read."),
@@ -147,6 +158,18 @@ COORDINATOR_EVENTS = (
     LogEvent("no key splits a tablet", _W, "All rows of a large tablet have the same key."),
     LogEvent("a file still written crosses", _I, "A split waits for a job that writes a file."),
     LogEvent("keys of a file not sampled", _W, "A file could not be read to find a split key."),
+    LogEvent("mirror not moved", _W, "The mirror of a lake table stays. The next poll retries it."),
+    LogEvent("columns of a lake table changed", _I, "The columns in the log have changed."),
+    LogEvent("attempt has lost an input", _I, "Another writer replaced or removed an input."),
+    LogEvent("attempt found in the log", _W, "An attempt had committed without reporting it."),
+    LogEvent("attempt not looked for", _W, "The log did not answer before a release."),
+    LogEvent(
+        "outputs left to the vacuum of the table",
+        _I,
+        "A version may have had outputs of an ended attempt, so they are not deleted.",
+    ),
+    LogEvent("outputs of a lake table deleted", _I, "Outputs that no version has were deleted."),
+    LogEvent("outputs stay after detach", _W, "Outputs of a detached table are not deleted."),
     LogEvent("files deleted", _I, "Files that nothing refers to were deleted."),
     LogEvent("file not deleted", _W, "A file could not be deleted. The deletion is retried."),
     LogEvent("file in garbage is in use", _E, "A file due for deletion is in use; it is kept."),

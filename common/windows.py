@@ -372,6 +372,11 @@ class WindowRule:
         exempt = frozenset(settings.window_exempt)
         return cls(windows, settings.window_input_bytes, settings.window_cost_s, exempt)
 
+    @property
+    def has_budget(self) -> bool:
+        """Whether a window limits how much may start in it."""
+        return self.bytes_max > 0 or self.cost_max_s > 0
+
     def is_exempt(self, job: Job) -> bool:
         """Return whether a job may start outside of the windows."""
         if job.kind is Kind.USER:

@@ -215,6 +215,8 @@ class QueuedJob:
     effective_priority: float
     paused: bool = False
     """Whether an operator has paused the job."""
+    after: tuple[str, ...] = ()
+    """Ids of jobs of its plan that must be committed first. It is queued then."""
 
 
 @readable_across_releases

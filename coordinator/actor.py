@@ -25,6 +25,7 @@ from common.runtime import (
     collect_oldest_forever,
     ignore_what_is_loaded,
     share_freed_memory,
+    shorten_thread_switches,
 )
 from common.settings import Settings
 from common.telemetry import event_log
@@ -60,6 +61,7 @@ from coordinator.core.figures import (
 )
 from coordinator.core.views import (
     closed_windows,
+    following_jobs,
     table_activity,
     tablet_loads,
     waiting_jobs,
@@ -107,6 +109,7 @@ class CoordinatorActor:
     ) -> None:
         """Connect the parts and start the loops."""
         share_freed_memory()
+        shorten_thread_switches()
         self._settings = settings
         self._edition = edition
         self._log_files = LogFiles.of(log_folder, settings.log)
@@ -152,6 +155,7 @@ class CoordinatorActor:
         claimed_s = await take_lead(self._store, self._scanner, self._id, self._log)
         await self._parts.limiting.load()
         await self._parts.series_keeper.load()
+        await self._parts.windows_keeper.load()
         self._ready.set()
         async with asyncio.TaskGroup() as loops:
             for loop in self._parts.loops(self._settings):
@@ -250,7 +254,8 @@ class CoordinatorActor:
 
     async def queue(self, group: str | None = None, count: int = 100) -> list[QueuedJob]:
         """Return the queued jobs of a group, or of all groups, in the order in which they start."""
-        return self._state.queued(group, count, self._now_s())
+        queued = self._state.queued(group, count, self._now_s())
+        return queued + self._state.look(following_jobs, group, count)
 
     async def running(self) -> list[RunningAttempt]:
         """Return the running attempts."""

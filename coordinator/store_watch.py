@@ -25,6 +25,9 @@ from common.telemetry import Log
 from coordinator.context import STORE_AWAY_ERRORS, ShellContext
 from coordinator.core import events as on
 from coordinator.core.series import SeriesPart, SeriesStore
+from coordinator.core.state import CoordinatorState
+from coordinator.core.views import window_usages
+from coordinator.core.windows import packed_usages, unpacked_usages
 from coordinator.ports import Submit
 from coordinator.scan.scanner import Scanner
 from neve.api import Correction
@@ -318,6 +321,10 @@ SERIES_INTERVAL_S = 300.0
 """Time in which every part is written once; after a restart, so much may be missing."""
 SERIES_PAUSE_S = 5.0
 """Shortest pause between two parts."""
+WINDOWS_PART = "windows"
+"""Part of the recorded values with the use of the budgets of windows."""
+WINDOWS_INTERVAL_S = 1.0
+"""Pause between two writes of this part; a restart may miss what started and ended in it."""
 
 
 class SeriesKeeper:
@@ -342,6 +349,8 @@ class SeriesKeeper:
             self._context.log("series not read", cause=str(error))
             return
         for name, packed in stored.items():
+            if name == WINDOWS_PART:
+                continue
             try:
                 parts[name] = await asyncio.to_thread(SeriesPart.unpacked, packed)
             except ValueError as error:
@@ -373,3 +382,65 @@ class SeriesKeeper:
             self._context.log("series not written", block=name, cause=outcome.reason)
             return
         self._sizes[name] = len(packed)
+
+
+# ------------------------------------------------------------------- Use of the budgets of windows
+
+
+class WindowUsageKeeper:
+    """Stores what has started in windows with a budget, and reads it when a coordinator starts."""
+
+    def __init__(self, context: ShellContext, state: CoordinatorState, submit: Submit) -> None:
+        """Create an instance that has written nothing.
+
+        Args:
+            context: Ports of the shell.
+            state: The state whose budgets are stored.
+            submit: Receives the event with what was stored.
+        """
+        self._context, self._state, self._submit = context, state, submit
+        self._changes = 0
+        """Changes that are stored."""
+
+    async def load(self) -> None:
+        """Read the use once, and retry until it succeeds: no job may be assigned before."""
+        packed: bytes | None = None
+        while True:
+            try:
+                packed = await self._context.store.series_part(WINDOWS_PART)
+                break
+            except (MetadataError, UnavailableError) as error:
+                self._context.log("windows not read", cause=str(error))
+                await asyncio.sleep(LIMITS_RETRY_S)
+        if packed is None:
+            return
+        try:
+            unpacked_usages(packed)
+        except ValueError as error:
+            self._context.log("windows not read", cause=str(error))
+        else:
+            self._submit(on.WindowUsesSeen(packed=packed))
+
+    async def run_forever(self) -> None:
+        """Write the use of budgets whenever it has changed."""
+        while True:
+            await asyncio.sleep(WINDOWS_INTERVAL_S)
+            await self.write()
+
+    async def write(self) -> None:
+        """Write the use if it has changed; a write that fails is repeated with the next call."""
+        changes, usages = self._state.look(
+            window_usages, self._changes, self._context.clock.now_s()
+        )
+        if usages is None:
+            return
+        change = SaveSeries(part=WINDOWS_PART, values=packed_usages(usages))
+        try:
+            outcome = await self._context.store.apply(change)
+        except (MetadataError, UnavailableError) as error:
+            self._context.log("windows not written", cause=str(error))
+            return
+        if isinstance(outcome, Applied):
+            self._changes = changes
+        else:
+            self._context.log("windows not written", cause=outcome.reason)

@@ -69,6 +69,7 @@ from coordinator.store_watch import (
     SeriesKeeper,
     StoreHealthWatch,
     TableCorrections,
+    WindowUsageKeeper,
 )
 from neve import api
 
@@ -279,6 +280,7 @@ class CoordinatorParts:
     limiting: RateLimits
     store_care: StoreHealthWatch
     series_keeper: SeriesKeeper
+    windows_keeper: WindowUsageKeeper
     days_keeper: DailySumsKeeper
     corrections: TableCorrections
     shadows: ShadowPlans
@@ -329,6 +331,7 @@ class CoordinatorParts:
             self.limiting.run_forever(),
             self.store_care.run_forever(),
             self.series_keeper.run_forever(),
+            self.windows_keeper.run_forever(),
             self.days_keeper.run_forever(),
             self.corrections.run_forever(),
             self.autoscaler.run_forever(),
@@ -636,6 +639,7 @@ def assemble(
         limiting=RateLimits(context, service.submit),
         store_care=store_care,
         series_keeper=SeriesKeeper(context, state.series),
+        windows_keeper=WindowUsageKeeper(context, state, service.submit),
         days_keeper=days_keeper,
         corrections=corrections,
         shadows=_shadows(settings, context, plan, scanner),

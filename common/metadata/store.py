@@ -510,9 +510,8 @@ class TabletStore:
     async def mirrors(self, tables: Sequence[str]) -> Sequence[Mirror]:
         """Return the states of the mirrors of lake tables, without their files."""
         keys = [TableKeys(table).mirror for table in tables]
-        fetched = await self._fetch([[hmget(key, codec_table.MIRROR_FIELDS)] for key in keys])
-        replies = zip(keys, fetched, strict=True)
-        return [codec_table.unpack_mirror(key, *values) for key, (values,) in replies]
+        found = await self._fetch([[hmget(key, codec_table.MIRROR_FIELDS)] for key in keys])
+        return [*map(codec_table.unpack_mirror, keys, (reply[0] for reply in found))]
 
     async def publishing(self, table: str) -> Sequence[PublishingMark]:
         """Return the attempts that may have sent something to the log of a lake table."""
@@ -565,6 +564,11 @@ class TabletStore:
         """Return the stored parts of the recorded values, compressed."""
         parts = await self._read(hgetall(SERIES))
         return {name.decode(errors="replace"): values for name, values in parts.items()}
+
+    async def series_part(self, part: str) -> bytes | None:
+        """Return a stored part of the recorded values; None: it is missing."""
+        values: bytes | None = await self._read(hget(SERIES, part))
+        return values
 
     async def scales(self) -> Mapping[str, int]:
         """Return the number of compactors set by operators, by group; absent: not set."""

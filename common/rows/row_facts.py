@@ -294,7 +294,10 @@ def _time_numbers(
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_FIRST, _MIX_SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _NULL = np.uint64(0x6E756C6C6E756C6C)
+_WORD_MAX = (1 << 64) - 1
 _TEXT_STEP_BYTES = 1 << 22
+_STACKED_ROWS_MAX = 10_000
+"""Up to so many rows, columns of integers are hashed together: the price is that of the calls."""
 
 
 def row_hash(table: pa.Table, schema: pa.Schema | None = None) -> Words:
@@ -306,13 +309,23 @@ def row_hash(table: pa.Table, schema: pa.Schema | None = None) -> Words:
     """
     names = set(table.column_names if schema is None else schema.names)
     total = np.zeros(table.num_rows, np.uint64)
+    stacked: dict[str, Words] = {}
     for name in table.column_names:
         if name not in names:
             continue
+        column = table.column(name)
+        if len(column) <= _STACKED_ROWS_MAX and column.num_chunks == 1:
+            array = column.chunk(0)
+            if _is_integral(array.type) and not array.null_count:
+                stacked[name] = integers(array)
+                continue
         start = 0
         for array in batches(table.column(name)):
             total[start : start + len(array)] += _named(name, array)
             start += len(array)
+    if stacked:
+        salts = np.array([[_salt(name)] for name in stacked])
+        total += _mix(_fold_columns(np.array([*stacked.values()])) + salts).sum(axis=0)
     return _mix(total)
 
 
@@ -325,7 +338,18 @@ def _named(name: str, array: pa.Array) -> Words:
     """Return a column's contribution to its rows: 0 where it is null."""
     if is_type.is_null(array.type):
         return np.zeros(len(array), np.uint64)
-    return np.where(validity(array), _mix(_values(array) + _salt(name)), np.uint64(0))
+    hashes = _mix(_values(array) + _salt(name))
+    return np.where(validity(array), hashes, np.uint64(0)) if array.null_count else hashes
+
+
+def _is_integral(arrow: pa.DataType) -> bool:
+    """Return whether values are one word each, see `integers`."""
+    return bool(
+        is_type.is_integer(arrow)
+        or is_type.is_boolean(arrow)
+        or is_type.is_date(arrow)
+        or is_type.is_time(arrow)
+    )
 
 
 @lru_cache(maxsize=10_000)
@@ -346,7 +370,7 @@ def _values(array: pa.Array) -> Words:
         return _fold_columns(*decimal_words(array).T)
     if is_type.is_nested(arrow):
         return _nested(array)
-    if is_type.is_integer(arrow) or is_type.is_boolean(arrow) or is_type.is_temporal(arrow):
+    if _is_integral(arrow):
         return _fold_columns(integers(array))
     return _texts(*text_bytes(array))
 
@@ -424,12 +448,9 @@ def _fold_runs(words: Words, counts: Int64s, sizes: Int64s) -> Words:
 
 def _fold_columns(*columns: Words) -> Words:
     """Fold the same number of words for every row."""
-    total = np.full(len(columns[0]), np.uint64(len(columns)))
-    salt = np.uint64(0)
-    for words in columns:
-        with np.errstate(over="ignore"):
-            salt = salt + _GOLDEN
-        total += _mix(_mix(words) + salt)
+    total = np.full(columns[0].shape, np.uint64(len(columns)))
+    for number, words in enumerate(columns, 1):
+        total += _mix(_mix(words) + np.uint64(number * int(_GOLDEN) & _WORD_MAX))
     return _mix(total)
 
 

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import pyarrow as pa
 from pyarrow import types as is_type
@@ -149,6 +150,11 @@ def _name_text(name: str) -> str:
     return name if _PLAIN_NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)
 
 
+@lru_cache(1000)
+def _read_type(text: str) -> pa.DataType:
+    return read_type(text, pa)
+
+
 def type_from_text(text: str) -> pa.DataType:
     """Return the type of a text form.
 
@@ -161,7 +167,7 @@ def type_from_text(text: str) -> pa.DataType:
             f" limit of {CHARS_MAX}"
         )
     try:
-        arrow = read_type(text, pa)
+        arrow = _read_type(text)
     except (IndexError, ValueError, KeyError, OverflowError, pa.ArrowInvalid) as error:
         shown = text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "…"
         message = (

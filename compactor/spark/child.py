@@ -21,7 +21,7 @@ from typing import Any, NoReturn, Protocol
 
 from common import errors
 from common.parquet.location import storage_error
-from common.runtime import SystemClock
+from common.runtime import SystemClock, shorten_thread_switches
 from common.telemetry import event_log
 from compactor.core import RewriteProgress
 from compactor.rewrite.spark_tasks import SHARED_JOB_GROUP
@@ -34,7 +34,7 @@ from compactor.spark.driver_protocol import (
     Notice,
     Progressed,
 )
-from compactor.spark.startup import die_with_parent, shorten_thread_switches
+from compactor.spark.startup import die_with_parent
 
 # ---------------------------------------------------------------------------------- Attempt threads
 # Runs attempts in the driver process: each with its own thread, pool and job group.

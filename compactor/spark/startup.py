@@ -31,16 +31,6 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-THREAD_SWITCH_S = 0.0005
-"""Python's default is ten times as long. A thread that copies 2 MB in a millisecond, outside of
-Python, would wait five for another one that reads footers. Merges take the same time either way."""
-
-
-def shorten_thread_switches() -> None:
-    """Make threads of this process, and of its forks, wait less for each other."""
-    sys.setswitchinterval(THREAD_SWITCH_S)
-
-
 # ----------------------------------------------------------------------- Warming up a Python worker
 
 

@@ -29,8 +29,8 @@ from zipimport import zipimporter
 from pyspark import daemon
 
 from common.log_files import STDERR, TASK_LOGS_VARIABLE, send_to
-from common.runtime import ignore_what_is_loaded
-from compactor.spark.startup import die_with_parent, shorten_thread_switches
+from common.runtime import ignore_what_is_loaded, shorten_thread_switches
+from compactor.spark.startup import die_with_parent
 
 _run_task = daemon.worker
 CONNECTIONS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))

@@ -40,6 +40,9 @@ from coordinator.core.throttle import Grants
 from coordinator.core.triggers import TriggerDecisions
 from coordinator.core.windows import JobWindows
 
+FOLLOWED_TABLETS_MAX = 10_000
+"""Tablets whose jobs that wait for other jobs are kept, for views."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastPlan:
@@ -147,6 +150,10 @@ class ClusterState:
         self.pressures = Pressures(limits.last_plans_max)
         self.wanted_analyses: BoundedMap[TabletId, str] = BoundedMap(limits.deferrals_max)
         """Tablet → group that shall count its live bytes, from the record of its last plan."""
+        self.followers: BoundedMap[TabletId, tuple[tuple[Job, frozenset[str]], ...]] = BoundedMap(
+            FOLLOWED_TABLETS_MAX
+        )
+        """Tablet → jobs of its last plan that wait for others, and the ids of those; for views."""
         self.retry = Retry(limits)
         self.crashes = CrashHistory(limits.failures_max)
         self.deferrals, self.replan_timers = Deferrals(limits.deferrals_max), ReplanTimers()

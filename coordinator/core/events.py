@@ -236,6 +236,14 @@ class LimitsSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WindowUsesSeen:
+    """The store has what an earlier coordinator has started in windows with a budget."""
+
+    packed: bytes
+    """Its stored form, which `windows.unpacked_usages` can read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReadsReported:
     """Readers have scanned tablets. The event alone changes no decision."""
 
@@ -293,6 +301,7 @@ OperatorEvent = (
     | GroupResumed
     | QuarantineLifted
     | LimitsSeen
+    | WindowUsesSeen
     | ReadsReported
     | LatencyReported
     | ForegroundReported

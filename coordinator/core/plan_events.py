@@ -110,6 +110,7 @@ def _queueable_jobs(
     wanted: list[Job] = []
     held: list[str] = []
     stands_for: dict[str, frozenset[str]] = {}
+    followers: list[tuple[Job, frozenset[str]]] = []
     for job in (*event.plan.jobs, *_wanted_analysis(cluster, event)):
         waits_for = frozenset[str]().union(
             *(stands_for.get(depend, frozenset({depend})) for depend in job.depends_on)
@@ -123,6 +124,12 @@ def _queueable_jobs(
         else:
             held.append(why)
             _plan_again_later(cluster, job, now_s)
+            if waits_for:
+                followers.append((job, waits_for))
+    if followers:
+        cluster.followers.put(event.tablet, tuple(followers))
+    else:
+        cluster.followers.pop(event.tablet)
     return wanted, held
 
 
@@ -499,6 +506,7 @@ def _forget_tablet(cluster: ClusterState, tablet: TabletId) -> list[Action]:
     cluster.backlogs.discard(tablet)
     cluster.pressures.discard(tablet)
     cluster.last_plans.pop(tablet)
+    cluster.followers.pop(tablet)
     cluster.wanted_analyses.pop(tablet)
     cluster.heat.forget(tablet)
     cluster.retry.lift(tablet)

@@ -27,6 +27,7 @@ from coordinator.core.retry import table_of_wait_queue, window_of_wait_queue
 from coordinator.core.series import SeriesStore
 from coordinator.core.story import Story
 from coordinator.core.triggers import TriggerDecision
+from coordinator.core.windows import unpacked_usages
 from neve import api
 
 P = ParamSpec("P")
@@ -315,6 +316,15 @@ def _decide(cluster: ClusterState, event: events.DecidingEvent, now_s: float) ->
     assert_never(event)
 
 
+def _take_stored(cluster: ClusterState, event: events.LimitsSeen | events.WindowUsesSeen) -> None:
+    """Take over what the store has."""
+    match event:
+        case events.LimitsSeen(limits=limits):
+            cluster.grants.scopes.set_explicit(limits)
+        case events.WindowUsesSeen(packed=packed):
+            cluster.windows.restore(unpacked_usages(packed))
+
+
 def _decide_for_operator(
     cluster: ClusterState, event: events.OperatorEvent, now_s: float
 ) -> list[Action]:
@@ -324,8 +334,8 @@ def _decide_for_operator(
             cluster.paused_groups[group] = None
         case events.GroupResumed(group=group):
             cluster.paused_groups.pop(group, None)
-        case events.LimitsSeen(limits=limits):
-            cluster.grants.scopes.set_explicit(limits)
+        case events.LimitsSeen() | events.WindowUsesSeen():
+            _take_stored(cluster, event)
         case events.ReadsReported(scans=scans):
             _note_scans(cluster, scans, now_s)
         case events.LatencyReported(table=table, latency_s=latency_s, reads=reads):

@@ -591,6 +591,7 @@ SILENT = frozenset(
         on.QueuedJobResumed,
         on.DrainAsked,
         on.LimitsSeen,
+        on.WindowUsesSeen,
         on.ReadsReported,
         on.LatencyReported,
         on.ForegroundReported,

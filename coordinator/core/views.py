@@ -4,7 +4,7 @@ The functions only read `ClusterState` and return wire values.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from typing import assert_never
@@ -41,6 +41,7 @@ from coordinator.core.retry import (
 )
 from coordinator.core.throttle import UNLIMITED
 from coordinator.core.triggers import is_gated, triggers_text
+from coordinator.core.windows import Scope, WindowUsage
 from neve import api
 
 BACKLOGS_MAX = 100
@@ -60,14 +61,16 @@ def coordinator_status(
 ) -> CoordinatorStatus:
     """Return the status with all counters."""
     counters, quarantined = cluster.counters, cluster.retry.quarantined()
+    groups = tuple(_group_status(cluster, group, now_s) for group in _group_names(cluster))
+    compactors = tuple(
+        _compactor_status(cluster, compactor, now_s) for compactor in cluster.compactors.every()
+    )
     return CoordinatorStatus(
         coordinator=coordinator,
         started_s=now_s if cluster.started_s is None else cluster.started_s,
         now_s=now_s,
-        groups=tuple(_group_status(cluster, group, now_s) for group in _group_names(cluster)),
-        compactors=tuple(
-            _compactor_status(cluster, compactor, now_s) for compactor in cluster.compactors.every()
-        ),
+        groups=groups,
+        compactors=compactors,
         tables=len(cluster.tables),
         tablets_known=len(cluster.last_plans),
         committed=counters.committed,
@@ -86,7 +89,7 @@ def coordinator_status(
         overlapping=tuple(cluster.pressures.deepest_tables(BACKLOGS_MAX).items()),
         triggers=cluster.triggers.of_tables(TRIGGERS_SHOWN_MAX),
         windows=cluster.windows.lines(cluster.table_name, now_s),
-        warnings=tuple(_warnings(cluster, now_s)),
+        warnings=tuple(_warnings(cluster, groups, compactors)),
         quarantines=tuple(
             api.Quarantine(
                 table=cluster.table_name(tablet.table), tablet=tablet.text, reason=reason
@@ -96,13 +99,14 @@ def coordinator_status(
     )
 
 
-def _warnings(cluster: ClusterState, now_s: float) -> Iterator[str]:
+def _warnings(
+    cluster: ClusterState, groups: Sequence[api.Group], compactors: Sequence[api.Compactor]
+) -> Iterator[str]:
     """Yield one warning for each problem that keeps jobs from running."""
-    for group in _group_names(cluster):
-        for sentence in (cluster.unserved(group), cluster.overload(group, now_s)):
-            if sentence is not None:
-                yield sentence
-    yield from _compactor_warnings(cluster)
+    for group in groups:
+        yield from group.problems
+    for compactor in compactors:
+        yield from compactor.problems
     waiting = cluster.retry.waiting_for_storage()
     for table, cause in waiting[:WAITING_SHOWN_MAX]:
         name = cluster.table_name(table)
@@ -111,13 +115,20 @@ def _warnings(cluster: ClusterState, now_s: float) -> Iterator[str]:
         yield f"jobs of {len(waiting) - WAITING_SHOWN_MAX} more tables wait for their storage"
 
 
-def _compactor_warnings(cluster: ClusterState) -> Iterator[str]:
-    for compactor in cluster.compactors.every():
-        where = f"compactor {compactor.name} of group {compactor.group}"
-        if compactor.start_problem:
-            yield f"{where} cannot start: {compactor.start_problem}"
-        if KNOWS_BUFFERS not in compactor.actions:
-            yield f"{where} is of an older release: no jobs of tables with deletes or expiry for it"
+def _compactor_problems(compactor: Compactor) -> Iterator[str]:
+    where = f"compactor {compactor.name} of group {compactor.group}"
+    if compactor.start_problem:
+        yield f"{where} cannot start: {compactor.start_problem}"
+    if KNOWS_BUFFERS not in compactor.actions:
+        yield f"{where} is of an older release: no jobs of tables with deletes or expiry for it"
+
+
+def window_usages(
+    cluster: ClusterState, changes: int, now_s: float
+) -> tuple[int, Mapping[Scope, WindowUsage] | None]:
+    """Return the count of changes of budgets, and their use; None: it is as at `changes`."""
+    windows = cluster.windows
+    return windows.changes, None if windows.changes == changes else windows.usages(now_s)
 
 
 def table_backlogs(cluster: ClusterState) -> tuple[api.Backlog, ...]:
@@ -210,6 +221,19 @@ def queued_jobs(
     return lines + [_paused_job(job) for job in paused[:count]]
 
 
+def following_jobs(cluster: ClusterState, group: str | None, count: int) -> list[QueuedJob]:
+    """Return jobs that are queued when other jobs of their plans have been committed."""
+    followers = (
+        QueuedJob(
+            job=job, place=0, age_s=0.0, effective_priority=job.priority, after=tuple(sorted(ids))
+        )
+        for _, jobs in cluster.followers
+        for job, ids in jobs
+        if group in (None, job.group)
+    )
+    return list(islice(followers, count))
+
+
 def _paused_job(job: Job) -> QueuedJob:
     return QueuedJob(job=job, place=0, age_s=0.0, effective_priority=job.priority, paused=True)
 
@@ -300,6 +324,7 @@ def _group_names(cluster: ClusterState) -> list[str]:
 def _group_status(cluster: ClusterState, group: str, now_s: float) -> api.Group:
     queue = cluster.queues.queue(group)
     input_bytes, cost_bytes = _queued_bytes(queue)
+    overload = cluster.overload(group, now_s)
     return api.Group(
         group=group,
         queued=len(queue),
@@ -320,7 +345,8 @@ def _group_status(cluster: ClusterState, group: str, now_s: float) -> api.Group:
         committed_bytes=cluster.counters.committed_bytes[group],
         deferred=cluster.deferrals.count(group),
         full_s=cluster.full_s(group, now_s),
-        overloaded=cluster.overload(group, now_s) is not None,
+        overloaded=overload is not None,
+        problems=tuple(why for why in (cluster.unserved(group), overload) if why is not None),
     )
 
 
@@ -387,6 +413,7 @@ def _compactor_status(cluster: ClusterState, compactor: Compactor, now_s: float)
         start_problem=compactor.start_problem,
         edition=compactor.edition,
         task_memory=compactor.task_memory,
+        problems=tuple(_compactor_problems(compactor)),
     )
 
 

@@ -5,12 +5,13 @@ that is closed. A window with a budget is closed as soon as its budget is used u
 start; jobs that run may end. Jobs of a closed window are not queued: their tablets wait in
 `Deferrals` and are planned again when the window opens.
 
-`common.windows` reads the settings. Budgets are not stored: a new coordinator begins the budget of
-the current window anew.
+`common.windows` reads the settings. What has started in a window with a budget is stored, so that a
+new coordinator goes on with the budget of the current window.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 from typing import NamedTuple
 
@@ -24,6 +25,10 @@ OPENINGS_MAX, OPENINGS_DAYS_MAX = 500, 400
 """Starts and days in which a common opening of two windows is searched."""
 WINDOWS_SHOWN_MAX = 100
 """Tables and groups whose windows are part of a status."""
+SHOWN_LASTS_S = 60.0
+"""How long the choice of these tables and groups holds, unless a window opens or closes."""
+USAGES_MAX = 5000
+"""Windows with a budget whose use is stored; those with the most input come first."""
 TABLE, GROUP = "table", "group"
 
 
@@ -34,29 +39,38 @@ class Scope(NamedTuple):
     name: str
 
 
-@dataclass(slots=True)
-class _Charge:
+@dataclass(frozen=True, slots=True)
+class Charge:
     """A job that was reserved or runs."""
 
     input_bytes: int
     began_s: float
     expected_s: float
+    stored_s: float | None = None
+    """When an earlier coordinator stored the charge. It does not grow since then: the job may have
+    ended unseen. None: the charge is of this coordinator."""
+
+    def cost_s(self, now_s: float) -> float:
+        """Return its seconds of a slot; at least what is expected."""
+        until_s = now_s if self.stored_s is None else self.stored_s
+        return max(self.expected_s, until_s - self.began_s)
 
 
 @dataclass(slots=True)
-class _Usage:
+class WindowUsage:
     """What has started in one window."""
 
     since_s: float
+    """The start of the window."""
     input_bytes: int = 0
     ended_s: float = 0.0
     """Seconds that the ended jobs took."""
-    held: dict[str, _Charge] = field(default_factory=dict)
+    held: dict[str, Charge] = field(default_factory=dict)
+    """Take or attempt → its charge."""
 
     def cost_s(self, now_s: float) -> float:
         """Return the seconds of slots; a running job counts as long as is expected of it."""
-        running = (max(job.expected_s, now_s - job.began_s) for job in self.held.values())
-        return self.ended_s + sum(running)
+        return self.ended_s + sum(job.cost_s(now_s) for job in self.held.values())
 
 
 class JobWindows:
@@ -73,13 +87,18 @@ class JobWindows:
         """
         self._rules = {Scope(GROUP, group): rule for group, rule in sorted(groups.items())}
         self._states: dict[Scope, WindowState] = {}
-        self._usage: dict[Scope, _Usage] = {}
+        self._usage: dict[Scope, WindowUsage] = {}
         self._charges: dict[str, tuple[Scope, ...]] = {}
         """Take or attempt → what it is charged to."""
         self._closed: frozenset[Scope] = frozenset()
         self._look_s = float("-inf")
+        self._shown: list[Scope] = []
+        self._shown_until_s = float("-inf")
         self.withdraws = False
         """Whether queues may hold jobs of windows that have closed."""
+        self.changes = 0
+        """Changes of the use of budgets."""
+        self._is_restored = False
 
     def set_table(self, table: str, rule: WindowRule | None) -> None:
         """Set or remove the windows of a table."""
@@ -87,12 +106,11 @@ class JobWindows:
         if rule == self._rules.get(scope):
             return
         self._states.pop(scope, None)
-        self._rules.pop(scope, None)
-        if rule is None:
-            self._usage.pop(scope, None)
-        else:
+        if rule is not None:
             self._rules[scope] = rule
-        self._look_s = float("-inf")
+        elif self._rules.pop(scope, None) is not None:
+            self._usage.pop(scope, None)
+        self._look_s = self._shown_until_s = float("-inf")
 
     def look(self, now_s: float) -> None:
         """Find windows that have closed since the last look, and set `withdraws` if there are any.
@@ -103,6 +121,8 @@ class JobWindows:
             return
         closed = frozenset(scope for scope in self._rules if not self._is_open(scope, now_s))
         self.withdraws |= bool(closed - self._closed)
+        if closed != self._closed:
+            self._shown_until_s = float("-inf")
         self._closed = closed
         until = (self._state(scope, now_s).until_s for scope in self._rules)
         # The cost of running jobs grows with time.
@@ -183,16 +203,23 @@ class JobWindows:
     def lines(self, name_of: Callable[[str], str], now_s: float) -> tuple[api.Window, ...]:
         """Return the windows of groups and tables, closed ones first, at most 100.
 
+        They are chosen once a minute, and when a window opens or closes: a status costs the same
+        for any number of tables.
+
         Args:
             name_of: Returns the name of a table.
             now_s: The current time.
         """
-        shown = nsmallest(
-            WINDOWS_SHOWN_MAX,
-            self._rules,
-            key=lambda scope: (self._is_open(scope, now_s), *scope),
-        )
-        return tuple(self._line(scope, name_of, now_s) for scope in shown)
+        if now_s >= self._shown_until_s:
+            self._shown = nsmallest(
+                WINDOWS_SHOWN_MAX,
+                self._rules,
+                key=lambda scope: (self._is_open(scope, now_s), *scope),
+            )
+            until = (self._state(scope, now_s).until_s for scope in self._rules)
+            self._shown_until_s = min(until, default=now_s + SHOWN_LASTS_S)
+            self._shown_until_s = min(self._shown_until_s, now_s + SHOWN_LASTS_S)
+        return tuple(self._line(scope, name_of, now_s) for scope in self._shown)
 
     # ------------------------------------------------------------------------------------ Budgets
 
@@ -214,11 +241,12 @@ class JobWindows:
             charged.append(scope)
             usage = self._usage.get(scope)
             if usage is None or usage.since_s != state.since_s:
-                usage = self._usage[scope] = _Usage(state.since_s)
-            usage.held[key] = _Charge(job.input_bytes, now_s, job.expected_s)
+                usage = self._usage[scope] = WindowUsage(state.since_s)
+            usage.held[key] = Charge(job.input_bytes, now_s, job.expected_s)
             usage.input_bytes += job.input_bytes
-            if rule.bytes_max or rule.cost_max_s:
+            if rule.has_budget:
                 self._look_s = now_s
+                self.changes += 1
         if charged:
             self._charges[key] = tuple(charged)
 
@@ -232,18 +260,65 @@ class JobWindows:
         for usage, charge in self._discharge(key):
             usage.input_bytes -= charge.input_bytes
 
-    def _discharge(self, key: str) -> Iterator[tuple[_Usage, _Charge]]:
+    def _discharge(self, key: str) -> Iterator[tuple[WindowUsage, Charge]]:
         """Yield the charges of a key in windows that are current, and remove them."""
         for scope in self._charges.pop(key, ()):
             usage = self._usage.get(scope)
             charge = None if usage is None else usage.held.pop(key, None)
             if usage is not None and charge is not None:
+                self.changes += 1
                 yield usage, charge
+
+    def usages(self, now_s: float) -> dict[Scope, WindowUsage]:
+        """Return what current windows with a budget have used, for `restore`.
+
+        Args:
+            now_s: The current time.
+        """
+        current = [
+            (scope, usage)
+            for scope, usage in self._usage.items()
+            if (rule := self._rules.get(scope)) is not None
+            and rule.has_budget
+            and usage.since_s == self._state(scope, now_s).since_s
+        ]
+        current.sort(key=lambda entry: (-entry[1].input_bytes, entry[0]))
+        return {
+            scope: replace(usage, held={
+                key: charge if charge.stored_s is not None else replace(charge, stored_s=now_s)
+                for key, charge in usage.held.items()
+            })
+            for scope, usage in current[:USAGES_MAX]
+        }  # fmt: skip
+
+    def restore(self, usages: Mapping[Scope, WindowUsage]) -> None:
+        """Go on with the budgets that an earlier coordinator has stored.
+
+        Its attempts that still run are discharged when they end. The others stay charged with what
+        was expected of them. A second call is ignored.
+
+        Args:
+            usages: What `usages` has returned.
+        """
+        if self._is_restored:
+            return
+        self._is_restored = True
+        for scope, stored in usages.items():
+            own = self._usage.get(scope)
+            if own is not None and own.since_s > stored.since_s:
+                continue
+            usage = self._usage[scope] = replace(stored, held=dict(stored.held))
+            if own is not None and own.since_s == stored.since_s:
+                usage.input_bytes += own.input_bytes
+                usage.ended_s += own.ended_s
+                usage.held |= own.held
+            for key in stored.held:
+                self._charges[key] = (*self._charges.get(key, ()), scope)
+        self._look_s = self._shown_until_s = float("-inf")
 
     def check(self) -> None:
         """Assert the invariants; for tests."""
         for scope, usage in self._usage.items():
-            assert scope in self._rules
             assert all(scope in self._charges[key] for key in usage.held)
             assert usage.input_bytes >= sum(job.input_bytes for job in usage.held.values())
 
@@ -309,6 +384,44 @@ class JobWindows:
             used_cost_s=0.0 if usage is None else usage.cost_s(now_s),
             cost_max_s=rule.cost_max_s,
         )
+
+
+def packed_usages(usages: Mapping[Scope, WindowUsage]) -> bytes:
+    """Return what windows have used in the stored form, JSON: kind, name, and their use."""
+    lines = [
+        [
+            *scope,
+            usage.since_s,
+            usage.input_bytes,
+            usage.ended_s,
+            {
+                key: [charge.input_bytes, charge.began_s, charge.expected_s, charge.stored_s]
+                for key, charge in usage.held.items()
+            },
+        ]
+        for scope, usage in usages.items()
+    ]
+    return json.dumps(lines, separators=(",", ":")).encode()
+
+
+def unpacked_usages(packed: bytes) -> dict[Scope, WindowUsage]:
+    """Return what `packed_usages` has written.
+
+    Raises:
+        ValueError: The value is malformed.
+    """
+    usages: dict[Scope, WindowUsage] = {}
+    try:
+        for kind, name, since_s, input_bytes, ended_s, held, *_ in json.loads(packed):
+            charges = {
+                str(key): Charge(int(charge[0]), *(float(value) for value in charge[1:4]))
+                for key, charge in held.items()
+            }
+            usage = WindowUsage(float(since_s), int(input_bytes), float(ended_s), charges)
+            usages[Scope(str(kind), str(name))] = usage
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        raise ValueError(f"no use of windows ({type(error).__name__}: {error})") from error
+    return usages
 
 
 def _scopes(table: str, group: str) -> tuple[Scope, ...]:

@@ -12,7 +12,7 @@ decodes it from JSON, and the command line shows it. All classes can be imported
     requests      compaction requests and their progress
     jobs          running jobs and finished attempts
     compactors    status, groups, scaling, limits on bytes per second
-    planning      plans, backlog, triggers and maintenance
+    planning      plans, backlog, triggers, maintenance and simulations
     control       state of the controller, and reports of readers
     access        entries of the audit
     recovery      fsck, gc, rebuild, backup, restore

@@ -28,6 +28,8 @@ class Compactor:
     """Name of the settings and the release that it was started with."""
     task_memory: str = ""
     """Memory of each of its Spark tasks, and why it is that much."""
+    problems: tuple[str, ...] = ()
+    """What keeps jobs from running on it, one sentence each; the warnings of a status, too."""
 
 
 @readable_across_releases
@@ -133,6 +135,8 @@ class Group:
     ] = 0.0
     overloaded: bool = False
     """Whether the queue has been full for longer than `coordinator.overload_after_s`."""
+    problems: tuple[str, ...] = ()
+    """What keeps its jobs from running, one sentence each; the warnings of a status, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

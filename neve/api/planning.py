@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
 
-from neve.api.messages import MaxLength, ShortText, readable_across_releases
+from neve.api.messages import STRICT, MaxLength, Names, ShortText, readable_across_releases
 
 
 @readable_across_releases
@@ -107,6 +107,8 @@ class PlannedJob:
     """Bytes that the job is expected to write; 0 unless it is a rewrite."""
     expected_s: float = 0.0
     """Time that the job is expected to take; 0: unknown."""
+    predecessors: tuple[str, ...] = ()
+    """In a queue: ids of the jobs that must be committed before this one gets a place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -442,3 +444,74 @@ class Reads:
 
     tablets: Annotated[dict[ShortText, int], MaxLength(10_000)]
     """End of a tablet as text → number of scans."""
+
+
+# --------------------------------------------------------------------------------------- Simulation
+
+
+SPECIFICATION_CHARS_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSimulation:
+    """What to simulate: a specification, or a table as it is with other planners or settings."""
+
+    __pydantic_config__ = STRICT
+
+    specification: Annotated[str, MaxLength(SPECIFICATION_CHARS_MAX)] = ""
+    """TOML as of `neve simulate --example`; it may not name files. Empty: simulate `table`."""
+    table: ShortText = ""
+    """Name of a table of the service."""
+    planners: Names = ()
+    """Planners to compare. With a specification, they take the place of its variants."""
+    settings: Annotated[dict[ShortText, ShortText], MaxLength(100)] = field(default_factory=dict)
+    """With a table: changed settings of the compared variants, by name."""
+    days: float | None = None
+    """Simulated days; null: as the specification says, and 7 for a table."""
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedCurve:
+    """A measure over time."""
+
+    name: str
+    title: str
+    meaning: str
+    unit: str
+    """`bytes`, `seconds`, or empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedVariant:
+    """The outcome of a variant."""
+
+    name: str
+    figures: tuple[str, ...]
+    """Results as text, in the order of `columns` of the simulation."""
+    compactor_hours: float
+    at_rest: bool
+    """Whether all work was done at the end."""
+    times_s: tuple[float, ...]
+    """Times of samples, in seconds since 1970."""
+    values: tuple[tuple[float, ...], ...]
+    """For each curve of the simulation, its value at each time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """Simulated days of compaction, by variant."""
+
+    text: str
+    """What was simulated."""
+    columns: tuple[str, ...]
+    """Names of the results."""
+    meanings: tuple[str, ...]
+    """What each result is."""
+    variants: tuple[SimulatedVariant, ...]
+    curves: tuple[SimulatedCurve, ...]
+    notes: tuple[str, ...] = ()
+    """What was assumed, one sentence each."""
+    hour_price: float = 0.0
+    """Price of an hour of a compactor, from the settings; 0: none is set."""
+    currency: str = ""

@@ -190,6 +190,9 @@ class TableSummary:
     has counted none."""
     committed_at_s: float | None
     """Time of the last committed job among the newest 20 attempts; null: there is none."""
+    write_amplification: float | None = None
+    """Bytes that jobs have written per byte that arrived, by the daily sums; null: no job has
+    committed. If not every tablet is sampled, it is an estimate."""
 
     @property
     def files_per_tablet(self) -> float | None:

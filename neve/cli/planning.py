@@ -18,6 +18,7 @@ from neve.cli.render import (
     TabletKeys,
     grid,
     lines,
+    queue_place,
     reasons,
     shortened,
     time_text,
@@ -55,7 +56,7 @@ def render_queue(queued: Sequence[api.PlannedJob], keys: TabletKeys) -> Renderab
         [
             (
                 job.id,
-                "paused" if job.paused else job.place,
+                queue_place(job),
                 shortened(job.table),
                 shortened(keys(job.table, job.tablet)),
                 shortened(job.group),

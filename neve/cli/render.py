@@ -512,6 +512,13 @@ def _totals(table: api.Table) -> list[tuple[str, str | None]]:
     ]
 
 
+def queue_place(job: api.PlannedJob) -> str:
+    """Return the place of a job in its queue, or why it has none."""
+    if job.paused:
+        return "paused"
+    return "waits" if job.predecessors else f"{job.place}"
+
+
 QUARANTINES_SHOWN = 10
 
 

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -189,16 +188,11 @@ class _Source:
 
 
 def _of_file(path: Path, planners: Sequence[str], controllers: Sequence[str]) -> _Source:
+    from neve.simulate.specification import read_toml
+
     text = document_text(path)
-    return _Source(_toml(text, path), text, path.parent, planners, controllers)
-
-
-def _toml(text: str, path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    # RecursionError: nesting too deep. ValueError also covers numbers that are too long.
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"file {path} is not TOML: {error}") from error
+    document = read_toml(text, f"file {path}")
+    return _Source(document, text, path.parent, planners, controllers)
 
 
 def _reader(folder: Path) -> Callable[[str], object]:
@@ -242,23 +236,14 @@ def _of_service(
 # ------------------------------------------------------------------------------------ Running
 
 
-def _with_basics(document: dict[str, Any], **basics: float | None) -> dict[str, Any]:
-    """Return a document with the command line's values in its section `simulation`."""
-    changed = {name: value for name, value in basics.items() if value is not None}
-    before = document.get("simulation", {})
-    if not changed or not isinstance(before, dict):
-        return document  # The parser rejects a value that is not a table.
-    return {**document, "simulation": {**before, **changed}}
-
-
 def _simulated(
     session: Session, source: _Source, workers: int | None, **basics: float | None
 ) -> "list[Outcome]":
     """Run each variant and return the outcomes; progress bars show how far each is."""
     from neve.simulate.side_by_side import simulated, workers_for
-    from neve.simulate.specification import read_specifications
+    from neve.simulate.specification import read_specifications, with_basics
 
-    document = _with_basics(source.document, **basics)
+    document = with_basics(source.document, **basics)
     read = _reader(source.folder)
     runs = read_specifications(document, read, source.planners, source.controllers)
     at_a_time = workers or workers_for(runs)

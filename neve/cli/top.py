@@ -27,7 +27,7 @@ from common.errors import RequestError
 from common.runtime import SystemClock
 from common.units import format_bytes, format_count, format_duration
 from neve import api
-from neve.cli.render import RIGHT, TabletKeys, quarantine_texts, shortened
+from neve.cli.render import RIGHT, TabletKeys, quarantine_texts, queue_place, shortened
 from neve.cli.session import Panel, Session, TerminalConsole, verb
 from neve.client import Client
 from neve.client.errors import ForbiddenError, NeveError, UnavailableError
@@ -107,19 +107,9 @@ def needs(status: api.Status) -> list[str]:
     texts = quarantine_texts(status)
     texts += [*status.errors, *status.store_warnings, *status.warnings]
     texts += [
-        f"the queue of group {group.group} has been full for {format_duration(group.full_s)}"
-        for group in status.groups
-        if group.overloaded
-    ]
-    texts += [
         f"group {group.group}: {group.scaling.blocked}"
         for group in status.groups
         if group.scaling is not None and group.scaling.blocked
-    ]
-    texts += [
-        f"compactor {compactor.compactor} does not start: {compactor.start_problem}"
-        for compactor in status.compactors
-        if compactor.start_problem
     ]
     return texts
 
@@ -272,8 +262,8 @@ TABLE_COLUMNS = (
 QUEUE_COLUMNS = (
     ListColumn(
         "PLACE",
-        lambda row: "paused" if row.job.paused else f"{row.job.place}",
-        lambda row: (row.job.group, row.job.paused, row.job.place or 0),
+        lambda row: queue_place(row.job),
+        lambda row: (row.job.group, not row.job.place, row.job.paused, row.job.place or 0),
         RIGHT,
         ascends=True,
         width=6,

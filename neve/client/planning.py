@@ -9,6 +9,7 @@ from neve.api import (
     Plan,
     PlannedJob,
     ShadowPlan,
+    Simulation,
     TableMaintenance,
     TabletBacklogHistory,
     Trigger,
@@ -51,6 +52,39 @@ class PlanningCalls:
         parameters = {"tablet": list(tablets) or None, "setting": tried or None}
         path = table_path(table, "plan")
         return decode(Plan, self._connection.call("GET", path, parameters=parameters))
+
+    def simulate(
+        self,
+        specification: str = "",
+        *,
+        table: str = "",
+        planners: Sequence[str] = (),
+        settings: Mapping[str, str] | None = None,
+        days: float | None = None,
+        seed: int | None = None,
+    ) -> Simulation:
+        """Simulate days of compaction in the service, and compare variants; nothing is changed.
+
+        Give a specification or a table. The simulation may take a minute of processor time, and one
+        runs at a time. `neve simulate` simulates on this machine, without these limits.
+
+        Args:
+            specification: TOML as of `neve simulate --example`; it names no files.
+            table: Name of a table, which is simulated from its present state.
+            planners: Planners to compare.
+            settings: With `table`: changed settings of the compared variants, by name.
+            days: Simulated days; None: as the specification says, and 7 for a table.
+            seed: Random seed; None: as the specification says.
+        """
+        body = {
+            "specification": specification,
+            "table": table,
+            "planners": list(planners),
+            "settings": dict(settings or {}),
+            "days": days,
+            "seed": seed,
+        }
+        return decode(Simulation, self._connection.call("POST", "/v1/simulations", body=body))
 
     def shadow_plan(self, table: str) -> ShadowPlan:
         """Compare the planner of a table with its shadow planner, which starts no jobs.

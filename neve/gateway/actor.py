@@ -23,6 +23,7 @@ from common.runtime import (
     ignore_what_is_loaded,
     limit_memory,
     share_freed_memory,
+    shorten_thread_switches,
 )
 from common.setting_rules import SettingError
 from common.settings import Settings
@@ -74,6 +75,7 @@ class GatewayActor:
     def __init__(self, settings: Settings, log_folder: str = "", edition: str = "") -> None:
         """Connect the parts and start serving."""
         share_freed_memory()
+        shorten_thread_switches()
         self._edition = edition
         self._tls = bool(settings.gateway.tls_certificate)
         self._log_files = LogFiles.of(log_folder, settings.log)

@@ -360,13 +360,15 @@ class AuditedCalls:
         if entry is None:
             await self._begin_and_serve(scope, receive, send, is_read=is_read)
             return
-        answer = _SeenAnswer(send)
+        answer, writes = _SeenAnswer(send), self._audit.row_writes
         try:
             await self._app(scope, receive, answer)
         finally:
-            self._audit.row_writes.end(
-                ended_entry(entry, current_call(), answer.status, answer.error())
-            )
+            call = current_call()
+            is_done = outcome_of(answer.status, call.error) == DONE
+            # Without an entry of its own, which takes longer to make than to count.
+            if not is_done or not writes.count_done(entry.caller, call.table, call.details):
+                writes.end(ended_entry(entry, call, answer.status, answer.error()))
 
     async def _begin_and_serve(
         self, scope: Scope, receive: Receive, send: Send, *, is_read: bool

@@ -64,6 +64,7 @@ class RequestMetrics:
         self._seconds = Histogram(
             seconds.name, seconds.help, seconds.labels, buckets=_BUCKETS_S, registry=self._registry
         )
+        self._series: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def answered(self, route: str, method: str, status: int, elapsed_s: float) -> None:
         """Count one answer.
@@ -75,8 +76,13 @@ class RequestMetrics:
             elapsed_s: Time until the last byte of the answer.
         """
         label = method if method in {"GET", "POST", "PATCH", "DELETE", "HEAD"} else "other"
-        self._requests.labels(route, label, str(status)).inc()
-        self._seconds.labels(route, label).observe(elapsed_s)
+        series = self._series.get((route, label, status))
+        if series is None:
+            requests = self._requests.labels(route, label, str(status))
+            series = requests, self._seconds.labels(route, label)
+            self._series[route, label, status] = series
+        series[0].inc()
+        series[1].observe(elapsed_s)
 
     def text(
         self,

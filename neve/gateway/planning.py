@@ -83,9 +83,10 @@ def queued_view(queued: QueuedJob) -> api.PlannedJob:
         _planned_view(job),
         id=job.id,
         table=job.table_name,
-        place=None if queued.paused else queued.place,
-        age_s=None if queued.paused else queued.age_s,
+        place=queued.place or None,
+        age_s=queued.age_s if queued.place else None,
         paused=queued.paused,
+        predecessors=queued.after,
     )
 
 
@@ -157,7 +158,10 @@ class PlanningRoutes:
         ] = None,
         count: Annotated[int, Query(description="Number of jobs at most.")] = 100,
     ) -> dict[str, list[api.PlannedJob]]:
-        """Return the queued jobs of each group in their order of starts, then paused ones."""
+        """Return the queued jobs of each group in their order of starts, then jobs without a place.
+
+        Paused jobs have none, nor have jobs that wait for other jobs of their plan.
+        """
         if group is not None:
             checked_label(group, "group name")
         count = bounded_count(count, LIST_MAX, "count")

@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +15,8 @@ from typing import Any, ClassVar
 import uvicorn
 from fastapi import APIRouter, FastAPI, Response
 from starlette.routing import Route, request_response
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from common.config import secret_of
 from common.telemetry import Log
@@ -48,6 +50,7 @@ from neve.gateway.rows.ingestion import IngestRoutes
 from neve.gateway.rows.scan import ScanRoutes
 from neve.gateway.service import ProbeRoutes, ServiceRoutes
 from neve.gateway.services import BEARER, Services
+from neve.gateway.simulations import SimulationRoutes
 from neve.gateway.table_summaries import TableSummaryRoutes
 from neve.gateway.tables import TableRoutes
 from neve.gateway.tablets import OperationRoutes, TabletRoutes
@@ -81,6 +84,7 @@ def create_app(services: Services) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         lifespan=life,
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     problems.install_problems(app, services.log)
     metrics = RequestMetrics()
@@ -88,11 +92,8 @@ def create_app(services: Services) -> FastAPI:
     issuer = IssuerSignIn.of(services.settings, callers.oidc, services.clock)
     refresh = None if issuer is None else issuer.refreshed
     sessions = Sessions(callers.caller, access.session_max_s, services.clock, refresh)
-    slices = (
-        ProbeRoutes(services, metrics),
-        AccessRoutes(services, sessions),
-        *(kind(services) for kind in SLICES),
-    )
+    first, *others = (kind(services) for kind in SLICES)
+    slices = (first, ProbeRoutes(services, metrics), AccessRoutes(services, sessions), *others)
     for slice_ in slices:
         # `include_router` would build each route again at the first request.
         app.router.routes.extend(router_of(slice_).routes)
@@ -144,6 +145,7 @@ SLICES = (
     JobRoutes,
     TabletRoutes,
     PlanningRoutes,
+    SimulationRoutes,
     CompactorRoutes,
     ServiceRoutes,
     ControlRoutes,
@@ -224,12 +226,12 @@ class ServerConnections:
         self.head_wait_s = head_wait_s
         self.answer_wait_s = answer_wait_s
         self._log = log
-        self._waiting: dict[H11Protocol | _Handshake, asyncio.TimerHandle] = {}
+        self._waiting: dict[_Connection | _Handshake, asyncio.TimerHandle] = {}
         self._shaking: set[_Handshake] = set()
-        self._full: dict[H11Protocol, asyncio.TimerHandle] = {}
+        self._full: dict[_Connection, asyncio.TimerHandle] = {}
         self._crowded = False
 
-    def waits(self, connection: "H11Protocol | _Handshake") -> None:
+    def waits(self, connection: "_Connection | _Handshake") -> None:
         """Record that a connection starts waiting for a request head or its TLS handshake."""
         self.served(connection)
         loop = asyncio.get_running_loop()
@@ -239,25 +241,25 @@ class ServerConnections:
             self._shaking.add(connection)
         self._make_room(len(connection.connections) + len(self._shaking))
 
-    def served(self, connection: "H11Protocol | _Handshake") -> None:
+    def served(self, connection: "_Connection | _Handshake") -> None:
         """Record that a connection stops waiting: its head arrived, or the connection ended."""
         if late := self._waiting.pop(connection, None):
             late.cancel()
         if isinstance(connection, _Handshake):
             self._shaking.discard(connection)
 
-    def is_full(self, connection: H11Protocol) -> None:
+    def is_full(self, connection: "_Connection") -> None:
         """Record that the send buffer of a connection is full."""
         self.flows(connection)
         late = asyncio.get_running_loop().call_later(self.answer_wait_s, self._cut, connection)
         self._full[connection] = late
 
-    def flows(self, connection: H11Protocol) -> None:
+    def flows(self, connection: "_Connection") -> None:
         """Record that a connection's send buffer has room again, or that the connection ended."""
         if late := self._full.pop(connection, None):
             late.cancel()
 
-    def _cut(self, connection: H11Protocol) -> None:
+    def _cut(self, connection: "_Connection") -> None:
         self._log("an answer is not taken", waited_s=self.answer_wait_s)
         connection.transport.abort()
 
@@ -266,7 +268,7 @@ class ServerConnections:
             oldest = next(iter(self._waiting))
             self.served(oldest)
             # Uvicorn removes the connection only later; stop counting it now.
-            if isinstance(oldest, H11Protocol):
+            if isinstance(oldest, _Connection):
                 oldest.connections.discard(oldest)
             oldest.transport.abort()
         if crowded := open_now > self.most:
@@ -288,21 +290,96 @@ class ServerConnections:
         return type("Handshake", (_Handshake,), {"known": self, "context": context, "kind": plain})
 
 
-class _Connection(H11Protocol):
-    """A connection of uvicorn that reports what it waits for."""
+HEAD_BYTES_MAX = 16 * 1024
+"""Limit of a head that is incomplete, and of what surrounds a chunk of a body. A head that arrives
+at once may be longer: as long as what the server reads at a time, 256 KiB."""
+PIPELINED_MAX = 32
+"""Requests of a connection that may wait for the answers to earlier ones."""
+
+
+class _Connection(HttpToolsProtocol):
+    """A connection of uvicorn that reports what it waits for, with bounds that uvicorn lacks.
+
+    The parser accepts more than this server: it keeps a head of any length, adds trailers to the
+    headers of a request that may be in progress, ignores the body of a request for an upgrade, and
+    reads all requests that a caller sends in advance.
+    """
 
     known: ClassVar[ServerConnections]
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self._unparsed_bytes = 0
+        """Bytes received since the last end of a head, piece of a body, or end of a message."""
+        self._is_refused = False
 
     def connection_made(self, transport: Any) -> None:
         """Start waiting for the first request head."""
         super().connection_made(transport)
         self.known.waits(self)
 
-    def handle_events(self) -> None:
-        """Process received data; a complete head starts a request cycle."""
-        super().handle_events()
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.known.served(self)
+    def data_received(self, data: bytes) -> None:
+        """Parse data, unless the connection ends because of what arrived before."""
+        if self._is_refused:
+            return
+        self._unparsed_bytes += len(data)
+        super().data_received(data)
+        if self._unparsed_bytes > HEAD_BYTES_MAX and not self._is_refused:
+            self.send_400_response("Invalid HTTP request received.")
+
+    def on_headers_complete(self) -> None:
+        """Start a request, or put it after those that are not answered so far.
+
+        Raises:
+            ValueError: The head is one that no client of this server sends; it is answered 400.
+        """
+        self._unparsed_bytes = 0
+        has_upgrade = self.parser.should_upgrade()
+        if fault := self._fault_of_head(has_upgrade=has_upgrade):
+            raise ValueError(fault)
+        super().on_headers_complete()
+        if has_upgrade:  # It is not done, and what follows it may be in another protocol.
+            self.cycle.keep_alive = False
+        self.headers = []  # Trailers must not change the head of the request.
+        self.known.served(self)
+
+    def _fault_of_head(self, *, has_upgrade: bool) -> str:
+        names = [name for name, _ in self.headers]
+        version, hosts = self.parser.get_http_version(), names.count(b"host")
+        if not (hosts == 1 and version == "1.1") and not (hosts <= 1 and version == "1.0"):
+            return f"version {version} with {hosts} hosts"
+        if has_upgrade and (b"content-length" in names or b"transfer-encoding" in names):
+            return "an upgrade with a body"
+        return "too many requests in advance" if len(self.pipeline) >= PIPELINED_MAX else ""
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        if cycle.scope["http_version"] == "1.0":
+            app = partial(_without_chunks, app, cycle)
+        super()._start_asgi_task(cycle, app)
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of a body."""
+        self._unparsed_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Take the end of a request."""
+        self._unparsed_bytes = 0
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what has arrived, and end the connection after the answers to what came before."""
+        self._is_refused = True
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            super().send_400_response(msg)
+        elif not cycle.more_body:
+            self.flow.pause_reading()
+            cycle.keep_alive = False
+        elif cycle.response_started or self.pipeline:
+            self.transport.close()
+        else:
+            super().send_400_response(msg)
 
     def on_response_complete(self) -> None:
         """Start waiting for the next head, unless it arrived with this request."""
@@ -327,6 +404,33 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
 
 
+async def _without_chunks(
+    app: ASGIApp, cycle: Any, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Serve a request of HTTP/1.0, which has no chunks: the end of the connection ends an answer.
+
+    Args:
+        app: The application.
+        cycle: Uvicorn's state of the request.
+        scope: Scope of the request.
+        receive: Receives the body.
+        send: Sends the answer.
+    """
+    has_length = True
+
+    async def send_plain(message: Message) -> None:
+        nonlocal has_length
+        if message["type"] == "http.response.start":
+            has_length = b"content-length" in {name.lower() for name, _ in message["headers"]}
+            if not has_length:
+                cycle.chunked_encoding = False
+        elif not has_length:
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    await app(scope, receive, send_plain)
+
+
 class _Handshake(asyncio.Protocol):
     """A connection during its TLS handshake; afterwards uvicorn's protocol replaces it.
 
@@ -349,12 +453,11 @@ class _Handshake(asyncio.Protocol):
     def connection_made(self, transport: Any) -> None:
         """Start the handshake."""
         self.transport = transport
-        transport.pause_reading()
         self.known.waits(self)
         self._shaking = asyncio.get_running_loop().create_task(self._shake())
 
     def data_received(self, data: bytes) -> None:
-        """Keep data that arrives at the moment when the handshake ends."""
+        """Keep data that arrives before the handshake starts, or at the moment when it ends."""
         self._early.append(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -363,14 +466,21 @@ class _Handshake(asyncio.Protocol):
         self.known.served(self)
 
     async def _shake(self) -> None:
-        try:
-            link = await asyncio.get_running_loop().start_tls(
+        loop = asyncio.get_running_loop()
+        handshake = loop.create_task(
+            loop.start_tls(
                 self.transport,
                 self,
                 self.context,
                 server_side=True,
                 ssl_handshake_timeout=self.known.head_wait_s,
             )
+        )
+        while self.transport.get_protocol() is self and not handshake.done():
+            await asyncio.sleep(0)
+        loop.call_soon(self._pass_early)  # After the start of the handshake, before other data.
+        try:
+            link = await handshake
         except OSError:  # The data is not TLS, or the handshake took too long.
             self.transport.abort()
             link = None
@@ -381,6 +491,17 @@ class _Handshake(asyncio.Protocol):
         for data in self._early:
             self._http.data_received(data)
         link.set_protocol(self._http)
+
+    def _pass_early(self) -> None:
+        """Pass on what arrived before the handshake: uvloop reads even from a paused transport."""
+        early, self._early = memoryview(b"".join(self._early)), []
+        while early and not self._is_over and not self.transport.is_closing():
+            handshake = self.transport.get_protocol()
+            buffer = memoryview(handshake.get_buffer(len(early)))
+            count = min(len(buffer), len(early))
+            buffer[:count] = early[:count]
+            handshake.buffer_updated(count)
+            early = early[count:]
 
 
 # --------------------------------------------------------------------------------------- The server
@@ -443,6 +564,7 @@ def server_of(services: Services) -> GatewayServer:
             server_header=False,
             # Otherwise any local process could forge the address of a caller.
             proxy_headers=False,
+            ws="none",
             timeout_graceful_shutdown=DRAIN_MAX_S,
         ),
         certificate,

@@ -611,6 +611,8 @@ async def check_table_owner(services: Services, table: Table) -> None:
         RefusedError: The location has another owner.
         UnavailableError: Its storage does not answer.
     """
+    if table.lake is not None:  # Its folder has no mark of the service.
+        return
     store = await services.store.store_id()
     now_s = services.clock.now_s()
     owners, files = services.owners, services.files
@@ -637,6 +639,9 @@ async def check_writable(services: Services, table: Table) -> int:
     Raises:
         RefusedError: The location is not allowed, has another owner, or is newer than the store.
     """
+    if table.lake is not None:
+        await check_location_allowed(services, table)
+        return 0
     now_s = services.clock.now_s()
     checked = services.generations.checked(table.id, now_s)
     if checked is not None and services.owners.has_checked(table, now_s):

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -41,6 +41,8 @@ async def table_summary(services: Services, table: Table) -> api.TableSummary:
     rows, small = sum(file.rows for file in files), table.settings.target_bytes / SMALL_FRACTION
     measured = [file for file in files if file.live_bytes is not None]
     live_bytes = sum(min(file.live_bytes or 0, file.size_bytes) for file in measured)
+    sums = await store.newest_days(table.id, await store.days(table.id))
+    stored_bytes = total_bytes(files) * count / max(len(read), 1)
     commits = (
         entry.ended_s
         for entry in await store.history(table.id, ATTEMPTS)
@@ -57,7 +59,24 @@ async def table_summary(services: Services, table: Table) -> api.TableSummary:
         tombstone_share=_share(sum(file.tombstones for file in files), rows),
         garbage_share=None if not measured else 1 - live_bytes / max(total_bytes(measured), 1),
         committed_at_s=next(commits, None),
+        write_amplification=write_amplification(sums.days, stored_bytes),
     )
+
+
+def write_amplification(days: Iterable[api.TableDay], stored_bytes: float) -> float | None:
+    """Return the bytes that jobs have written per byte that arrived; None: unknown.
+
+    What is stored has arrived, or was written by jobs; so much more has arrived as jobs have read.
+
+    Args:
+        days: Daily sums of the table.
+        stored_bytes: Size of its files now.
+    """
+    read = written = 0
+    for day in days:
+        read, written = read + day.bytes_in, written + day.bytes_out
+    arrived = stored_bytes + read - written
+    return written / arrived if written and arrived > 0 else None
 
 
 def _share(part: float, whole: float) -> float:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from html import escape
 from math import ceil, floor, log2, log10
-from typing import Any
+from typing import Any, TypeVar
 
 from common.units import format_bytes, format_count, format_duration
+from neve import api
 from neve.simulate.figures import Outcome, Sample, WaitHistogram
 
 # ------------------------------------------------------------------------------------------- Charts
@@ -31,6 +32,7 @@ COLOURS = {
 }
 
 Point = tuple[float, float]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +173,13 @@ def _y(value: float, top: float) -> float:
 
 def _thinned(points: Sequence[Point]) -> list[Point]:
     """Reduce the points to the highest one of each part, so that no peak is lost."""
-    if len(points) <= POINTS_MAX:
-        return list(points)
-    size = ceil(len(points) / POINTS_MAX)
-    parts = [points[at : at + size] for at in range(0, len(points), size)]
-    return [max(part, key=lambda point: point[1]) for part in parts]
+    return [max(part, key=lambda point: point[1]) for part in _parts(points)]
+
+
+def _parts(points: Sequence[T]) -> list[Sequence[T]]:
+    """Return points in a row together, so that there are at most `POINTS_MAX` parts."""
+    size = max(1, ceil(len(points) / POINTS_MAX))
+    return [points[at : at + size] for at in range(0, len(points), size)]
 
 
 # ------------------------------------------------------------------------------------- For programs
@@ -229,6 +233,40 @@ def _document(outcome: Outcome, *, samples: bool) -> dict[str, Any]:
     if samples:
         document["samples"] = [_sample(sample) for sample in outcome.samples]
     return document
+
+
+def as_simulation(outcomes: Sequence[Outcome], begin_s: float) -> api.Simulation:
+    """Return the results for the HTTP API: texts of the summary, and the values of all curves.
+
+    Args:
+        outcomes: The outcomes, in the order of the variants.
+        begin_s: Start of the run, in seconds since 1970.
+    """
+    curves, columns = curves_of(outcomes), summary_of(outcomes)
+    parts = [_parts(outcome.samples) for outcome in outcomes]
+    return api.Simulation(
+        text=what_text(outcomes),
+        columns=tuple(name for name, _, _ in columns),
+        meanings=tuple(meaning for _, meaning, _ in columns),
+        variants=tuple(
+            api.SimulatedVariant(
+                name=outcome.variant or ", ".join(outcome.planners),
+                figures=tuple(text(outcome) for _, _, text in columns),
+                compactor_hours=outcome.compactor_hours,
+                at_rest=outcome.at_rest,
+                times_s=tuple(round(begin_s + part[0].at_s, 1) for part in own),
+                values=tuple(
+                    tuple(float(f"{max(map(value, part)):.6g}") for part in own)
+                    for _, _, value, _ in curves.values()
+                ),
+            )
+            for outcome, own in zip(outcomes, parts, strict=True)
+        ),
+        curves=tuple(
+            api.SimulatedCurve(name=name, title=title, meaning=meaning, unit=UNITS.get(form, ""))
+            for name, (title, meaning, _, form) in curves.items()
+        ),
+    )
 
 
 def _percentiles(times: WaitHistogram) -> dict[str, float]:
@@ -359,6 +397,10 @@ MORE_CURVES: Mapping[str, _Curve] = {
 """Pictures that are shown only if a sample has a non-zero value."""
 
 
+UNITS: Mapping[Callable[[float], str], str] = {format_bytes: "bytes", format_duration: "seconds"}
+"""Formatter of a value → its unit, for programs that format values themselves."""
+
+
 def curves_of(outcomes: Sequence[Outcome]) -> Mapping[str, _Curve]:
     """Return the curves to draw for some runs."""
     samples = [sample for outcome in outcomes for sample in outcome.samples]
@@ -392,7 +434,8 @@ def pictures(outcomes: Sequence[Outcome]) -> dict[str, str]:
 # ----------------------------------------------------------------------------------------- The page
 
 
-SUMMARY: Sequence[tuple[str, str, Callable[[Outcome], str]]] = (
+_Column = tuple[str, str, Callable[[Outcome], str]]
+SUMMARY: Sequence[_Column] = (
     (
         "write",
         "bytes written by jobs per byte that arrived",
@@ -411,7 +454,7 @@ SUMMARY: Sequence[tuple[str, str, Callable[[Outcome], str]]] = (
     ("jobs", "that were done", lambda o: f"{sum(o.jobs.values()):,}"),
 )
 """Columns of the summary: name, meaning, and formatter of an outcome."""
-REQUEST_COLUMNS: Sequence[tuple[str, str, Callable[[Outcome], str]]] = (
+REQUEST_COLUMNS: Sequence[_Column] = (
     ("done", "requests of users", lambda o: f"{o.requests_done:,}"),
     ("failed", "requests of users", lambda o: f"{o.requests_failed:,}"),
     ("wait p50", "until the first job starts", lambda o: _time(o.request_waits, 0.5)),
@@ -420,7 +463,7 @@ REQUEST_COLUMNS: Sequence[tuple[str, str, Callable[[Outcome], str]]] = (
     ("time p50", "until they are done", lambda o: _time(o.request_times, 0.5)),
     ("time p99", "until they are done", lambda o: _time(o.request_times, 0.99)),
 )
-FAILURE_COLUMNS: Sequence[tuple[str, str, Callable[[Outcome], str]]] = (
+FAILURE_COLUMNS: Sequence[_Column] = (
     ("failed attempts", "that died by themselves", lambda o: f"{o.failed_attempts:,}"),
     ("lost compactors", "with all that they ran", lambda o: f"{o.lost_compactors:,}"),
     ("lost attempts", "that ended with their compactor", lambda o: f"{o.lost_attempts:,}"),
@@ -450,6 +493,15 @@ def drain_text(outcome: Outcome) -> str:
     return text if outcome.at_rest else f"> {text}"
 
 
+def what_text(outcomes: Sequence[Outcome]) -> str:
+    """Return what was simulated, as text."""
+    first = outcomes[0]
+    return (
+        f"{format_count(len(outcomes), 'variant')}, {days_text(first.length_s)}, "
+        f"{format_count(first.arrived_files, 'file')} of {format_bytes(first.arrived_bytes)} arrive"
+    )
+
+
 def as_page(outcomes: Sequence[Outcome], specification: str) -> str:
     """Return one self-contained HTML page, which loads no other resources.
 
@@ -457,15 +509,10 @@ def as_page(outcomes: Sequence[Outcome], specification: str) -> str:
         outcomes: The outcomes, in the order of the variants.
         specification: Text of the specification, shown at the end.
     """
-    first = outcomes[0]
-    what = (
-        f"{format_count(len(outcomes), 'variant')}, {days_text(first.length_s)}, "
-        f"{format_count(first.arrived_files, 'file')} of {format_bytes(first.arrived_bytes)} arrive"
-    )
     sections = "".join(_section(*item, outcomes) for item in curves_of(outcomes).items())
     return _PAGE.format(
         style=STYLE,
-        what=escape(what),
+        what=escape(what_text(outcomes)),
         legend=_legend(outcomes),
         summary=_summary(outcomes),
         kinds=_kinds(outcomes),
@@ -483,6 +530,16 @@ def _legend(outcomes: Sequence[Outcome]) -> str:
     return f'<ul class="legend" aria-label="Lines of the charts">{items}</ul>'
 
 
+def summary_of(outcomes: Sequence[Outcome]) -> list[_Column]:
+    """Return the columns of a summary; those of requests and failures only if there were any."""
+    columns = list(SUMMARY)
+    if any(outcome.requests_done or outcome.requests_failed for outcome in outcomes):
+        columns += [(f"requests: {name}", meaning, text) for name, meaning, text in REQUEST_COLUMNS]
+    if any(outcome.failed_attempts or outcome.lost_compactors for outcome in outcomes):
+        columns += FAILURE_COLUMNS
+    return columns
+
+
 def _summary(outcomes: Sequence[Outcome]) -> str:
     tables = [_columns("Results of the variants", SUMMARY, outcomes)]
     if any(outcome.requests_done or outcome.requests_failed for outcome in outcomes):
@@ -494,7 +551,7 @@ def _summary(outcomes: Sequence[Outcome]) -> str:
 
 def _columns(
     caption: str,
-    columns: Sequence[tuple[str, str, Callable[[Outcome], str]]],
+    columns: Sequence[_Column],
     outcomes: Sequence[Outcome],
 ) -> str:
     """Return an HTML table with one row per variant."""

@@ -3,24 +3,44 @@
 A run depends only on its specification, so the number of processes does not change the results.
 Processes are started with `spawn`, because the caller may have threads. They ignore Ctrl-C; the
 parent process ends them.
+
+    python -m neve.simulate.side_by_side
+
+simulates what a pickled `Order` on its standard input asks for, within the order's limits, and
+writes the results as JSON. The gateway runs it: it has no planners of its own, and a process can be
+stopped.
 """
 
+import json
 import multiprocessing
 import os
 import pickle
+import resource
 import signal
+import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from typing import Any
 
-from common.errors import CompactionError, ConfigError, PluginError
+from common.errors import CompactionError, ConfigError, PluginError, RequestError
+from common.runtime import limit_memory
+from neve import api
 from neve.simulate.figures import Outcome
-from neve.simulate.specification import Specification, files_arriving
+from neve.simulate.recording import described
+from neve.simulate.report import as_simulation
+from neve.simulate.specification import (
+    Specification,
+    files_arriving,
+    read_specifications,
+    read_toml,
+    with_basics,
+)
 from neve.simulate.world import World
 
 WORKERS_MAX = 64
@@ -164,3 +184,66 @@ def _death(worker: _Worker) -> ConfigError:
         f"variant {worker.variant}: the process that simulated it {how} too early; if memory"
         " was short, give a smaller number to --workers or simulate fewer tablets"
     )
+
+
+# ----------------------------------------------------------------------- Orders of another process
+
+
+REFUSED = 3
+"""Exit code if an order cannot be carried out; standard error has one sentence with the cause."""
+NICENESS = 10
+
+
+def main() -> int:
+    """Carry out the order on standard input; return the exit code."""
+    order: Mapping[str, Any] = pickle.load(sys.stdin.buffer)
+    os.nice(NICENESS)
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
+        score.write("1000")  # If memory is short, this process ends, not the gateway.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (order["cpu_s"], order["cpu_s"] + 1))
+    limit_memory(order["memory_bytes"])
+    try:
+        result = ordered(order)
+    except CompactionError as error:
+        sys.stderr.write(str(error))
+        return REFUSED
+    except MemoryError:
+        sys.stderr.write("memory is short: simulate fewer days, tablets or variants")
+        return REFUSED
+    json.dump(asdict(result), sys.stdout, separators=(",", ":"))
+    return 0
+
+
+def ordered(order: Mapping[str, Any]) -> api.Simulation:
+    """Simulate what an order asks for.
+
+    Args:
+        order: `new`, an `api.NewSimulation`; for a table `now_s` and `parts`: its `api.Table`, its
+            files, its finished attempts, groups and compactors.
+
+    Raises:
+        CompactionError: The specification is wrong, or the simulation fails.
+    """
+    new: api.NewSimulation = order["new"]
+    document: dict[str, Any]
+    planners: Sequence[str] = new.planners
+    if new.table:
+        kept = {"planners": new.planners, "settings": new.settings, "now_s": order["now_s"]}
+        document, planners = described(*order["parts"], **kept), ()
+    else:
+        document = read_toml(new.specification, "the specification")
+    document = with_basics(document, days=new.days, seed=new.seed)
+    runs = read_specifications(document, _no_file, planners)
+    return as_simulation(simulated(runs), runs[0].begin_s)
+
+
+def _no_file(name: str) -> object:
+    raise RequestError(
+        f"the specification names file {name[:100]!r}, expected no file here; `neve simulate` reads"
+        " files of its folder"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

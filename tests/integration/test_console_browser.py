@@ -16,7 +16,7 @@ from common.metadata.redis import connect
 from common.settings import StoreSettings
 from neve.api import Column, Quarantine
 from neve.gateway.access.tokens import TokenFile
-from tests.support.chromium import WAIT_MS, Visit, chromium, visit
+from tests.support.chromium import WAIT_MS, chromium, is_live, send_token, sign_in, visit
 from tests.support.gateway import TOKEN, Gateway, serving
 from tests.support.issuer import AUDIENCE, running_issuer
 from tests.support.redis_server import executable, free_port, running
@@ -60,25 +60,6 @@ def token(gateway: Gateway) -> str:
     return file.rotate("reader", now_s=gateway.services.clock.now_s(), overlap_s=0.0)[1]
 
 
-def sign_in(tab: Visit, secret: str = TOKEN) -> None:
-    """Sign in as a person does: by the sign-in page."""
-    send_token(tab, secret)
-    expect(tab.page.get_by_role("button", name="Sign out")).to_be_visible()
-
-
-def send_token(tab: Visit, secret: str) -> None:
-    """Send a token by the sign-in page."""
-    tab.open("/console")
-    tab.page.get_by_label("Token, or the code of a link").fill(secret)
-    tab.page.get_by_role("button", name="Sign in").click()
-
-
-def is_live(tab: Visit) -> None:
-    """Wait until the page says that its figures are new."""
-    expect(tab.page.locator("#age")).to_have_attribute("data-state", "fresh", timeout=WAIT_MS)
-    expect(tab.page.locator("#age-text")).to_contain_text("Live")
-
-
 def test_a_link_opens_the_console_and_leaves_no_trace(browser: Browser, gateway: Gateway) -> None:
     with gateway.client() as client, visit(browser, gateway.url) as tab:
         link = client.console_link().link
@@ -93,7 +74,7 @@ def test_a_link_opens_the_console_and_leaves_no_trace(browser: Browser, gateway:
 
 def test_a_person_signs_in_and_out(browser: Browser, gateway: Gateway) -> None:
     with visit(browser, gateway.url) as tab:
-        sign_in(tab)
+        sign_in(tab, TOKEN)
         is_live(tab)
         tab.page.get_by_role("link", name="Tables", exact=True).click()
         expect(tab.page.get_by_role("heading", level=1)).to_have_text("Tables")
@@ -105,14 +86,21 @@ def test_a_person_signs_in_and_out(browser: Browser, gateway: Gateway) -> None:
         assert tab.foreign == []
 
 
-@pytest.mark.parametrize("path", ["/console", "/console/tables"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("path", "scheme"),
+    [
+        ("/console", "light"),
+        ("/console", "dark"),
+        ("/console/tables", "light"),
+        pytest.param("/console/tables", "dark", marks=pytest.mark.long),
+    ],
+)
 def test_a_page_is_accessible_and_fits(
     path: str, scheme: str, browser: Browser, gateway: Gateway
 ) -> None:
     gateway.coordinator.quarantines = (Quarantine(table=LONG, tablet="last", reason=HOSTILE),)
     with visit(browser, gateway.url, scheme=scheme) as tab:
-        sign_in(tab)
+        sign_in(tab, TOKEN)
         tab.open(path)
         if tab.page.locator("#live").count():
             is_live(tab)
@@ -130,7 +118,7 @@ def test_a_page_is_accessible_and_fits(
 def test_texts_of_users_stay_texts(browser: Browser, gateway: Gateway) -> None:
     gateway.coordinator.quarantines = (Quarantine(table=LONG, tablet="last", reason=HOSTILE),)
     with visit(browser, gateway.url) as tab:
-        sign_in(tab)
+        sign_in(tab, TOKEN)
         expect(tab.page.get_by_text(HOSTILE)).to_be_visible()
         assert tab.page.locator("img[src=x]").count() == 0
         tab.page.get_by_role("link", name=f"{LONG}, tablet last").focus()
@@ -142,7 +130,7 @@ def test_figures_are_new_without_a_reload_and_keep_the_focus(
     browser: Browser, gateway: Gateway
 ) -> None:
     with visit(browser, gateway.url) as tab:
-        sign_in(tab)
+        sign_in(tab, TOKEN)
         tab.page.evaluate("window.stays = true")
         link = tab.page.get_by_role("main").get_by_role("link", name="events", exact=True)
         link.focus()
@@ -160,7 +148,7 @@ def test_a_page_says_when_the_connection_is_lost(browser: Browser) -> None:
     port = free_port()
     with running() as redis, visit(browser, f"http://127.0.0.1:{port}") as tab:
         with gateway_process(redis.url, port):
-            sign_in(tab)
+            sign_in(tab, TOKEN)
             is_live(tab)
         lost = tab.page.locator("#age-text")
         expect(lost).to_contain_text("Connection lost", timeout=WAIT_MS)
@@ -235,14 +223,14 @@ def test_a_page_becomes_live_when_its_first_connection_fails(
 ) -> None:
     with visit(browser, gateway.url) as tab:
         tab.page.route("**/console/events**", lambda call: call.fulfill(status=503), times=1)
-        sign_in(tab)
+        sign_in(tab, TOKEN)
         expect(tab.page.locator("#age-text")).to_contain_text("Connection lost")
         is_live(tab)
 
 
 def test_the_keyboard_reaches_the_content(browser: Browser, gateway: Gateway) -> None:
     with visit(browser, gateway.url) as tab:
-        sign_in(tab)
+        sign_in(tab, TOKEN)
         tab.page.keyboard.press("Tab")
         skip: Any = tab.page.get_by_role("link", name="Skip to the content")
         expect(skip).to_be_focused()

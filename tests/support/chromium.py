@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, sync_playwright
+from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
 AXE = (Path(__file__).parents[1] / "data/axe/axe.min.js").read_text("utf-8")
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -119,3 +119,25 @@ def visit(
     )
     yield tab
     context.close()
+
+
+# ------------------------------------------------------------------------------------------ Steps
+
+
+def sign_in(tab: Visit, secret: str) -> None:
+    """Sign in as a person does: by the sign-in page."""
+    send_token(tab, secret)
+    expect(tab.page.get_by_role("button", name="Sign out")).to_be_visible()
+
+
+def send_token(tab: Visit, secret: str) -> None:
+    """Send a token by the sign-in page."""
+    tab.open("/console")
+    tab.page.get_by_label("Token, or the code of a link").fill(secret)
+    tab.page.get_by_role("button", name="Sign in").click()
+
+
+def is_live(tab: Visit) -> None:
+    """Wait until the page says that its figures are new."""
+    expect(tab.page.locator("#age")).to_have_attribute("data-state", "fresh", timeout=WAIT_MS)
+    expect(tab.page.locator("#age-text")).to_contain_text("Live")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import nan
 from typing import cast
+
+import uvloop
 
 from common.control_settings import CatalogSettings, NotifySettings
 from common.errors import UnavailableError
@@ -182,7 +184,7 @@ class FakeCoordinator:
 
     async def queue(self, group: str | None, count: int) -> Sequence[QueuedJob]:
         self._answers()
-        return [QUEUED][:count] if group in (None, "default") else []
+        return [QUEUED, FOLLOWING][:count] if group in (None, "default") else []
 
     async def running(self) -> Sequence[RunningAttempt]:
         self._answers()
@@ -451,6 +453,13 @@ QUEUED = QueuedJob(
     age_s=2.5,
     effective_priority=12.0,
 )
+FOLLOWING = QueuedJob(
+    job=replace(QUEUED.job, id="job-2", inputs=("c.parquet",), depends_on=("job-1",)),
+    place=0,
+    age_s=0.0,
+    effective_priority=12.0,
+    after=("job-1",),
+)
 RUNNING = RunningAttempt(
     job_id="job-0",
     attempt="att-1",
@@ -569,6 +578,12 @@ def _settings(
     )
 
 
+def _run(work: Coroutine[None, None, None]) -> None:
+    """Run a coroutine in a loop of the kind that Ray's actors have."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(work)
+
+
 @contextmanager
 def serving(
     store: TabletStore | None = None,
@@ -623,7 +638,7 @@ def serving(
             connection.transport.abort()  # type: ignore[union-attr]  # both protocols have one
         await store.close()
 
-    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread = threading.Thread(target=lambda: _run(serve()), daemon=True)
     thread.start()
     waiting = threading.Event()
     for _ in range(1000):

@@ -134,8 +134,10 @@ NOUNS = {
 """The subjects of the operator's world; each has a reference page."""
 NOUN_OF_MODULE = {
     "simulate": "planning",
+    "simulations": "planning",
     "console": "access",
     "table_summaries": "tables",
+    "lake": "tables",
     **dict.fromkeys(("doctor", "serve", "stack", "top"), "service"),
 }
 NOUN_OF_METRIC = {

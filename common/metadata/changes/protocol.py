@@ -479,7 +479,7 @@ def mirror_needs(keys: TableKeys, *, watch: bool = True) -> Needs:
 
 def mirror_seen(keys: TableKeys, seen: Seen) -> Mirror:
     """Return the state of a mirror; for other tables one without a head."""
-    return codec_table.unpack_mirror(keys.mirror, *seen["mirror"])
+    return codec_table.unpack_mirror(keys.mirror, seen["mirror"])
 
 
 def refused_by_mirror(keys: TableKeys, seen: Seen) -> Refusal | None:

@@ -2,7 +2,7 @@
 
 import struct
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING
 from functools import lru_cache
 from typing import Any
@@ -197,12 +197,13 @@ HEAD, COMMITTED = MIRROR_FIELDS = "head", "committed"
 """Fields of `neve:{t}:mirror`: a `MirrorHead`, and the newest version of an own commit."""
 
 
-def unpack_mirror(key: str, head: bytes | None, committed: bytes | None) -> Mirror:
-    """Return the state of a lake table's mirror.
+def unpack_mirror(key: str, stored: Sequence[bytes | None]) -> Mirror:
+    """Return the state of a lake table's mirror from its `MIRROR_FIELDS`.
 
     Raises:
         MetadataError: A stored value is malformed.
     """
+    head, committed = stored
     return Mirror(
         head=None if head is None else MIRROR_HEAD.unpack(f"{key} {HEAD}", head),
         committed=-1 if committed is None else whole_number(f"{key} {COMMITTED}", committed),

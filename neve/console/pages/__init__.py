@@ -7,8 +7,8 @@
     tablet      one tablet: files over the keys, what the planner says, the story
     jobs        queues, running jobs, finished jobs
     requests    requests, one request, a new request with a dry run
-    compactors  groups, compactors, scaling, limits
-    control     the controller: curve, shares, latency of readers
+    control     the controller: curve, shares, latency of readers; compactors, scaling, limits
+    what_if     simulated days: a table or a specification, variants side by side
     access      audit, rights, search
 
 The order of `PAGES` is the order of the navigation.
@@ -16,8 +16,7 @@ The order of `PAGES` is the order of the navigation.
 
 from neve.console.frame import PageRoute
 from neve.console.pages.access import audit_page, rights_page, search_page
-from neve.console.pages.compactors import compactors_page
-from neve.console.pages.control import control_page
+from neve.console.pages.control import compactors_page, control_page
 from neve.console.pages.jobs import history_page, queue_page, running_page
 from neve.console.pages.overview import overview
 from neve.console.pages.requests import (
@@ -29,6 +28,7 @@ from neve.console.pages.requests import (
 from neve.console.pages.table import settings_dry_run, settings_page, table_page
 from neve.console.pages.tables import tables
 from neve.console.pages.tablet import tablet_page
+from neve.console.pages.what_if import what_if_page, what_if_simulated
 
 PAGES: tuple[PageRoute, ...] = (
     overview,
@@ -45,6 +45,8 @@ PAGES: tuple[PageRoute, ...] = (
     compact_dry_run,
     compactors_page,
     control_page,
+    what_if_page,
+    what_if_simulated,
     history_page,
     audit_page,
     rights_page,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from common.units import format_count, format_duration
+from common.units import format_count
 from neve import api
 from neve.console.frame import Variables, View, page
 from neve.console.pages.control import last_hour, times_of
@@ -66,20 +66,25 @@ def _of_status(status: api.Status) -> Iterator[Need]:
     yield from (Need("store", text) for text in status.store_warnings)
     for group in status.groups:
         yield from _of_group(group)
-    yield from (Need("warning", text, is_grave=False) for text in status.warnings)
+    for compactor in status.compactors:
+        name, fails = f"compactor {compactor.compactor}", bool(compactor.start_problem)
+        cure = f"neve logs compactor-{compactor.compactor}" if fails else "upgrade it"
+        for text in compactor.problems:
+            yield Need("compactor", text, cure, "/console/compactors", name, is_grave=fails)
+    listed = [
+        *(text for group in status.groups for text in group.problems),
+        *(text for compactor in status.compactors for text in compactor.problems),
+    ]
+    others = (text for text in status.warnings if text not in listed)
+    yield from (Need("warning", text, is_grave=False) for text in others)
 
 
 def _of_group(group: api.Group) -> Iterator[Need]:
     queue = href("/console/queues", {"group": group.group})
-    if group.overloaded:
-        yield Need(
-            "queue full",
-            f"the queue has been full for {format_duration(group.full_s)};"
-            f" {format_count(group.rejected + group.evicted, 'job')} were refused or dropped",
-            "add compactors, or let the autoscaler have more",
-            queue,
-            f"group {group.group}",
-        )
+    kind = "queue full" if group.overloaded else "no compactor"
+    for text in group.problems:
+        stands_still = group.overloaded or group.queued > 0
+        yield Need(kind, text, "", queue, f"group {group.group}", is_grave=stands_still)
     if group.paused:
         yield Need(
             "paused",

@@ -80,6 +80,10 @@ SAMPLED = (
     ("Small", "Files smaller than a quarter of target_bytes, in some tablets"),
     ("Garbage", "Bytes that no reader sees, in files that an analysis has counted"),
     ("Tombstones", "Rows that mark a key as deleted, in some tablets"),
+    (
+        "Writes",
+        "Bytes that jobs have written per byte that arrived, from some tablets",
+    ),
     ("Last commit", "End of the last committed job"),
 )
 """Further columns, read for the shown tables only: heading and hint."""

@@ -220,7 +220,8 @@ async def tablet_page(view: View) -> Variables:
 async def _queued(view: View, table: str, tablet: str) -> list[api.PlannedJob]:
     listed = await view.maybe("GET /v1/queue", count=QUEUED_READ)
     jobs: Sequence[api.PlannedJob] = () if listed is None else listed["jobs"]
-    return [job for job in jobs if (job.table, job.tablet) == (table, tablet)]
+    own = (job for job in jobs if (job.table, job.tablet) == (table, tablet))
+    return [job for job in own if not job.predecessors]
 
 
 async def _attempts(view: View, table: str, tablet: str) -> list[api.Finished]:

@@ -491,8 +491,25 @@ class RowWrites:
         is_old = self._audit.now_s() - minute.entry.at_s >= MINUTE_S
         return None if is_old or minute.begun.exception() is not None else minute.entry
 
+    def count_done(self, caller: str, table: str, details: str) -> bool:
+        """Count a call that has buffered rows, unless it took longer than its minute.
+
+        Args:
+            caller: Name of the caller.
+            table: Name of the table.
+            details: Those of the call (`rows=…`).
+        """
+        minute = self._open.get((caller, table))
+        if minute is not None:
+            rows = details.rpartition("rows=")[2]
+            minute.calls += 1
+            minute.rows += int(rows) if rows.isdigit() else 0
+        return minute is not None
+
     def end(self, entry: AuditEntry) -> None:
         """Count a call that was admitted, by its outcome and its details (`rows=…`)."""
+        if entry.outcome == DONE and self.count_done(entry.caller, entry.table, entry.details):
+            return
         minute = self._open.get((entry.caller, entry.table))
         if minute is None:  # It took longer than its minute.
             details = f"calls=1 {entry.details}"
@@ -500,9 +517,7 @@ class RowWrites:
             return
         minute.calls += 1
         minute.refused += entry.outcome == REFUSED
-        minute.failed += entry.outcome not in {REFUSED, DONE}
-        rows = entry.details.rpartition("rows=")[2]
-        minute.rows += int(rows) if entry.outcome == DONE and rows.isdigit() else 0
+        minute.failed += entry.outcome != REFUSED
 
     def close(self) -> None:
         """End all open entries."""

@@ -342,26 +342,30 @@ class BufferUse:
                 f"the metadata store uses {self.store_used_pct:.0f} % of its memory, and takes no "
                 f"rows above {bounds.store_used_max_pct:g} %; append them as files, or try again"
             )
-        full = {
-            f"the buffered rows of table {name!r}": self.sizes.get(table, 0) / self.table_bytes_max,
-            "the buffered rows of the service": self.size_bytes / bounds.bytes_max,
-        }
-        cause, part = max(full.items(), key=lambda item: item[1])
-        if part >= 1:
+        parts = (
+            self.sizes.get(table, 0) / self.table_bytes_max,
+            self.size_bytes / bounds.bytes_max,
+            1 + (1 - DELAY_FROM) * above / STORE_SLOW_PCT,
+            _part(self.overlapping.get(table, 0), bounds.files_max),
+            _part(self.backlogs.get(name, 0), bounds.backlog_bytes_max),
+        )
+        most = max(parts)
+        if most <= DELAY_FROM:  # Nearly all calls.
+            return 0.0, ""
+        causes = (
+            f"the buffered rows of table {name!r}",
+            "the buffered rows of the service",
+            "the memory of the metadata store",
+            f"the overlapping files of table {name!r}",
+            f"the backlog of table {name!r}",
+        )
+        full = max(parts[:2])
+        if full >= 1:
+            cause = causes[parts.index(full)]
             raise self.refuse(f"{cause} have reached their bound; try again after a flush")
-        slow = full | {
-            "the memory of the metadata store": 1 + (1 - DELAY_FROM) * above / STORE_SLOW_PCT,
-            f"the overlapping files of table {name!r}": _part(
-                self.overlapping.get(table, 0), bounds.files_max
-            ),
-            f"the backlog of table {name!r}": _part(
-                self.backlogs.get(name, 0), bounds.backlog_bytes_max
-            ),
-        }
-        cause, part = max(slow.items(), key=lambda item: item[1])
-        delay_s = DELAY_MAX_S * max(0.0, min(part, 1.0) - DELAY_FROM) / (1 - DELAY_FROM)
+        delay_s = DELAY_MAX_S * (min(most, 1.0) - DELAY_FROM) / (1 - DELAY_FROM)
         self.delayed_s += delay_s
-        return delay_s, f"{cause} near their bound: {part:.0%}" if delay_s else ""
+        return delay_s, f"{causes[parts.index(most)]} near their bound: {most:.0%}"
 
     def why_unsafe(self, table: str) -> str | None:
         """Return why rows of a table may not be buffered, or None if they may."""

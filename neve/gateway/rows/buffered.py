@@ -145,28 +145,31 @@ def read_lines(body: bytes, table: Table) -> pa.Table:
     return rows.select(present)
 
 
-def rows_of(kind: str, body: bytes, table: Table) -> pa.Table:
+def rows_of(kind: str, body: bytes, size_bytes: int | None, table: Table) -> pa.Table:
     """Return the rows of a body. Blocks.
 
     Args:
         kind: Content type of the body.
         body: An Arrow IPC stream, or lines of JSON.
+        size_bytes: `memory_bytes` of the body; None: unknown.
         table: The table, whose types those of lines are.
 
     Raises:
         RequestError: The body is malformed.
     """
-    return read_lines(body, table) if kind == api.LINES else read_stream(body, DECODED_MAX)
+    if kind == api.LINES:
+        return read_lines(body, table)
+    return read_stream(body, DECODED_MAX, size_bytes)
 
 
-def memory_bytes(kind: str, body: bytes) -> int:
-    """Return about how much memory the rows of a body take; what is malformed takes none."""
+def memory_bytes(kind: str, body: bytes) -> int | None:
+    """Return about how much memory the rows of a body take; None: the body is malformed."""
     if kind == api.LINES:
         return LINES_FACTOR * len(body)
     try:
         return stream_memory_bytes(body)
     except ValueError:
-        return 0  # It is refused when it is decoded.
+        return None  # It is refused when it is decoded.
 
 
 # ------------------------------------------------------------------------------------------- Routes
@@ -181,6 +184,9 @@ _BODY = {
         }
     }
 }
+
+
+_ANSWER = tuple(field.name for field in fields(api.Buffered))
 
 
 class BufferRoutes:
@@ -251,11 +257,14 @@ class BufferRoutes:
         self, name: str, table: Table, received: ReceivedBody, kind: str, call: str
     ) -> Taken:
         """Append the rows of a body, as soon as there is room for them in memory."""
-        body = b"" if received.is_on_disk else await received.read()
-        size_bytes = DECODED_MAX if received.is_on_disk else memory_bytes(kind, body)
+        body, measured_bytes, size_bytes = b"", None, DECODED_MAX
+        if not received.is_on_disk:
+            body = await received.read()
+            measured_bytes = memory_bytes(kind, body)
+            size_bytes = measured_bytes or 0  # A malformed body takes none.
         async with self._room.take(size_bytes):
             body = body or await received.read()
-            decode = partial(rows_of, kind, body)
+            decode = partial(rows_of, kind, body, measured_bytes)
             return await self._groups.buffer(name, table, call, decode, size_bytes)
 
     async def serve_rows(self, request: Request) -> Response:
@@ -263,7 +272,7 @@ class BufferRoutes:
         headers = request.headers
         call, kind = headers.get(api.CALL_HEADER), headers.get("content-type", "")
         answer = await self.rows(request.path_params["table"], request, call, kind)
-        body = {field.name: getattr(answer, field.name) for field in fields(answer)}
+        body = {name: getattr(answer, name) for name in _ANSWER}
         return Response(json.dumps(body), media_type="application/json")
 
     @route("POST /v1/tables/{table}/flush", WRITE)

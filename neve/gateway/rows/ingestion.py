@@ -86,14 +86,14 @@ def stream_memory_bytes(stream: bytes) -> int:
         ValueError: The stream has incomplete messages, or an invalid length.
     """
     try:
-        return sum(_batch_bytes(stream, *batch) for batch in _batches(stream))
+        return _batches_bytes(stream)
     except (error, IndexError) as broken:
         raise ValueError(f"a message is damaged: {broken}") from broken
 
 
-def _batches(stream: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield the batches: offset of the batch table, begin and end of the message's body."""
-    at = 0
+def _batches_bytes(stream: bytes) -> int:
+    """Return the decompressed size of all batches, without generators: it runs for each call."""
+    total = at = 0
     while at + 4 <= len(stream):
         size = _U32.unpack_from(stream, at)[0]
         at += 4
@@ -101,29 +101,33 @@ def _batches(stream: bytes) -> Iterator[tuple[int, int, int]]:
             size = _U32.unpack_from(stream, at)[0]
             at += 4
         if size == 0:
-            return
+            break
         message = _target(stream, at)
         body = at + size
         length_at = _field(stream, message, _BODY_LENGTH)
         length = _I64.unpack_from(stream, length_at)[0] if length_at else 0
         if length < 0 or body + length > len(stream):
             raise ValueError(f"a message has a body of {length} bytes, which exceeds the stream")
-        yield from _batch_of(stream, message, body, body + length)
         at = body + length
+        if batch := _batch_of(stream, message):
+            total += _batch_bytes(stream, batch, body, at)
+    return total
 
 
-def _batch_of(stream: bytes, message: int, body: int, end: int) -> Iterator[tuple[int, int, int]]:
-    kind_at, header_at = (_field(stream, message, field) for field in (_HEADER_TYPE, _HEADER))
+def _batch_of(stream: bytes, message: int) -> int:
+    """Return the offset of the batch table of a message; 0: the message is no batch."""
+    kind_at = _field(stream, message, _HEADER_TYPE)
     kind = stream[kind_at] if kind_at else 0
-    if kind not in (_DICTIONARY_BATCH, _RECORD_BATCH) or not header_at:
-        return
+    if kind not in (_DICTIONARY_BATCH, _RECORD_BATCH):
+        return 0
+    header_at = _field(stream, message, _HEADER)
+    if not header_at:
+        return 0
     batch = _target(stream, header_at)
-    if kind == _DICTIONARY_BATCH:
-        data_at = _field(stream, batch, _DATA)
-        if not data_at:
-            return
-        batch = _target(stream, data_at)
-    yield batch, body, end
+    if kind == _RECORD_BATCH:
+        return batch
+    data_at = _field(stream, batch, _DATA)
+    return _target(stream, data_at) if data_at else 0
 
 
 def _batch_bytes(stream: bytes, batch: int, body: int, end: int) -> int:
@@ -267,12 +271,13 @@ def fit_to_schema(rows: pa.Table, table: Table) -> pa.Table:
     return conformed
 
 
-def read_stream(body: bytes, bytes_max: int) -> pa.Table:
+def read_stream(body: bytes, bytes_max: int, size_bytes: int | None = None) -> pa.Table:
     """Return the rows of an Arrow IPC stream.
 
     Args:
         body: The stream.
         bytes_max: Limit of the rows' size in memory.
+        size_bytes: `stream_memory_bytes` of the body; None: not computed so far.
 
     Raises:
         RequestError: The body is not an Arrow IPC stream, or has no rows.
@@ -280,7 +285,9 @@ def read_stream(body: bytes, bytes_max: int) -> pa.Table:
     """
     try:
         # Check before Arrow allocates memory: compressed buffers may declare any length.
-        if stream_memory_bytes(body) > bytes_max:
+        if size_bytes is None:
+            size_bytes = stream_memory_bytes(body)
+        if size_bytes > bytes_max:
             raise TooLargeError(f"the rows take more than {bytes_max} bytes: append them in parts")
         with pa.ipc.open_stream(body) as reader:
             _require_text(reader.schema)
@@ -312,10 +319,21 @@ def _require_text(schema: pa.Schema) -> None:
         ) from error
 
 
+_WITHOUT_TEXT = frozenset(
+    {
+        *(pa.int8().id, pa.int16().id, pa.int32().id, pa.int64().id, pa.date32().id),
+        *(pa.float32().id, pa.float64().id, pa.bool_().id, pa.string().id, pa.binary().id),
+    }
+)
+"""Frequent types without names or time zones."""
+
+
 def _texts(field: pa.Field) -> Iterator[str | None]:
     """Yield the texts in a field and its type."""
     yield field.name
     arrow = field.type
+    if arrow.id in _WITHOUT_TEXT:
+        return
     if isinstance(arrow, pa.BaseExtensionType):
         arrow = arrow.storage_type
     if pa.types.is_dictionary(arrow) or pa.types.is_run_end_encoded(arrow):

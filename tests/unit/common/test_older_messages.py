@@ -36,7 +36,7 @@ NEW_FIELDS = {
         "actions",
     },
     "AttemptProgress": {"written_bytes"},
-    "CompactorStatus": {"ready", "start_problem", "task_memory", "edition"},
+    "CompactorStatus": {"ready", "start_problem", "task_memory", "edition", "problems"},
     "Assignment": {
         *("trace", "table.settings.planner", "table.settings.planner_options"),
         *("table.triggered_at_s", "table.triggered_by", "table.settings.triggers"),
@@ -54,13 +54,13 @@ NEW_FIELDS = {
         *(f"job.{name}" for name in NEW_OF_JOBS),
         *("analyzed", "tablet_version", "inputs.measured_at_s", "inputs.measured_version"),
     },
-    "QueuedJob": {"paused", *(f"job.{name}" for name in NEW_OF_JOBS)},
+    "QueuedJob": {"paused", "after", *(f"job.{name}" for name in NEW_OF_JOBS)},
     "AttemptReport": {"trace"},
     "RunningAttempt": {"files", "progress.written_bytes"},
     "Explanation": {"inputs"},
     "GroupStatus": {
         *("queued_input_bytes", "running_left_bytes", "committed_bytes", "deferred", "scaling"),
-        *("full_s", "overloaded"),
+        *("full_s", "overloaded", "problems"),
     },
 }
 """What the older release does not know of the messages that it has."""

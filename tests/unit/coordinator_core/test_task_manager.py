@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from common.model.job import Job, TabletPlan
 from coordinator.core import events as on
 from coordinator.core.queue import PASSED_MAX, PROBES_MAX
-from coordinator.core.views import table_activity, waiting_jobs
-from tests.support.task_manager import TaskManager
+from coordinator.core.views import following_jobs, table_activity, waiting_jobs
+from tests.support.task_manager import TABLE, TaskManager
 
 pytestmark = pytest.mark.unit
 
@@ -346,3 +348,37 @@ def test_a_pause_ends_with_a_file_of_the_job_or_with_its_tablet() -> None:
     manager.pause_job("b")
     manager.state.handle(on.TabletGone(tablet=manager.tablets["b"]), 0.0)
     assert manager.queue == []
+
+
+def test_jobs_that_wait_for_others_are_listed_with_these() -> None:
+    manager = TaskManager()
+    manager.offer("first", 1)
+    first = manager.jobs["first"]
+    second = replace(first, id="second", inputs=("b-1", "b-2"), depends_on=("first",))
+    third = replace(first, id="third", inputs=("c-1", "c-2"), depends_on=("first", "second"))
+
+    def planned(*jobs: Job) -> list[tuple[str, tuple[str, ...]]]:
+        """Return the jobs that wait after a new plan, and the ids of those that they wait for."""
+        record = manager.records["first"]
+        manager.records["first"] = record = replace(record, version=record.version + 1)
+        manager._tell(
+            on.TabletPlanned(
+                tablet=first.tablet,
+                plan=TabletPlan(jobs=jobs),
+                record=record,
+                settings_version=TABLE.settings_version,
+            )
+        )
+        listed = manager.state.look(following_jobs, None, 10)
+        assert manager.state.look(following_jobs, "g", 1) == listed[:1]
+        assert manager.state.look(following_jobs, "other", 10) == []
+        return [(entry.job.id, entry.after) for entry in listed]
+
+    both = [("second", ("first",)), ("third", ("first", "second"))]
+    assert planned(first, second, third) == both
+    assert manager.queue == ["first"]
+    assert planned(first, second) == both[:1]
+    assert planned(first) == []
+    assert planned(first, second) == both[:1]
+    manager._tell(on.TabletGone(tablet=first.tablet))
+    assert manager.state.look(following_jobs, None, 10) == []

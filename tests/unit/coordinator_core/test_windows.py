@@ -9,11 +9,12 @@ import pytest
 from common.model.job import CLASS_WIDTH, Kind
 from common.model.table import TableSettings
 from common.settings import CoordinatorSettings, GroupSettings
+from common.windows import WindowRule
 from coordinator.core import events as on
 from coordinator.core.limits import Limits
 from coordinator.core.plan_events import await_window
-from coordinator.core.views import closed_windows, coordinator_status
-from coordinator.core.windows import JobWindows
+from coordinator.core.views import closed_windows, coordinator_status, window_usages
+from coordinator.core.windows import JobWindows, Scope, packed_usages, unpacked_usages
 from neve import api
 from tests.support.task_manager import TABLE, TaskManager
 
@@ -342,3 +343,119 @@ def test_many_tables_cost_nothing_between_the_changes_of_their_windows() -> None
     own.look(manager.now_s + 10)
     with pytest.raises(TypeError):
         own.look(HOUR_S)
+
+
+def test_the_lines_of_a_status_look_at_each_table_once_a_minute() -> None:
+    manager = TaskManager()
+    for number in range(200):
+        settings = TableSettings(windows=FROM_ONE)
+        table = replace(TABLE, id=f"t{number}", name=f"t{number}", settings=settings)
+        manager._tell(on.TableSeen(table=table))
+    looks = 0
+    own = own_windows(manager)
+    is_open = own._is_open
+
+    def counted(scope: Scope, now_s: float) -> bool:
+        nonlocal looks
+        looks += 1
+        return is_open(scope, now_s)
+
+    own._is_open = counted  # type: ignore[method-assign]  # to count the looks
+
+    def looks_of(now_s: float) -> int:
+        nonlocal looks
+        looks = 0
+        assert len(own.lines(str, now_s)) == 100
+        return looks
+
+    assert looks_of(5.0) == 300, "each table, then those that are shown"
+    assert looks_of(9.0) == 100
+    assert looks_of(66.0) == 300
+    assert looks_of(67.0) == 100
+    own.set_table("another", WindowRule.of(TableSettings(windows="* * * * * for 1m")))
+    assert looks_of(68.0) == 301
+    assert [line.name for line in own.lines(str, 68.0)].count("another") == 0, "open ones are last"
+
+
+def restarted(manager: TaskManager, **settings: object) -> TaskManager:
+    """Return a manager whose coordinator begins with what that of another one has stored."""
+    changes, usages = manager.state.look(window_usages, 0, manager.now_s)
+    assert changes
+    assert usages is not None
+    assert manager.state.look(window_usages, changes, manager.now_s) == (changes, None)
+    after = in_window(**settings)
+    after.now_s = manager.now_s
+    for _ in range(2):  # An event may arrive twice.
+        after._tell(on.WindowUsesSeen(packed=packed_usages(usages)))
+    own_windows(after).check()
+    return after
+
+
+def test_a_restart_does_not_grant_the_budget_of_a_window_twice() -> None:
+    before = in_window(window_input_bytes=100)
+    before.tick(HOUR_S)
+    for name, size_bytes in (("a", 60), ("b", 70)):
+        before.offer(name, 1, cost_bytes=size_bytes)
+    assert before.ask(2) == ["a", "b"]
+    before.finish("a")
+
+    after = restarted(before, window_input_bytes=100)
+    (window,) = windows_shown(after)
+    assert (window.used_bytes, window.is_open) == (130, False)
+    after.offer("c", 1, cost_bytes=10)
+    assert after.ask(1) == []
+    until(after, DAY_S + HOUR_S)
+    assert after.running == ["c"], "the next window has a budget of its own"
+    own_windows(after).check()
+
+
+def test_a_restart_goes_on_with_the_slots_that_were_used() -> None:
+    before = in_window(window_cost_s=2000.0)
+    before.tick(HOUR_S)
+    for name in "ab":
+        before.offer(name, 1)
+    assert before.ask(2) == ["a", "b"]
+    before.tick(100.0)
+    before.finish("a")
+    before.tick(300.0)
+
+    after = restarted(before, window_cost_s=2000.0)
+    own = own_windows(after)
+    (line,) = own.lines(str, after.now_s + 500.0)
+    assert line.used_cost_s == 100 + 400, "it is unknown whether b still runs"
+    (attempt,) = own._charges
+    own.leave(attempt, after.now_s + 500.0)
+    (line,) = own.lines(str, after.now_s + 600.0)
+    assert line.used_cost_s == 100 + 900
+    own.check()
+
+
+def test_what_starts_before_the_stored_use_is_read_counts_as_well() -> None:
+    before = in_window(window_input_bytes=100)
+    before.tick(HOUR_S)
+    before.offer("a", 1, cost_bytes=60)
+    assert before.ask(1) == ["a"]
+    _, usages = before.state.look(window_usages, 0, before.now_s)
+    assert usages is not None
+
+    after = in_window(window_input_bytes=100)
+    after.tick(HOUR_S)
+    after.offer("b", 1, cost_bytes=30)
+    assert after.ask(1) == ["b"]
+    after._tell(on.WindowUsesSeen(packed=packed_usages(usages)))
+    assert windows_shown(after)[0].used_bytes == 90
+    after.finish("b")
+    own_windows(after).check()
+
+    late = in_window(window_input_bytes=100)
+    until(late, DAY_S + HOUR_S)
+    late.offer("c", 1, cost_bytes=30)
+    assert late.running == ["c"]
+    late._tell(on.WindowUsesSeen(packed=packed_usages(usages)))
+    assert windows_shown(late)[0].used_bytes == 30, "the stored use is of the day before"
+
+
+@pytest.mark.parametrize("packed", [b"{", b"7", b'[["table"]]', b'[["table","t",1,2,3,[]]]'])
+def test_a_damaged_use_is_refused(packed: bytes) -> None:
+    with pytest.raises(ValueError, match="no use of windows"):
+        unpacked_usages(packed)

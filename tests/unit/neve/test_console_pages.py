@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from neve import api
-from neve.console.pages import access, compactors, control, jobs, requests, table, tablet
+from neve.cli import top
+from neve.console.pages import access, control, jobs, requests, table, tablet
 from neve.console.pages.figures import SCALES
+from neve.console.pages.overview import headline, needs
+from neve.gateway.table_summaries import write_amplification
 from tests.support.gateway import COMPACTOR, CONTROL, GROUP
 
 pytestmark = pytest.mark.unit
@@ -433,11 +436,11 @@ def test_a_group_counts_its_compactors_by_state() -> None:
         replace(COMPACTOR, compactor="local-3", draining=True),
         replace(COMPACTOR, compactor="other-1", group="other"),
     ]
-    (entry,) = compactors.group_compactors([replace(GROUP, scaling=scaling)], heard)
+    (entry,) = control.group_compactors([replace(GROUP, scaling=scaling)], heard)
 
     assert (entry.wanted, entry.starting, entry.running, entry.draining) == (3, 2, 1, 1)
     assert [change.desired for change in entry.decisions] == [3, 1]
-    assert compactors.group_compactors([GROUP], [])[0].wanted is None
+    assert control.group_compactors([GROUP], [])[0].wanted is None
 
 
 def series_of(groups: tuple[api.SeriesLine, ...] = (), **total: list[float | None]) -> api.Series:
@@ -454,12 +457,12 @@ def test_a_group_has_a_plot_of_what_was_recorded() -> None:
         "compactors_draining": [None, None],
     }
     groups = (api.SeriesLine(name="default", values=values), api.SeriesLine(name="x", values={}))
-    plots = compactors.group_plots(series_of(groups))
+    plots = control.group_plots(series_of(groups))
 
     assert {
         group: [(line.label, line.values) for line in lines] for group, lines in plots.items()
     } == {"default": [("wanted", [1.0, 3.0]), ("running", [None, 1.0])]}
-    assert compactors.group_plots(None) == {}
+    assert control.group_plots(None) == {}
 
 
 @pytest.mark.parametrize(
@@ -474,7 +477,7 @@ def test_a_group_has_a_plot_of_what_was_recorded() -> None:
     ],
 )
 def test_a_compactor_has_a_state(changed: dict[str, Any], word: str) -> None:
-    assert compactors.slot_words(replace(COMPACTOR, **changed)) == word
+    assert control.slot_words(replace(COMPACTOR, **changed)) == word
 
 
 def test_the_curve_shows_the_last_hour_and_now() -> None:
@@ -531,3 +534,43 @@ def test_a_search_finds_tables_by_part_and_ids_by_beginning() -> None:
     assert access.job_hits("ob", [RUNNING], [planned("a")]) == []
     (hit,) = access.attempt_hits("att-", "events", [finished(), finished("other", job="x")])
     assert hit.href == "/console/history?table=events&attempt=att-1"
+
+
+def test_what_is_a_warning_and_of_a_group_or_compactor_is_said_once() -> None:
+    full = "group default is overloaded: its queue (9 jobs) has been full for 5 m 00 s"
+    broken = "compactor local-1 of group default cannot start: no Java"
+    status = api.Status(
+        coordinator="c",
+        started_s=0.0,
+        now_s=NOW_S,
+        groups=(replace(GROUP, overloaded=True, full_s=300.0, problems=(full,)),),
+        compactors=(replace(COMPACTOR, start_problem="no Java", problems=(broken,)),),
+        tables=1,
+        tablets_known=1,
+        committed=0,
+        failed=0,
+        released=0,
+        conflicts=0,
+        quarantined=0,
+        warnings=(full, broken, "something else"),
+    )
+    listed = needs(status, ())
+
+    assert [(need.text, need.is_grave, need.link) for need in listed] == [
+        (full, True, "group default"),
+        (broken, True, "compactor local-1"),
+        ("something else", False, ""),
+    ]
+    assert listed[0].href == "/console/queues?group=default"
+    assert headline(listed, status, (), (), ()) == "2 things need you"
+    assert top.needs(status) == [full, broken, "something else"]
+
+
+def test_write_amplification_is_what_jobs_write_for_what_has_arrived() -> None:
+    days = (
+        api.TableDay(day="2026-11-27", bytes_in=300, bytes_out=200),
+        api.TableDay(day="2026-11-28", bytes_in=500, bytes_out=400),
+    )
+    assert write_amplification(days, 600.0) == 600 / 800
+    assert write_amplification((), 600.0) is None
+    assert write_amplification(days, -300.0) is None

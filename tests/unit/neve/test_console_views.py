@@ -65,7 +65,10 @@ PAGES = (
     ("/console/tables/events?colour=backlog", ("tablets by backlog",)),
     ("/console/tables/events/settings", ("planner_options", "Dry run")),
     ("/console/tables/events/tablets/last", ("What the service says", "nothing to do", "Story")),
-    ("/console/queues", ("Group default", "maintenance, 12 points in its class", "Hold")),
+    (
+        "/console/queues",
+        ("Group default", "maintenance, 12 points in its class", "Hold", "after job job-1"),
+    ),
     ("/console/running", ("rewriting", "node-a", "The last hour")),
     ("/console/requests", ("There is no request",)),
     ("/console/tables/events/compact", ("First key", "Dry run")),

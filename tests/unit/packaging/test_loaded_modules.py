@@ -40,7 +40,7 @@ OF_GATEWAY = {
         "anyio",
         "click",
         "fastapi",
-        "h11",
+        "httptools",
         "jinja2",
         "jwt",
         "markupsafe",
