@@ -520,11 +520,12 @@ def rewrite_row_groups(plan: RewritePlan, spans: Sequence[GroupSpan], name: str)
     """
     tally, mark = Tally(), ProgressMark(plan.folder, name)
     pay = allowance_of(plan.folder).pay
-    # Reading twice from a disk is cheap; from an object store, rows are hashed instead.
+    # Rows that are few enough are held; others are read twice, which is cheap from a disk only.
     compares = table_location(plan.location).is_local
-    again = (kept for _, _, kept in _kept_rows(plan, spans, lambda _: None)) if compares else None
+    held, held_bytes = list[pa.Table](), 0
 
     def kept_rows() -> Iterator[pa.Table]:
+        nonlocal held_bytes
         for table, read, kept in _kept_rows(plan, spans, pay):
             gone = table.num_rows - kept.num_rows
             counts = RowCounts(
@@ -535,10 +536,20 @@ def rewrite_row_groups(plan: RewritePlan, spans: Sequence[GroupSpan], name: str)
                 tally.digest = (tally.digest + digest_of(read)) % DIGEST_MODULUS
             elif not read.schema.equals(kept.schema) and digest_of(read) != digest_of(kept):
                 raise VerificationError(f"the conversion of rows for {name} has changed values")
+            held_bytes += kept.nbytes
+            held.append(kept)
+            if held_bytes > plan.memory.in_memory_bytes or not compares:
+                held.clear()
             mark.add(table.nbytes, table.num_rows)
             yield kept
 
-    return write_part(plan, kept_rows(), tally, name, again)
+    def again() -> Iterator[pa.Table]:
+        if held_bytes <= plan.memory.in_memory_bytes:
+            yield from held
+        else:
+            yield from (kept for _, _, kept in _kept_rows(plan, spans, lambda _: None))
+
+    return write_part(plan, kept_rows(), tally, name, again() if compares else None)
 
 
 def _kept_rows(

@@ -90,16 +90,17 @@ class Rewritten:
         return unpacked_result(self.packed)
 
 
-def rewrite(assignment: Assignment, folder: Path) -> Rewritten:
+def rewrite(assignment: Assignment, folder: Path, task_bytes: int = TASK_BYTES) -> Rewritten:
     """Rewrite the inputs of an assignment, with every task in this process.
 
     Args:
         assignment: The reserved job.
         folder: An empty folder for the attempt.
+        task_bytes: Memory of a task.
     """
     folder.mkdir(parents=True, exist_ok=True)
     inputs = read_lake_inputs(assignment, CatalogSettings(), lambda: None)
-    plan = make_lake_plan(assignment, inputs, str(folder), (TASK_BYTES, 0), lambda: None)
+    plan = make_lake_plan(assignment, inputs, str(folder), (task_bytes, 0), lambda: None)
     result = rewrite_lake(plan, _run_in_order, CORES, small=True)
     verified = verify(plan.rewrite, result, lambda: False)
     files = tuple(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -17,6 +18,7 @@ from common.control_settings import CatalogSettings
 from common.errors import ConflictError, InputError, RewriteError
 from common.lake.source import LakeOutput
 from compactor.lake_commit import LakeResult, packed_result, unpacked_result
+from compactor.rewrite.general_merge import RowComparison
 from compactor.rewrite.lake import GroupSpan, divide, read_lake_inputs
 from tests.support.delta_tables import DeltaTable
 from tests.support.lake_attempts import Rewritten, assignment_of, rewrite, service_table
@@ -143,6 +145,28 @@ def test_large_row_groups_without_deletes_are_copied_as_bytes(tmp_path: Path) ->
         *range(9 * LARGE, 9 * LARGE + 50),
     } - {LARGE + 5}
     check_offsets(delta, made)
+
+
+def test_rows_that_a_task_cannot_hold_are_read_twice(tmp_path: Path) -> None:
+    delta = new_table(tmp_path)
+    path = delta.append(rows(0, 200_000), {"day": "a"}, row_group_size=50_000)
+    delta.delete(range(0, 200_000, 10))
+    made = rewrite(assignment_of(delta, [path]), tmp_path / "attempt", 256 * 1024**2)
+    assert made.plan.rewrite.memory.in_memory_bytes < 180_000 * 16
+    assert ids_of(delta, made) == [row for row in range(200_000) if row % 10]
+
+
+def test_tables_are_compared_wherever_they_are_cut() -> None:
+    table = pa.table({"x": [1.0, float("nan"), 3.0, 4.0, 5.0]})
+    for cuts in ([5], [2, 3], [1, 1, 3], [4, 1]):
+        ends = np.cumsum([0, *cuts]).tolist()
+        pieces = [table.slice(begin, end - begin) for begin, end in pairwise(ends)]
+        comparison = RowComparison(pieces)
+        assert comparison.matches(table.slice(0, 3))
+        assert comparison.matches(table.slice(3))
+        assert not comparison.matches(table.slice(0, 1))
+    assert not RowComparison([table]).matches(pa.table({"x": [1.0, float("nan"), 3.5]}))
+    assert not RowComparison([table]).matches(pa.table({"x": [1.0, 2.0, 3.0]}))
 
 
 def test_an_added_column_is_null_and_a_widened_one_is_converted(tmp_path: Path) -> None:
