@@ -158,7 +158,7 @@ class LakePublisher:
             sources: Opens the source of a table.
         """
         self._store, self._files = store, files
-        self._clock, self._note = clock, log
+        self._clock, self._log = clock, log
         self._sources = sources
         self._catalog = catalog
         self._threads = StorageThreads(deadline_s=catalog.answer_max_s)
@@ -183,7 +183,7 @@ class LakePublisher:
         job = _Job(assignment, commit, unpacked_result(packed), log)
         async with job.log.turn:
             end = await self._end_of(job)
-        self._note(
+        self._log(
             "attempt published",
             attempt=job.attempt,
             ending=end.ending.value,
@@ -274,7 +274,7 @@ class LakePublisher:
         )
         outcome = await self._applied(mark, partial(self._refused_without_outputs, job))
         if isinstance(outcome, Refused):
-            self._note("attempt may not publish", attempt=job.attempt, cause=outcome.reason)
+            self._log("attempt may not publish", attempt=job.attempt, cause=outcome.reason)
         return rules.Marked(isinstance(outcome, Applied))
 
     async def _refused_without_outputs(self, job: _Job) -> Refusal | None:
@@ -299,7 +299,7 @@ class LakePublisher:
         try:
             return rules.SendAnswered(await self._threads.run(location, send, commit))
         except CompactionError as error:
-            self._note("commit not answered", attempt=job.attempt, cause=str(error))
+            self._log("commit not answered", attempt=job.attempt, cause=str(error))
             return rules.SendAnswered(Answer.UNKNOWN)
 
     async def _applied(
@@ -352,10 +352,10 @@ class LakePublisher:
         try:
             outcome = await self._applied(change)
         except (MetadataError, UnavailableError) as error:
-            self._note("commit not recorded", attempt=job.attempt, cause=str(error))
+            self._log("commit not recorded", attempt=job.attempt, cause=str(error))
         else:
             if isinstance(outcome, Refused):
-                self._note("commit not recorded", attempt=job.attempt, cause=outcome.reason)
+                self._log("commit not recorded", attempt=job.attempt, cause=outcome.reason)
         return CommitApplied(outputs)
 
 
