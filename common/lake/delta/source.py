@@ -18,7 +18,7 @@ from common.lake.delta.actions import (
 )
 from common.lake.delta.features import IN_COMMIT_TIMESTAMPS
 from common.lake.delta.statistics import file_statistics
-from common.lake.delta.storage import Storage
+from common.lake.delta.storage import LakeStorage
 from common.lake.delta.vectors import (
     VectorError,
     decode_vector,
@@ -42,13 +42,13 @@ _UUID_CHARS = 20
 
 def open_delta(uri: str, options: Mapping[str, str]) -> "DeltaSource":
     """Return the source of a Delta table; nothing is read."""
-    return DeltaSource(Storage(uri, options))
+    return DeltaSource(LakeStorage(uri, options))
 
 
 class DeltaSource:
     """A Delta table. Calls of several threads may overlap."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: LakeStorage) -> None:
         self._storage = storage
 
     def load(self, known: Snapshot | None = None) -> Snapshot:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from tests.support.chromium import WAIT_MS, Visit, chromium, is_live, visit
+from tests.support.chromium import WAIT_MS, Visit, chromium, is_live, simulate, visit
 from tests.support.ledger import LedgerTable, bag_rows
 from tests.support.shell import Shell
 from tests.support.stack import Service
@@ -62,7 +62,7 @@ def test_people_watch_a_compaction_in_each_view(service: Service, tmp_path: Path
                 for width in (390, 1280):
                     tab.page.set_viewport_size({"width": width, "height": 900})
                     assert tab.overflow_px() == 0, (address, width)
-            simulate(tab, table)
+            simulate(tab, table.name, "size-tiered", "0.1")
             assert tab.problems == []
             assert tab.foreign == []
     finally:
@@ -101,13 +101,3 @@ def watch(service: Service, table: LedgerTable, tab: Visit) -> None:
     tab.open(f"/console/tables?filter={name}")
     is_live(tab)
     expect(page.locator("tbody tr")).to_contain_text("ratio")
-
-
-def simulate(tab: Visit, table: LedgerTable) -> None:
-    """Simulate the table as it is, and with another planner."""
-    tab.open(f"/console/what-if?table={table.name}")
-    tab.page.get_by_label("Compare planners").fill("size-tiered")
-    tab.page.get_by_label("Days").fill("0.1")
-    tab.page.get_by_role("region", name="A table as it is").get_by_role("button").click()
-    expect(tab.page.get_by_role("rowheader", name="size-tiered")).to_be_visible()
-    expect(tab.page.locator("#what-if-backlog canvas")).to_have_count(1)
