@@ -14,9 +14,7 @@ from dataclasses import dataclass, field
 
 from common.errors import RequestError
 from common.lake.source import LakeFile, Snapshot
-from common.metadata.changes import MirroredFiles
-from common.metadata.changes.lake import MIRRORED_MAX
-from common.model.file import DataFile
+from common.model.file import MIRRORED_MAX, DataFile, MirroredFiles
 from common.model.table import Column, Table
 from common.model.tablet import PLUS_INFINITY
 from common.rows.key_encoding import partition_of, partition_types, value_of_folder

@@ -10,7 +10,6 @@ from common.metadata.changes import (
     EndLakeAttempt,
     ForgetOutputs,
     MarkPublishing,
-    MirroredFiles,
     MirrorFiles,
     NoteMirrorProblem,
     Outcome,
@@ -23,7 +22,7 @@ from common.metadata.codec.table import SPEC
 from common.metadata.keys import TableKeys
 from common.metadata.keyspace import hget
 from common.metadata.store_values import Mirror
-from common.model.file import DataFile
+from common.model.file import DataFile, MirroredFiles
 from common.model.outcome import AttemptEnd, RowCounts
 from common.model.table import LakeTable, Table
 from common.model.tablet import PLUS_INFINITY, TabletId

@@ -33,7 +33,6 @@ from common.metadata.changes.lake import (
     EndLakeAttempt,
     ForgetOutputs,
     MarkPublishing,
-    MirroredFiles,
     MirrorFiles,
     NoteMirrorProblem,
 )
@@ -150,7 +149,6 @@ __all__ = [
     "MarkPublishing",
     "MarkWaiting",
     "MirrorFiles",
-    "MirroredFiles",
     "MoveFile",
     "MoveRequest",
     "NoteMirrorProblem",

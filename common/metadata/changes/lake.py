@@ -77,26 +77,11 @@ from common.metadata.store_values import (
     PublishingMark,
     with_estimates,
 )
-from common.model.file import DataFile
+from common.model.file import MIRRORED_MAX, DataFile, MirroredFiles
 from common.model.outcome import AttemptEnd, Refusal, RefusalCode, RowCounts
 from common.model.tablet import Bounds, Reservation, Selection, TabletId
 
 # ------------------------------------------------------------------------------------------- Mirror
-
-MIRRORED_MAX = 5_000
-"""Files that one change of a mirror may bring and take, in total."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MirroredFiles:
-    """What a change of the mirror does in one tablet."""
-
-    came: tuple[DataFile, ...] = ()
-    """New files, and files whose deleted rows have changed."""
-    went: tuple[str, ...] = ()
-    """Paths of files that the log no longer names."""
-    partition: str | None = None
-    """Text of the partition, for a tablet that does not exist so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
