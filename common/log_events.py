@@ -249,6 +249,28 @@ COMPACTOR_EVENTS = (
     LogEvent("compactor begins", _I, "The process of a compactor has started."),
     LogEvent("attempt begins", _I, "A compactor starts an attempt."),
     LogEvent("attempt ended", _I, "An attempt has ended; `end` is its outcome."),
+    LogEvent(
+        "attempt published",
+        _I,
+        "Publishing in the log of a lake table has ended; `ending` says how, `version` where.",
+    ),
+    LogEvent(
+        "attempt may not publish",
+        _W,
+        "An attempt at a lake table holds its reservation no more, is too old, or has lost its"
+        " outputs.",
+    ),
+    LogEvent(
+        "commit not answered",
+        _W,
+        "The log of a lake table did not answer a commit. The attempt is looked for in the log.",
+    ),
+    LogEvent(
+        "commit not recorded",
+        _W,
+        "The store did not accept the end of an attempt that is in the log of its lake table. The"
+        " coordinator finds it there.",
+    ),
     LogEvent("rewrite failed", _W, "A rewrite raised an error; `cause` is its message."),
     LogEvent("report not heard", _W, "The coordinator did not accept a report. It is sent again."),
     LogEvent("heartbeat not heard", _W, "The coordinator did not accept a heartbeat."),

@@ -24,7 +24,9 @@ def open_source(format_name: str, uri: str, options: Mapping[str, str]) -> Table
         RequestError: The URI is malformed.
     """
     if format_name != LakeFormat.DELTA:
-        message = f"lake format {format_name!r} is not supported; supported: {LakeFormat.DELTA}"
+        message = (
+            f"lake format {str(format_name)!r} is not supported; supported: {LakeFormat.DELTA}"
+        )
         raise ConfigError(message)
     try:
         from common.lake.delta.source import open_delta

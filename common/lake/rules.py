@@ -245,14 +245,14 @@ class MarkReservation:
 
 
 @dataclass(frozen=True, slots=True)
-class SendCommit:
+class SendVersion:
     """Send the verdict as the version after the head, once. Comes back as `SendAnswered`."""
 
     head: Snapshot
     verdict: Verdict
 
 
-class Ending(StrEnum):
+class PublishEnd(StrEnum):
     """How publishing ended."""
 
     COMMITTED = "committed"
@@ -282,14 +282,16 @@ class EndPublishing:
             if so, outputs that were not committed are garbage with the mark (rule 9).
     """
 
-    ending: Ending
+    ending: PublishEnd
     reason: str = ""
     version: int = -1
     committed: frozenset[str] = frozenset()
     was_sent: bool = False
 
 
-PublishStep = LoadHead | LookForAttempt | ReadDeletes | MarkReservation | SendCommit | EndPublishing
+PublishStep = (
+    LoadHead | LookForAttempt | ReadDeletes | MarkReservation | SendVersion | EndPublishing
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +382,7 @@ def next_step(
         case SendAnswered(answer):
             return _after_send(state, answer)
         case StepFailed(reason):
-            ending = Ending.CANNOT_TELL if state.was_sent else Ending.FAILED
+            ending = PublishEnd.CANNOT_TELL if state.was_sent else PublishEnd.FAILED
             return state, _end(state, ending, reason)
         case _:
             assert_never(event)
@@ -388,13 +390,13 @@ def next_step(
 
 def _after_look(state: Publishing, sighting: Sighting) -> tuple[Publishing, PublishStep]:
     if sighting.look is Look.FOUND:
-        end = _end(state, Ending.COMMITTED)
+        end = _end(state, PublishEnd.COMMITTED)
         return state, replace(end, version=sighting.version, committed=sighting.outputs)
     if sighting.look is Look.CANNOT_TELL:
-        return state, _end(state, Ending.CANNOT_TELL, sighting.reason)
+        return state, _end(state, PublishEnd.CANNOT_TELL, sighting.reason)
     if state.tries >= state.tries_max:
         reason = f"other writers committed first at each of {state.tries} tries"
-        return state, _end(state, Ending.CONFLICTED, reason)
+        return state, _end(state, PublishEnd.CONFLICTED, reason)
     if state.head is None:
         return state, LoadHead()
     return _compare(state)
@@ -418,18 +420,18 @@ def _decide(
     state = replace(state, verdict=verdict)
     if verdict.is_empty:
         reason = verdict.ended or next(iter(verdict.dropped.values()), "there is nothing to commit")
-        return state, _end(state, Ending.REFUSED, reason)
+        return state, _end(state, PublishEnd.REFUSED, reason)
     return state, MarkReservation()
 
 
 def _after_mark(state: Publishing, is_held: bool, now_s: float) -> tuple[Publishing, PublishStep]:
     if not is_held:
-        return state, _end(state, Ending.RELEASED, "the attempt holds its reservation no more")
+        return state, _end(state, PublishEnd.RELEASED, "the attempt holds its reservation no more")
     if now_s - state.started_at_s > AGE_MAX_S:
         reason = f"the attempt is older than {AGE_MAX_S / 3600:.0f} hours"
-        return state, _end(state, Ending.TOO_OLD, reason)
+        return state, _end(state, PublishEnd.TOO_OLD, reason)
     assert state.head is not None, state
-    return replace(state, tries=state.tries + 1), SendCommit(state.head, state.verdict)
+    return replace(state, tries=state.tries + 1), SendVersion(state.head, state.verdict)
 
 
 def _after_send(state: Publishing, answer: Answer) -> tuple[Publishing, PublishStep]:
@@ -443,7 +445,7 @@ def _after_send(state: Publishing, answer: Answer) -> tuple[Publishing, PublishS
     return state, LoadHead()
 
 
-def _end(state: Publishing, ending: Ending, reason: str = "") -> EndPublishing:
+def _end(state: Publishing, ending: PublishEnd, reason: str = "") -> EndPublishing:
     return EndPublishing(ending, reason, was_sent=state.was_sent)
 
 

@@ -84,7 +84,8 @@ def rows_of_calls(table: Table, segment: BufferSegment, calls: Mapping[bytes, by
             if batch.num_rows != count:
                 raise broken_value_error(where, f"has {batch.num_rows} rows instead of {count}")
             parts.append(batch)
-        rows = pa.Table.from_batches(parts, schema)
+        # Statistics, hashes and files of thousands of small chunks take longer than this copy.
+        rows = pa.Table.from_batches(parts, schema).combine_chunks()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise broken_value_error(where, f"has damaged rows ({error})") from error
     return conform(rows, arrow_schema(table.schema), "the buffer")

@@ -191,7 +191,7 @@ def _death(worker: _Worker) -> ConfigError:
 
 REFUSED = 3
 """Exit code if an order cannot be carried out; standard error has one sentence with the cause."""
-NICENESS = 10
+NICENESS = 5
 
 
 def main() -> int:

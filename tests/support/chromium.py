@@ -141,3 +141,13 @@ def is_live(tab: Visit) -> None:
     """Wait until the page says that its figures are new."""
     expect(tab.page.locator("#age")).to_have_attribute("data-state", "fresh", timeout=WAIT_MS)
     expect(tab.page.locator("#age-text")).to_contain_text("Live")
+
+
+def simulate(tab: Visit, table: str, planners: str, days: str) -> None:
+    """Simulate a table in the view *What if*, and wait for the comparison."""
+    tab.open(f"/console/what-if?table={table}")
+    tab.page.locator("input[name=planners]").fill(planners)
+    tab.page.locator("input[name=days]").fill(days)
+    button = tab.page.get_by_role("region", name="A table as it is").get_by_role("button")
+    button.click(no_wait_after=True)
+    expect(tab.page.locator("#what-if-backlog canvas")).to_have_count(1, timeout=3 * WAIT_MS)

@@ -138,6 +138,8 @@ class FakeCoordinator:
     windows_listed: tuple[api.Window, ...] = ()
     closed: tuple[str, ...] = ()
     """Sentences about windows that are closed."""
+    following: tuple[QueuedJob, ...] = ()
+    """Jobs that wait for others, in addition to the queued one."""
 
     async def status(self) -> CoordinatorStatus:
         self._answers()
@@ -184,7 +186,8 @@ class FakeCoordinator:
 
     async def queue(self, group: str | None, count: int) -> Sequence[QueuedJob]:
         self._answers()
-        return [QUEUED, FOLLOWING][:count] if group in (None, "default") else []
+        queued = [QUEUED, *self.following]
+        return queued[:count] if group in (None, "default") else []
 
     async def running(self) -> Sequence[RunningAttempt]:
         self._answers()
@@ -452,13 +455,6 @@ QUEUED = QueuedJob(
     place=1,
     age_s=2.5,
     effective_priority=12.0,
-)
-FOLLOWING = QueuedJob(
-    job=replace(QUEUED.job, id="job-2", inputs=("c.parquet",), depends_on=("job-1",)),
-    place=0,
-    age_s=0.0,
-    effective_priority=12.0,
-    after=("job-1",),
 )
 RUNNING = RunningAttempt(
     job_id="job-0",

@@ -29,13 +29,14 @@ from common.lake.delta.actions import (
     refuse,
 )
 from common.lake.delta.features import properties_of, readable_columns, why_refused
-from common.lake.delta.storage import Storage, StoredFile
+from common.lake.delta.storage import LakeStorage, ListedFile
 from common.lake.source import LakeFile, Snapshot
 
 LOG, SIDECARS = "_delta_log", "_delta_log/_sidecars"
 VERSION_BYTES_MAX = 512 * 1024**2
 CHECKPOINT_BYTES_MAX = 2 * 1024**3
 """Largest file of a checkpoint, and largest sum of its columns before compression."""
+HINT_BYTES_MAX = 1024**2
 FILES_MAX = 2_000_000
 """Most live files of a table."""
 VERSIONS_MAX = 50_000
@@ -54,7 +55,7 @@ _ADD_COLUMNS = (
 )  # fmt: skip
 _T = TypeVar("_T")
 
-# ------------------------------------------------------------------------------------------ Listing
+# ----------------------------------------------------------------------------------------- Listing
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +67,10 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class LogListing:
     """What of a log was listed: versions by number, and complete checkpoints in order."""
 
-    versions: Mapping[int, StoredFile]
+    versions: Mapping[int, ListedFile]
     checkpoints: tuple[Checkpoint, ...]
 
     @property
@@ -84,9 +85,9 @@ def version_path(version: int) -> str:
     return f"{LOG}/{version:020}.json"
 
 
-def list_log(storage: Storage, first: int = 0) -> Listing:
+def list_log(storage: LakeStorage, first: int = 0) -> LogListing:
     """Return the files of the log from one version on, in a single request."""
-    versions: dict[int, StoredFile] = {}
+    versions: dict[int, ListedFile] = {}
     parts: dict[tuple[int, str], dict[int, str]] = {}
     for file in storage.list_after(LOG, f"{first:020}"):
         if match := _VERSION.fullmatch(file.path):
@@ -102,17 +103,17 @@ def list_log(storage: Storage, first: int = 0) -> Listing:
         if paths.keys() == set(range(1, (int(name) if name.isdecimal() else 1) + 1))
     ]
     checkpoints.sort(key=lambda checkpoint: (checkpoint.version, checkpoint.paths))
-    return Listing(versions, tuple(checkpoints))
+    return LogListing(versions, tuple(checkpoints))
 
 
-def list_whole(storage: Storage) -> Listing:
+def list_whole(storage: LakeStorage) -> LogListing:
     """Return the log from its newest checkpoint on, by the hint of `_last_checkpoint`."""
-    hint = storage.read(f"{LOG}/_last_checkpoint", 1024**2)
-    if hint is not None:
-        try:
-            first = entry_number(parse_json(hint, "_last_checkpoint"), "version")
-        except (RefusedError, AttributeError):
-            first = 0  # only a hint: any writer may have left it unfinished
+    try:
+        hint = storage.read(f"{LOG}/_last_checkpoint", HINT_BYTES_MAX)
+        first = 0 if hint is None else entry_number(parse_json(hint, "hint"), "version")
+    except (RefusedError, AttributeError):
+        first = 0  # only a hint: any writer may have left it unfinished
+    if first:
         listing = list_log(storage, first)
         if any(checkpoint.version >= first for checkpoint in listing.checkpoints):
             return listing
@@ -165,7 +166,7 @@ def collect_entries(version: int, entries: Iterable[Mapping[str, Any]]) -> Versi
     )
 
 
-def read_version(storage: Storage, version: int) -> VersionEntries | None:
+def read_version(storage: LakeStorage, version: int) -> VersionEntries | None:
     """Return the actions of a version, or None if it is missing."""
     data = storage.read(version_path(version), VERSION_BYTES_MAX)
     if data is None:
@@ -174,7 +175,7 @@ def read_version(storage: Storage, version: int) -> VersionEntries | None:
 
 
 def read_versions(
-    storage: Storage, first: int, end: int, keep: Callable[[VersionEntries], _T]
+    storage: LakeStorage, first: int, end: int, keep: Callable[[VersionEntries], _T]
 ) -> Iterator[_T | None]:
     """Yield what is kept of each version before `end`; None for a missing one. Some at a time."""
     if end - first > VERSIONS_MAX:
@@ -194,7 +195,7 @@ def read_versions(
 
 
 def read_checkpoint(
-    storage: Storage, checkpoint: Checkpoint, with_removes: bool = False
+    storage: LakeStorage, checkpoint: Checkpoint, with_removes: bool = False
 ) -> Iterator[dict[str, Any]]:
     """Yield the actions of a checkpoint.
 
@@ -223,7 +224,9 @@ def _sidecar_path(entry: Mapping[str, Any]) -> str:
     return f"{SIDECARS}/{name}"
 
 
-def _entries_of_file(storage: Storage, path: str, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _entries_of_file(
+    storage: LakeStorage, path: str, names: Sequence[str]
+) -> Iterator[dict[str, Any]]:
     data = storage.read(path, CHECKPOINT_BYTES_MAX)
     if data is None:
         message = f"{storage.uri}/{path} is missing; the table's log is being cleaned up"
@@ -330,7 +333,7 @@ class Replay:
 
     def _has_changed(self, entries: VersionEntries) -> bool:
         """Take over schema, properties and features, and return whether one of them changed."""
-        before = (self._protocol, self._metadata, dict(self._domains))
+        before = (_comparable(self._protocol), self._metadata, dict(self._domains))
         self._protocol = entries.protocol or self._protocol
         self._metadata = entries.metadata or self._metadata
         for entry in entries.domains:
@@ -338,7 +341,7 @@ class Replay:
             self._domains.pop(domain, None)
             if not entry.get("removed"):
                 self._domains[domain] = entry_text(entry, "configuration")
-        return before != (self._protocol, self._metadata, self._domains)
+        return before != (_comparable(self._protocol), self._metadata, self._domains)
 
     def _remove(self, key: FileKey) -> None:
         """Remove a file with the deletes that are named; with others it stays, as for readers."""
@@ -376,7 +379,15 @@ class Replay:
         )
 
 
-def load_whole(storage: Storage) -> Snapshot:
+def _comparable(protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a protocol whose features have an order: writers write the same ones in any order."""
+    return {
+        name: sorted(map(str, value)) if isinstance(value, list) else value
+        for name, value in protocol.items()
+    }
+
+
+def load_whole(storage: LakeStorage) -> Snapshot:
     """Return the head of a log.
 
     Raises:
@@ -394,7 +405,7 @@ def load_whole(storage: Storage) -> Snapshot:
     return _read_on(storage, replay, listing)
 
 
-def load_newer(storage: Storage, known: Snapshot) -> Snapshot:
+def load_newer(storage: LakeStorage, known: Snapshot) -> Snapshot:
     """Return the head of a log; the known snapshot itself if there is nothing newer."""
     listing = list_log(storage, known.version)
     state = known.state
@@ -410,7 +421,7 @@ def load_newer(storage: Storage, known: Snapshot) -> Snapshot:
     return _read_on(storage, Replay(known), listing)
 
 
-def _read_on(storage: Storage, replay: Replay, listing: Listing) -> Snapshot:
+def _read_on(storage: LakeStorage, replay: Replay, listing: LogListing) -> Snapshot:
     newest = max(listing.versions, default=-1)
     for version, entries in enumerate(
         read_versions(storage, replay.version + 1, newest + 1, lambda entries: entries),

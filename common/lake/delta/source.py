@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from pyarrow.parquet import FileMetaData
 
 from common.errors import InputError, RefusedError
 from common.lake.delta import log
@@ -16,7 +17,8 @@ from common.lake.delta.actions import (
     vector_of,
 )
 from common.lake.delta.features import IN_COMMIT_TIMESTAMPS
-from common.lake.delta.storage import Storage
+from common.lake.delta.statistics import file_statistics
+from common.lake.delta.storage import LakeStorage
 from common.lake.delta.vectors import (
     VectorError,
     decode_vector,
@@ -40,13 +42,13 @@ _UUID_CHARS = 20
 
 def open_delta(uri: str, options: Mapping[str, str]) -> "DeltaSource":
     """Return the source of a Delta table; nothing is read."""
-    return DeltaSource(Storage(uri, options))
+    return DeltaSource(LakeStorage(uri, options))
 
 
 class DeltaSource:
     """A Delta table. Calls of several threads may overlap."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: LakeStorage) -> None:
         self._storage = storage
 
     def load(self, known: Snapshot | None = None) -> Snapshot:
@@ -195,6 +197,10 @@ class DeltaSource:
             name: A random name for a file of the trial, which is deleted at the end.
         """
         self._storage.require_conditions(f"{log.LOG}/.{name}.tmp")
+
+    def statistics(self, snapshot: Snapshot, footer: FileMetaData) -> str:
+        """Return the statistics of a file for its `add` action."""
+        return file_statistics(footer, snapshot.properties)
 
     def delete(self, paths: Sequence[str]) -> None:
         """Delete outputs that were never committed."""

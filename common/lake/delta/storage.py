@@ -34,7 +34,7 @@ _NO_RIGHT = (failures.PermissionDeniedError, failures.UnauthenticatedError)
 
 
 @dataclass(frozen=True, slots=True)
-class StoredFile:
+class ListedFile:
     """A file as listed. `tag` changes with its content."""
 
     path: str
@@ -42,7 +42,7 @@ class StoredFile:
     tag: str
 
 
-class Storage:
+class LakeStorage:
     """The root of one table. Paths are relative to it, and not encoded."""
 
     def __init__(self, uri: str, options: Mapping[str, str]) -> None:
@@ -79,7 +79,7 @@ class Storage:
         root = f"{self.uri.rstrip('/')}/"
         return text.removeprefix(root) if text.startswith(root) else None
 
-    def list_after(self, folder: str, name: str) -> Iterator[StoredFile]:
+    def list_after(self, folder: str, name: str) -> Iterator[ListedFile]:
         """Yield the files of a folder whose names come after one, in no order."""
         with _translated(f"list {folder}", self.uri):
             count = 0
@@ -90,7 +90,7 @@ class Storage:
                     message = f"{self.uri}/{folder} has more than {LISTED_MAX} files"
                     raise RefusedError(message)
                 for meta in chunk:
-                    yield StoredFile(meta["path"], meta["size"], meta["e_tag"] or "")
+                    yield ListedFile(meta["path"], meta["size"], meta["e_tag"] or "")
 
     def read(self, path: str, bytes_max: int) -> bytes | None:
         """Return the bytes of a file, or None if it is missing.

@@ -64,7 +64,7 @@ HEADINGS = (
     ),
     Heading(
         "tablets",
-        "Busy tablets",
+        "Busy",
         lambda row: row.backlog.tablets if row.backlog else 0,
         hint="Tablets that are not at rest",
     ),

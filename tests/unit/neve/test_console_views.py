@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 
@@ -13,8 +14,9 @@ import pyarrow as pa
 import pytest
 
 from neve import api
+from neve.cli.render import queue_place
 from neve.client import Client
-from tests.support.gateway import TOKEN, Gateway, serving
+from tests.support.gateway import QUEUED, TOKEN, Gateway, serving
 
 KEYED = pa.schema([("x", pa.int64()), ("v", pa.int64())])
 EVIL = "<script>alert(1)</script>"
@@ -67,7 +69,7 @@ PAGES = (
     ("/console/tables/events/tablets/last", ("What the service says", "nothing to do", "Story")),
     (
         "/console/queues",
-        ("Group default", "maintenance, 12 points in its class", "Hold", "after job job-1"),
+        ("Group default", "maintenance, 12 points in its class", "Hold"),
     ),
     ("/console/running", ("rewriting", "node-a", "The last hour")),
     ("/console/requests", ("There is no request",)),
@@ -89,6 +91,22 @@ def test_a_page_shows_what_the_api_has(
     text = text_of(browser.get(address))
 
     assert [word for word in words if word not in text] == []
+
+
+def test_a_job_that_waits_for_others_is_listed_with_these() -> None:
+    job = replace(QUEUED.job, id="job-2", inputs=("c.parquet",), depends_on=("job-1",))
+    waits = replace(QUEUED, job=job, place=0, age_s=0.0, after=("job-1",))
+    with serving() as served:
+        served.coordinator.following = (waits,)
+        with served.client() as client:
+            listed = client.queue()
+        with signed_in(served) as browser:
+            text = text_of(browser.get("/console/queues?q=job-2"))
+
+    assert [(job.place, job.predecessors) for job in listed] == [(1, ()), (None, ("job-1",))]
+    assert [queue_place(job) for job in listed] == ["1", "waits"]
+    assert "after job job-1" in text
+    assert "Hold" not in text, "it is not queued so far"
 
 
 WITHOUT_COORDINATOR = ("settings", "compact", "requests", "audit", "rights")
