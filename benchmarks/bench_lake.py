@@ -25,7 +25,8 @@ import pyarrow as pa
 
 from common.control_settings import CatalogSettings
 from common.lake.mirror import mirrored_file
-from common.metadata.changes import CommitAttempt, MirroredFiles, MirrorFiles
+from common.metadata.changes import CommitAttempt, MirrorFiles
+from common.model.file import MirroredFiles
 from common.model.tablet import PLUS_INFINITY, TabletId
 from compactor.core import CommitApplied
 from compactor.lake_commit import LakePublisher

@@ -96,13 +96,13 @@ CALL_TRIES_MAX = 8
 """Some 30 s in all, so that no hour of rewriting is lost because a storage restarts."""
 TABLES_MAX = 64
 """Tables whose newest version is kept in memory, so that only what is new is read."""
-_CODES: dict[rules.Ending, RefusalCode] = {
-    rules.Ending.REFUSED: RefusalCode.CONFLICTED,
-    rules.Ending.CONFLICTED: RefusalCode.CONFLICTED,
-    rules.Ending.RELEASED: RefusalCode.RELEASED,
-    rules.Ending.TOO_OLD: RefusalCode.OVERDUE,
-    rules.Ending.FAILED: RefusalCode.FAILED,
-    rules.Ending.CANNOT_TELL: RefusalCode.LOST,
+_CODES: dict[rules.PublishEnd, RefusalCode] = {
+    rules.PublishEnd.REFUSED: RefusalCode.CONFLICTED,
+    rules.PublishEnd.CONFLICTED: RefusalCode.CONFLICTED,
+    rules.PublishEnd.RELEASED: RefusalCode.RELEASED,
+    rules.PublishEnd.TOO_OLD: RefusalCode.OVERDUE,
+    rules.PublishEnd.FAILED: RefusalCode.FAILED,
+    rules.PublishEnd.CANNOT_TELL: RefusalCode.LOST,
 }
 
 
@@ -190,7 +190,7 @@ class LakePublisher:
             version=end.version,
             cause=end.reason,
         )
-        if end.ending is rules.Ending.COMMITTED:
+        if end.ending is rules.PublishEnd.COMMITTED:
             return await self._committed(job, end)
         return CommitRefused(code=_CODES[end.ending], reason=end.reason, sent=end.was_sent)
 
@@ -207,7 +207,7 @@ class LakePublisher:
         try:
             await self._called(job, job.log.source.require_conditions, job.attempt)
         except CompactionError as error:
-            return rules.EndPublishing(rules.Ending.FAILED, str(error))
+            return rules.EndPublishing(rules.PublishEnd.FAILED, str(error))
         state = rules.Publishing(
             planned=job.result.planned,
             outputs=job.result.outputs,
@@ -239,7 +239,7 @@ class LakePublisher:
                     return rules.DeletesRead(positions)
                 case rules.MarkReservation():
                     return await self._marked(job)
-                case rules.SendCommit(head, verdict):
+                case rules.SendVersion(head, verdict):
                     return await self._sent(job, head, verdict)
                 case rules.EndPublishing():
                     raise AssertionError(step)

@@ -16,7 +16,8 @@ from common.errors import UnavailableError
 from common.lake.mirror import mirrored_file
 from common.lake.open import open_source
 from common.lake.source import Answer, Commit, TableSource
-from common.metadata.changes import CommitAttempt, MirroredFiles, MirrorFiles, ReleaseAttempt
+from common.metadata.changes import CommitAttempt, MirrorFiles, ReleaseAttempt
+from common.model.file import MirroredFiles
 from common.model.outcome import AttemptEnd, RefusalCode
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, TabletId
