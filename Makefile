@@ -174,6 +174,10 @@ bench-rewrite: install  ## Measure the rewrite against other engines; BENCH="--s
 	@$(PIP) --require-hashes --no-deps -r $(BENCH_LOCK)
 	@$(PY) -m benchmarks.rewrite $(BENCH)
 
+.PHONY: bench-console
+bench-console: install  ## Measure first paint and viewers of the console; needs Chromium
+	@$(PY) -m benchmarks.bench_console $(BENCH)
+
 .PHONY: bench-transforms
 bench-transforms: install  ## Measure what transforms cost; BENCH="--sets bag" for less
 	@$(PY) -m benchmarks.bench_transforms $(BENCH)
