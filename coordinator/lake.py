@@ -320,7 +320,7 @@ class LakeFollower:
     async def _finished(
         self, table: Table, entry: Reservation, suspect: _Suspect, snapshot: Snapshot
     ) -> bool:
-        """End an attempt if it is in the log; return whether it is."""
+        """End an attempt if it is in the log; return whether it has ended so."""
         marks = {mark.attempt: mark for mark in await self._context.store.publishing(table.id)}
         if (mark := marks.get(entry.attempt)) is None:
             return False  # It has sent nothing.
@@ -337,9 +337,9 @@ class LakeFollower:
             outputs=tuple(map(mirrored_file, named)),
             reason="found in the log of the table",
         )
-        await self._context.apply(change)
+        outcome = await self._context.apply_or_unknown(change)
         self._context.log("attempt found in the log", table=table.name, attempt=entry.attempt)
-        return True
+        return isinstance(outcome, Applied)
 
     async def finish(self, tablet: TabletId, attempt: str) -> bool:
         """End an attempt that is about to be released, if it is in the log of its table.

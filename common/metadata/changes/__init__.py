@@ -105,6 +105,7 @@ from common.metadata.changes.upkeep import (
     WriteAnalyses,
     WriteAnalysis,
 )
+from common.model.file import MirroredFiles
 
 __all__ = [
     "AbandonOperation",
@@ -149,6 +150,7 @@ __all__ = [
     "MarkPublishing",
     "MarkWaiting",
     "MirrorFiles",
+    "MirroredFiles",
     "MoveFile",
     "MoveRequest",
     "NoteMirrorProblem",
