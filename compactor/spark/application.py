@@ -27,6 +27,7 @@ from compactor.rewrite.memory_budget import (
     LIMIT_SETTING,
     MERGE_CORES,
     PAGE_CACHE_SETTING,
+    REMOTE_SETTING,
     SCRATCH_SETTING,
     TASK_ENVIRON,
     TASK_SETTING,
@@ -149,6 +150,7 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         **(pins if settings.node_resource else {}),
+        **({REMOTE_SETTING: "true"} if settings.executor_resource else {}),
         **settings.configs,
     }
 
