@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ from common.model.tablet import PLUS_INFINITY, TabletId
 from compactor.core import CommitApplied, CommitRefused
 from compactor.lake_commit import LakePublisher
 from compactor.service import TableStorage
+from coordinator.context import Generations, ShellContext
+from coordinator.lake import END_GRACE_S, LakeFollower, LakeRules
 from tests.support.delta_tables import DeltaTable
 from tests.support.lake_attempts import (
     Rewritten,
@@ -33,7 +37,7 @@ from tests.support.lake_attempts import (
     snapshot_of,
 )
 from tests.support.memory_store import MemoryKeyspace
-from tests.support.predictable import ManualClock
+from tests.support.predictable import CountedIds, ManualClock
 from tests.support.requests import tablet_of
 from tests.support.store_harness import Harness, applied, reserve
 
@@ -90,6 +94,22 @@ class Stage:
             log=lambda event, **_: self.notes.append(event),
             catalog=CatalogSettings(),
             sources=lambda *_: self.source,  # type: ignore[arg-type, return-value]  # by attributes
+        )
+
+    def new_follower(self) -> LakeFollower:
+        """Return the follower of a coordinator that has just started."""
+        store = self.harness.store
+        generations = Generations(store, lambda *_, **__: None)
+        context = ShellContext(
+            store, self.clock, CountedIds("f"), lambda *_, **__: None, "coord-1", generations
+        )
+        rules = LakeRules(catalog=CatalogSettings(), grace_s=600.0, sweep_s=10.0)
+        return LakeFollower(
+            context,
+            rules,
+            lambda: [self.table],
+            lambda _: None,
+            lambda *_: self.source,  # type: ignore[arg-type, return-value]  # by attributes
         )
 
     def append(self, first: int, count: int) -> str:
@@ -264,6 +284,36 @@ async def test_a_lost_answer_is_looked_up(stage: Stage) -> None:
     answer = await stage.publish(work)
     assert isinstance(answer, CommitApplied), answer
     assert len(stage.source.sends) == 1
+    assert stage.ids == list(range(30))
+
+
+async def test_the_coordinator_ends_an_attempt_whose_compactor_died_after_its_send(
+    stage: Stage,
+) -> None:
+    work = await stage.rewritten()
+    version, over = stage.delta.version, threading.Event()
+
+    def unanswered(answer: Answer) -> Answer:
+        over.wait()
+        return answer
+
+    stage.source.after = unanswered
+    publishing = asyncio.create_task(stage.publish(work))
+    while stage.delta.version == version:
+        await asyncio.sleep(0.01)
+    publishing.cancel()
+    with suppress(asyncio.CancelledError):
+        await publishing
+    over.set()
+    assert await stage.end_of() is None
+    follower = stage.new_follower()
+    await follower.poll(stage.table)
+    follower.tablet_read(await tablet_of(stage.harness, stage.tablet), stage.table)
+    stage.clock.advance(END_GRACE_S)
+    await follower.poll(stage.table)
+    assert await stage.end_of() is AttemptEnd.COMMITTED
+    tablet = await tablet_of(stage.harness, stage.tablet)
+    assert (set(tablet.files), tablet.running) == ({"neve-att-1-0.parquet"}, {})
     assert stage.ids == list(range(30))
 
 
