@@ -159,7 +159,7 @@ audit: $(AUDIT_TOOLS)  ## Look for known vulnerabilities of the locked packages;
 
 .PHONY: deaths
 deaths: install  ## Kill and freeze each process below a compactor, in each phase of a job; an hour
-	@NEVE_DEATHS=all $(PY) -m pytest tests/e2e/test_spark_deaths.py -v
+	@NEVE_DEATHS=all $(PY) -m pytest tests/e2e/test_supervisor.py -k outlives_its_processes -v
 
 .PHONY: bench
 bench: install  ## Measure queue, planning, store, memory, latency, autoscaling and simulator; figures: docs/benchmarks.md
@@ -173,10 +173,6 @@ bench-control: install  ## Measure the control loop, real and simulated; 20 minu
 bench-rewrite: install  ## Measure the rewrite against other engines; BENCH="--scale 0.25" for less
 	@$(PIP) --require-hashes --no-deps -r $(BENCH_LOCK)
 	@$(PY) -m benchmarks.rewrite $(BENCH)
-
-.PHONY: bench-console
-bench-console: install  ## Measure first paint and viewers of the console of a real service; needs Chromium
-	@$(PY) -m benchmarks.bench_console $(BENCH)
 
 .PHONY: bench-transforms
 bench-transforms: install  ## Measure what transforms cost; BENCH="--sets bag" for less

@@ -21,8 +21,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,7 @@ from rich.table import Table
 
 import neve
 from benchmarks.rewrite.datasets import TOMBSTONE, VERSION
+from benchmarks.soak import kind_of
 from neve.local import LocalStack, StackOptions
 from neve.local.processes import exit_on_sigterm, processes_of_stack
 
@@ -44,6 +46,7 @@ PATIENCE_S = 600.0
 POLL_S = 0.25
 SETTLED_S = 5.0
 """The coordinator knows the files of a new table by then, and plans them when it is resumed."""
+SHOWN_MS = 0.5
 GOAL, STRETCH = 0.5, 1.0
 THREADS = 2
 
@@ -55,6 +58,8 @@ class Round:
     jobs_s: float
     cpu_ms: float
     """Processor time per job of all its processes."""
+    by_process_ms: dict[str, float] = field(default_factory=dict)
+    """The same by kind of process, without those that take less than `SHOWN_MS`."""
 
 
 def main() -> None:
@@ -159,31 +164,34 @@ def _neve_round(stack: LocalStack, client: neve.Client, folder: Path) -> Round:
     paths = [f"{tablet}/{file}.parquet" for tablet in tablets for file in range(FILES)]
     client.add_files(name, paths)
     time.sleep(SETTLED_S)
-    processes = processes_of_stack(stack.state.mark, stack.state.processes)
-    before_s, deadline_s = _cpu_s(processes), time.time() + PATIENCE_S
+    before_s, deadline_s = _cpu_s(stack), time.time() + PATIENCE_S
     client.resume(name)
     while (client.describe(name).files or 0) > len(tablets):
         if time.time() > deadline_s:
             raise TimeoutError(f"{name} is not compacted after {PATIENCE_S:.0f} s")
         time.sleep(POLL_S)
-    cpu_s = _cpu_s(processes) - before_s
+    used_s = {kind: cpu_s - before_s[kind] for kind, cpu_s in _cpu_s(stack).items()}
     history = client.history(name, len(tablets) + 1)
     if [job.end for job in history] != ["committed"] * len(tablets):
         raise RuntimeError(f"expected {len(tablets)} commits, found {len(history)} attempts")
     took_s = max(job.ended_s for job in history) - min(job.started_s for job in history)
-    return Round(len(tablets) / took_s, cpu_s / len(tablets) * 1e3)
+    by_process_ms = {
+        kind: round(cpu_s / len(tablets) * 1e3, 1)
+        for kind, cpu_s in sorted(used_s.items(), key=lambda used: -used[1])
+        if cpu_s / len(tablets) * 1e3 >= SHOWN_MS
+    }
+    cpu_ms = sum(used_s.values()) / len(tablets) * 1e3
+    return Round(len(tablets) / took_s, cpu_ms, by_process_ms)
 
 
-def _cpu_s(processes: Iterable[psutil.Process]) -> float:
-    """Return the processor time of processes so far; those that have ended count as 0."""
-    total_s = 0.0
-    for process in processes:
-        try:
+def _cpu_s(stack: LocalStack) -> defaultdict[str, float]:
+    """Return the processor time of all processes of a stack so far, in seconds by kind."""
+    used_s = defaultdict[str, float](float)
+    for process in processes_of_stack(stack.state.mark, stack.state.processes):
+        with suppress(psutil.Error):
             times = process.cpu_times()
-        except psutil.Error:
-            continue
-        total_s += times.user + times.system
-    return total_s
+            used_s[kind_of(process)] += times.user + times.system
+    return used_s
 
 
 def _polars_round(folder: Path) -> Round:
@@ -236,6 +244,10 @@ def _show(own: list[Round], others: list[Round]) -> None:
     state = "below" if ratio < GOAL else "reached" if ratio < STRETCH else "stretch"
     console = Console(width=100)
     console.print(shown)
+    kinds = {kind: None for measured in own for kind in measured.by_process_ms}
+    for kind in kinds:
+        median_ms = statistics.median(measured.by_process_ms.get(kind, 0.0) for measured in own)
+        console.print(f"  {kind}: {median_ms:.1f} ms per job")
     console.print(f"neve / polars: {ratio:.2f} (goal {GOAL:g}, stretch {STRETCH:g}): {state}")
 
 

@@ -73,9 +73,10 @@ BOUNDS = {
 }
 
 KINDS = (
+    # The command lines of JVMs have the settings of their application.
+    ("spark.api.python.PythonGatewayServer", "driver JVM"),
     ("compactor.spark.child", "Spark driver"),
     ("compactor.spark.task_daemon", "Spark tasks"),
-    ("spark.api.python.PythonGatewayServer", "driver JVM"),
     (f"-Xmx{EXECUTOR_HEAP_MB}M ", "executor JVM"),
     ("neve.local.supervisor", "supervisor"),
     ("common.readers.fork_server", "readers"),

@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from common.access_settings import AccessSettings
-from common.control_settings import ControlSettings, IngestSettings, NotifySettings
+from common.control_settings import (
+    CatalogSettings,
+    ClusterSettings,
+    ControlSettings,
+    IngestSettings,
+    NotifySettings,
+)
 from common.documents import FieldKind, FieldRule, unknown
 from common.errors import ConfigError, RequestError
 from common.model.group import Group, Service
@@ -26,7 +32,6 @@ from common.setting_rules import SettingError
 from common.settings import (
     AUTO,
     AutoscalerSettings,
-    ClusterSettings,
     CompactorCount,
     CompactorSettings,
     CoordinatorSettings,
@@ -54,6 +59,7 @@ SECTIONS: dict[str, type] = {
     "cluster": ClusterSettings,
     "access": AccessSettings,
     "ingest": IngestSettings,
+    "catalog": CatalogSettings,
     "notify": NotifySettings,
 }
 NAMED_SECTIONS = ("groups", "services")

@@ -1,4 +1,4 @@
-"""The sections `control`, `ingest`, `notify`: shares of classes, buffered rows, notifications."""
+"""Smaller sections: shares of classes, buffered rows, messages, lake tables, the Ray cluster."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -284,3 +284,55 @@ _NEEDED_BY = {
     "smtp_password_file": "notify.smtp_user",
 }
 """Setting → the one that needs it."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogSettings:
+    """How logs and catalogs of lake tables are reached and followed (lake-tables.md)."""
+
+    poll_s: float = setting(
+        10.0,
+        "Interval at which the coordinator looks for new versions of each lake table. It looks at"
+        " once after an own attempt has ended.",
+        least=0.1,
+        most=3600,
+    )
+    polls_max: int = setting(
+        4,
+        "Lake tables whose logs are read at a time. A table that does not answer occupies one of"
+        " them for `catalog.answer_max_s` at most.",
+        least=1,
+        most=64,
+    )
+    answer_max_s: float = setting(
+        60.0,
+        "Longest wait for a log or catalog. A table that takes longer is shown as not answering.",
+        least=1,
+        most=3600,
+    )
+    options_file: str = setting(
+        "",
+        "Absolute path of a TOML file with options and secrets of storages: a table for each prefix"
+        ' of URIs, such as `["s3://bucket"]` with `aws_access_key_id`. Every process of the'
+        " service on every node must be able to read it. Empty: only the environment counts.",
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse values that break their rules."""
+        check_section("catalog", self)
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """Where `neve serve` starts its actors on a Ray cluster."""
+
+    service_resource: str = setting(
+        "",
+        "Custom Ray resource of the nodes for coordinator and gateway; empty: any node.",
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse values that break their rules."""
+        check_section("cluster", self)

@@ -158,6 +158,18 @@ COORDINATOR_EVENTS = (
     LogEvent("no key splits a tablet", _W, "All rows of a large tablet have the same key."),
     LogEvent("a file still written crosses", _I, "A split waits for a job that writes a file."),
     LogEvent("keys of a file not sampled", _W, "A file could not be read to find a split key."),
+    LogEvent("mirror not moved", _W, "The mirror of a lake table stays. The next poll retries it."),
+    LogEvent("columns of a lake table changed", _I, "The columns in the log have changed."),
+    LogEvent("attempt has lost an input", _I, "Another writer replaced or removed an input."),
+    LogEvent("attempt found in the log", _W, "An attempt had committed without reporting it."),
+    LogEvent("attempt not looked for", _W, "The log did not answer before a release."),
+    LogEvent(
+        "outputs left to the vacuum of the table",
+        _I,
+        "A version may have had outputs of an ended attempt, so they are not deleted.",
+    ),
+    LogEvent("outputs of a lake table deleted", _I, "Outputs that no version has were deleted."),
+    LogEvent("outputs stay after detach", _W, "Outputs of a detached table are not deleted."),
     LogEvent("files deleted", _I, "Files that nothing refers to were deleted."),
     LogEvent("file not deleted", _W, "A file could not be deleted. The deletion is retried."),
     LogEvent("file in garbage is in use", _E, "A file due for deletion is in use; it is kept."),
@@ -237,6 +249,28 @@ COMPACTOR_EVENTS = (
     LogEvent("compactor begins", _I, "The process of a compactor has started."),
     LogEvent("attempt begins", _I, "A compactor starts an attempt."),
     LogEvent("attempt ended", _I, "An attempt has ended; `end` is its outcome."),
+    LogEvent(
+        "attempt published",
+        _I,
+        "Publishing in the log of a lake table has ended; `ending` says how, `version` where.",
+    ),
+    LogEvent(
+        "attempt may not publish",
+        _W,
+        "An attempt at a lake table holds its reservation no more, is too old, or has lost its"
+        " outputs.",
+    ),
+    LogEvent(
+        "commit not answered",
+        _W,
+        "The log of a lake table did not answer a commit. The attempt is looked for in the log.",
+    ),
+    LogEvent(
+        "commit not recorded",
+        _W,
+        "The store did not accept the end of an attempt that is in the log of its lake table. The"
+        " coordinator finds it there.",
+    ),
     LogEvent("rewrite failed", _W, "A rewrite raised an error; `cause` is its message."),
     LogEvent("report not heard", _W, "The coordinator did not accept a report. It is sent again."),
     LogEvent("heartbeat not heard", _W, "The coordinator did not accept a heartbeat."),

@@ -10,7 +10,13 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from common.access_settings import AccessSettings
-from common.control_settings import ControlSettings, IngestSettings, NotifySettings
+from common.control_settings import (
+    CatalogSettings,
+    ClusterSettings,
+    ControlSettings,
+    IngestSettings,
+    NotifySettings,
+)
 from common.documents import FieldKind, FieldRule
 from common.errors import ConfigError, RequestError
 from common.log_events import LogLevel
@@ -552,21 +558,6 @@ class AutoscalerSettings:
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSettings:
-    """Where `neve serve` starts its actors on a Ray cluster."""
-
-    service_resource: str = setting(
-        "",
-        "Custom Ray resource of the nodes for coordinator and gateway; empty: any node.",
-    )
-
-    def __post_init__(self) -> None:
-        """Refuse values that break their rules."""
-        check_section("cluster", self)
-
-
-@readable_across_releases
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CompactorCount:
     """Number of compactors of a group: at least `min` are started, at most `max` run."""
 
@@ -751,6 +742,7 @@ class Settings:
     """Full name of a setting → source of its value; a missing name has its default."""
     ingest: IngestSettings = field(default_factory=IngestSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)
+    catalog: CatalogSettings = field(default_factory=CatalogSettings)
 
     def compactor_of(self, group: str) -> CompactorSettings:
         """Return the settings of a group's compactors.

@@ -242,6 +242,21 @@ METRICS: tuple[Metric, ...] = (
     Metric("neve_flushed_rows_total", "counter", "Buffered rows that were written to files."),
     Metric("neve_flushed_files_total", "counter", "Files that flushes have written."),
     Metric("neve_flush_failures_total", "counter", "Flushes that failed; they are tried again."),
+    Metric("neve_lake_tables", "gauge", "Attached lake tables."),
+    Metric(
+        "neve_lake_tables_not_followed",
+        "gauge",
+        "Lake tables whose log does not answer or is refused, so that no job starts.",
+    ),
+    Metric("neve_lake_polls_total", "counter", "Looks for new versions of lake tables."),
+    Metric(
+        "neve_lake_mirror_changes_total", "counter", "Versions of lake tables that were mirrored."
+    ),
+    Metric(
+        "neve_lake_outputs_deleted_total",
+        "counter",
+        "Outputs of lake tables that no version has, and that were deleted.",
+    ),
     Metric("neve_requests", "gauge", "Requests that have not ended.", ("state",)),
     Metric(
         "neve_requests_ended_total",

@@ -205,7 +205,7 @@ class CompactorActor:
         self._log = event_log("compactor", settings.log.level)
         compactor_settings, memory = _with_task_memory(settings, group)
         self._engine = SparkEngine(
-            _driver(compactor_settings, name, node_resource, self._log_files)
+            _driver(settings, compactor_settings, name, node_resource, self._log_files)
         )
         metrics = CountedMetrics()
         self._service = CompactorService(
@@ -221,6 +221,7 @@ class CompactorActor:
             files=TableStorage(store.store_id, clock),
             metrics=metrics,
             spans=spans_of(settings.trace, "compactor"),
+            catalog=settings.catalog,
             ids=ids,
             clock=clock,
             log=self._log,
@@ -348,7 +349,11 @@ def _with_task_memory(settings: Settings, group: str) -> tuple[CompactorSettings
 
 
 def _driver(
-    settings: CompactorSettings, name: str, node_resource: str, log_files: LogFiles
+    settings: Settings,
+    compactor: CompactorSettings,
+    name: str,
+    node_resource: str,
+    log_files: LogFiles,
 ) -> DriverSettings:
     """Return the settings of the Spark driver: on this cluster, pinned to this node."""
     log_file, executor_logs = os.devnull, ""
@@ -356,7 +361,7 @@ def _driver(
         _, driver, executor = _log_parts(name)
         log_file, executor_logs = str(log_files.path(driver)), str(log_files.folder / executor)
     return driver_settings(
-        settings,
+        compactor,
         name=name,
         ray_address=ray.get_runtime_context().gcs_address,
         # Every node has a resource named after its address.
@@ -364,6 +369,7 @@ def _driver(
         log_file=log_file,
         executor_logs=executor_logs,
         executor_log_bytes_max=log_files.settings.file_bytes_max,
+        lake_options_file=settings.catalog.options_file,
     )
 
 

@@ -50,6 +50,8 @@ class SendCommit:
 
     commit: CommitAttempt | RetagFiles
     delay_s: float = 0.0
+    lake: bytes = b""
+    """Of a lake table: the outputs are published in its log; see `RewriteResult`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,8 @@ class RewriteResult:
     timings_s: dict[str, float] = field(default_factory=dict)
     statistics: Statistics | None = None
     """Result of an analysis, which writes nothing."""
+    lake: bytes = b""
+    """Of a lake table: the `LakeResult` for its commit, packed."""
 
 
 # -------------------------------------------------------------------------------------------- Ports
@@ -463,7 +467,10 @@ class GrantReceived:
 
 @dataclass(frozen=True, slots=True)
 class CommitApplied:
-    """The store has replaced the inputs by the outputs."""
+    """The store, or the log of a lake table, has replaced the inputs by the outputs."""
+
+    outputs: tuple[DataFile, ...] | None = None
+    """The outputs that were committed; None: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -664,11 +671,13 @@ class AttemptStateMachine:
         )
         return self._committed_by(move, now_s)
 
-    def _committed_by(self, commit: CommitAttempt | RetagFiles, now_s: float) -> list[Action]:
+    def _committed_by(
+        self, commit: CommitAttempt | RetagFiles, now_s: float, lake: bytes = b""
+    ) -> list[Action]:
         self._commit = commit
         self._asked_s = now_s
         self.progress = self.progress.at(AttemptPhase.COMMITTING)
-        return [SendCommit(commit)]
+        return [SendCommit(commit, lake=lake)]
 
     def _rewritten(self, result: RewriteResult, now_s: float) -> list[Action]:
         if self._cancel is not None:
@@ -690,7 +699,7 @@ class AttemptStateMachine:
             expected_files=job.outputs_expected if job.action == JobAction.REWRITE else 0,
             expected_s=job.expected_s,
         )
-        return self._committed_by(commit, now_s)
+        return self._committed_by(commit, now_s, result.lake)
 
     def _rewrite_failed(self, event: RewriteFailed) -> list[Action]:
         if self._cancel is not None:
@@ -708,7 +717,9 @@ class AttemptStateMachine:
     def _committing(self, event: CommitEvent, now_s: float) -> list[Action]:
         assert self._commit is not None, self.id
         match event:
-            case CommitApplied():
+            case CommitApplied(outputs):
+                if outputs is not None and isinstance(self._commit, CommitAttempt):
+                    self._commit = replace(self._commit, outputs=outputs)
                 return self._finished(AttemptEnd.COMMITTED, now_s)
             case CommitRefused():
                 self._maybe_sent |= event.sent

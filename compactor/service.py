@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol, assert_never
 
+from common.control_settings import CatalogSettings
 from common.errors import (
     AttemptCancelledError,
     AttemptStalledError,
@@ -30,7 +31,7 @@ from common.metadata.changes import (
 )
 from common.metadata.store import TabletStore
 from common.model.file import DataFile
-from common.model.job import KEEPS_DELETED, KNOWS_BUFFERS, JobAction
+from common.model.job import KEEPS_DELETED, KNOWS_BUFFERS, KNOWS_LAKE, JobAction
 from common.model.outcome import AttemptEnd, Refusal, RefusalCode, RowCounts
 from common.model.table import Table
 from common.parquet.location import Location, existing_files
@@ -64,6 +65,7 @@ from compactor.core import (
     Stall,
     StallWatch,
 )
+from compactor.lake_commit import LakePublisher
 from compactor.rewrite.file_io import delete_file, table_location
 
 # ----------------------------------------------------------------------------------- Attempt runner
@@ -73,10 +75,11 @@ from compactor.rewrite.file_io import delete_file, table_location
 REPORT_BACKOFF = Backoff()
 _ENDS: dict[type[CompactionError], AttemptEnd] = {
     AttemptCancelledError: AttemptEnd.CANCELLED,
+    ConflictError: AttemptEnd.CONFLICTED,
     EngineRestartedError: AttemptEnd.LOST,
 }
 """Outcome of an attempt by the class of its error; any other error is a failure."""
-ACTIONS = (JobAction.ANALYZE.value, KEEPS_DELETED, KNOWS_BUFFERS)
+ACTIONS = (JobAction.ANALYZE.value, KEEPS_DELETED, KNOWS_BUFFERS, KNOWS_LAKE)
 """What a compactor of this release supports in addition to rewrites and drops."""
 _SPAN_NAMES = {
     AttemptPhase.PREPARING: "prepare",
@@ -134,6 +137,7 @@ class AttemptRunner:
         clock: Clock,
         log: Log,
         spans: Spans,
+        catalog: CatalogSettings,
     ) -> None:
         self._coordinator = coordinator
         self._engine = engine
@@ -143,6 +147,9 @@ class AttemptRunner:
         self._clock = clock
         self._log = log
         self._spans = spans
+        self._publisher = LakePublisher(
+            store=store, files=files, clock=clock, log=log, catalog=catalog
+        )
         self._hurry = asyncio.Event()
         self._rewrites: dict[str, asyncio.Task[core.Event]] = {}
         self._stalled: dict[str, str] = {}
@@ -202,8 +209,10 @@ class AttemptRunner:
         match action:
             case core.Rewrite():
                 return await self._rewrite(attempt)
-            case core.SendCommit(commit, delay_s):
+            case core.SendCommit(commit, delay_s, lake):
                 await asyncio.sleep(delay_s)
+                if lake and isinstance(commit, CommitAttempt):
+                    return await self._publisher.publish(attempt.assignment, commit, lake)
                 return await self._commit(attempt.assignment.table, commit)
             case core.ReadOutcome(delay_s):
                 await asyncio.sleep(delay_s)
@@ -402,6 +411,7 @@ class CompactorService:
         edition: str = "",
         task_memory: str = "",
         spans: Spans | None = None,
+        catalog: CatalogSettings | None = None,
     ) -> None:
         self._compactor = compactor
         self._settings = settings
@@ -422,6 +432,7 @@ class CompactorService:
             clock=clock,
             log=log,
             spans=spans or NoSpans(),
+            catalog=catalog or CatalogSettings(),
         )
         self.incarnation = ids.next("compactor")
         """Random id of this process: a restarted compactor holds nothing."""
@@ -705,6 +716,8 @@ class TableStorage:
             UnavailableError: The storage or the store does not answer, or the location has lost
                 its owner.
         """
+        if table.lake is not None:
+            return  # Its log is read first, and shows which table it is.
         now_s = self._clock.now_s()
         if not again and (self._trusted_until_s.get(table.id) or 0.0) > now_s:
             return

@@ -370,6 +370,9 @@ class Generations:
             MetadataError: The store did not answer as it should.
             UnavailableError: Store or storage do not answer.
         """
+        if table.lake is not None:  # Its log is the truth, and nothing is written beside that.
+            self._reasons[table.id] = None
+            return None
         location, known_generation = open_location(table.location), self.known(table.id)
         written = await self.threads.run(table.location, written_generation, location)
         stored = await self._store.generation(table.id)
@@ -396,7 +399,7 @@ class Generations:
             UnavailableError: Store or storage do not answer.
         """
         until_s = await self._store.now_s() + LOOK_LASTS_S
-        if await self.look(table) is not None:
+        if await self.look(table) is not None or table.lake is not None:
             return
         location, generation = open_location(table.location), self.known(table.id)
         change = BumpGeneration(table=table.id, generation=generation, until_s=until_s)

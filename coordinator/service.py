@@ -6,7 +6,7 @@ are no locks. Actions that wait for the store run concurrently; their answers ar
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, assert_never
@@ -26,6 +26,7 @@ from common.metadata.changes import (
 from common.metadata.store import TabletStore
 from common.model.job import JobAction, Kind
 from common.model.outcome import AttemptEnd, RefusalCode
+from common.model.table import Table
 from common.model.tablet import TabletId
 from common.primitives import BoundedMap
 from common.telemetry import Log
@@ -66,11 +67,20 @@ RETRY_PAUSE_S = 0.5
 class StoreActions:
     """Performs actions on the store. Its only state is a count of conflicts."""
 
-    def __init__(self, context: ShellContext, submit: Submit) -> None:
-        """Create an instance that submits answers through `submit`."""
+    def __init__(self, context: ShellContext, submit: Submit, tables: Mapping[str, Table]) -> None:
+        """Create an instance that submits answers through `submit`.
+
+        Args:
+            context: Shared dependencies of the shell.
+            submit: Receives the answers.
+            tables: The known tables, by id.
+        """
         self._context = context
         self._submit = submit
+        self._tables = tables
         self.conflicts = 0
+        self.finish_published: Callable[[TabletId, str], Awaitable[bool]] | None = None
+        """Ends an attempt at a lake table that is in its log; returns whether it did."""
 
     async def perform(self, action: do.Reserve | do.Release) -> None:
         """Perform one action, and submit its answer before returning."""
@@ -114,7 +124,7 @@ class StoreActions:
             job=job.id,
             kind=job.kind,
             inputs=job.inputs,
-            output_prefix=output_prefix(job, attempt),
+            output_prefix=output_prefix(job, attempt, self._tables.get(job.tablet.table)),
             outputs_max=0
             if job.action == JobAction.ANALYZE
             else max(job.outputs_expected, len(job.cuts) + 1),
@@ -156,6 +166,11 @@ class StoreActions:
         self._context.log("release not answered", attempt=action.attempt, tablet=str(action.tablet))
 
     async def _released(self, action: do.Release) -> AttemptEnd | None:
+        finish, table = self.finish_published, self._tables.get(action.tablet.table)
+        if finish is not None and table is not None and table.lake is not None:
+            is_committed = await finish(action.tablet, action.attempt)
+            if is_committed:
+                return AttemptEnd.COMMITTED
         change = ReleaseAttempt(
             tablet=action.tablet,
             attempt=action.attempt,
@@ -419,7 +434,7 @@ class CoordinatorService:
         self._state = state
         self._context = context
         self._scanner = scanner
-        self._store_actions = StoreActions(context, self.submit)
+        self._store_actions = StoreActions(context, self.submit, scanner.tables)
         self._analyses = AnalysisWriter(context.store, self._spawn, context.log, context.faults)
         self._traces = JobTraces(context.spans, context.clock.now_s)
         scanner.on_asked.append(self._traces.asked)
@@ -431,6 +446,10 @@ class CoordinatorService:
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Set to the exception that ended the shell; the actor waits for it."""
         self.turns = 0
+
+    def finish_published_by(self, finish: Callable[[TabletId, str], Awaitable[bool]]) -> None:
+        """Look for an attempt at a lake table in its log before each release."""
+        self._store_actions.finish_published = finish
 
     @property
     def conflicts(self) -> int:

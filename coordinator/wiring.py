@@ -40,6 +40,7 @@ from coordinator.core.series import SeriesStore
 from coordinator.core.shadow import COMPARED_TABLETS_MAX, ShadowPlans
 from coordinator.core.state import CoordinatorState
 from coordinator.core.views import BACKLOGS_MAX
+from coordinator.lake import LakeFollower, LakeRules
 from coordinator.maintenance import Maintenance, OwnKind, OwnMaintenance, TriggerDriver
 from coordinator.ports import CompactorLever, PlanTablet, Submit
 from coordinator.registry import control_loop, planner_for
@@ -285,6 +286,7 @@ class CoordinatorParts:
     shadows: ShadowPlans
     autoscaler: Autoscaler
     stored: tuple[GarbageCollector, ManifestPublisher]
+    lake: LakeFollower
     flusher: BufferFlusher
     upkeep: OwnMaintenance
     maintenance: Maintenance
@@ -302,6 +304,7 @@ class CoordinatorParts:
         correction = self.corrections.of(tablet.table)
         sentences = (
             *faults,
+            *self.lake.sentences(tablet.table),
             *self.operations.sentences(tablet),
             *explanation.sentences,
             *([correction.sentence] if correction.jobs else []),
@@ -332,6 +335,7 @@ class CoordinatorParts:
             self.days_keeper.run_forever(),
             self.corrections.run_forever(),
             self.autoscaler.run_forever(),
+            self.lake.run_forever(),
             self._tick_forever(own.tick_s),
             self._plan_shadows_forever(),
         ]
@@ -356,6 +360,7 @@ class CoordinatorParts:
             *backlog_figures(status.backlogs),
             *control_figures(self.state.control(now_s)),
             *self.flusher.figures(),
+            *self.lake.figures(),
             *series_figures(self.state.series, self.series_keeper),
         )
         return replace(
@@ -462,16 +467,21 @@ def storage_loops(
         The loops that repair tables and names, and the one that finds buffered rows.
     """
     own, context = settings.coordinator, parts.context
+
+    def native() -> list[Table]:
+        """Return the tables whose folder belongs to the service; those of lake tables do not."""
+        return [table for table in writable() if table.lake is None]
+
     collector, manifests = parts.stored
     rules = KindRules(tables_max=TABLES_AT_ONCE, wait_max_s=own.collect_interval_s)
-    collecting = OwnKind(part="the collector", rules=rules, tables=writable, run=collector.run)
-    publishing = OwnKind(part="publishing", rules=rules, tables=writable, run=manifests.run)
+    collecting = OwnKind(part="the collector", rules=rules, tables=native, run=collector.run)
+    publishing = OwnKind(part="publishing", rules=rules, tables=native, run=manifests.run)
     parts.upkeep.add(OperationName.GARBAGE, collecting)
     parts.upkeep.add(OperationName.MANIFEST, publishing)
     flushing = OwnKind(
         part="the flush of buffered rows",
         rules=KindRules(tables_max=TABLES_AT_ONCE, wait_max_s=settings.ingest.flush_age_max_s),
-        tables=writable,
+        tables=native,
         run=parts.flusher.run,
     )
     parts.upkeep.add(OperationName.FLUSH, flushing)
@@ -531,6 +541,20 @@ def _flusher(settings: Settings, context: ShellContext) -> BufferFlusher:
     rules = FlushRules.of(settings.ingest)
     known = context.generations.known if context.generations else lambda _table: 0
     return BufferFlusher(ports, rules, context.log, known_generation=known)
+
+
+def _lake(
+    settings: Settings, context: ShellContext, scanner: Scanner, service: CoordinatorService
+) -> LakeFollower:
+    """Return the follower of lake tables; it polls at once after own commits."""
+    own = settings.coordinator
+    rules = LakeRules(
+        catalog=settings.catalog, grace_s=own.garbage_grace_s, sweep_s=own.collect_interval_s
+    )
+    lake = LakeFollower(context, rules, scanner.tables.values, service.submit)
+    service.finish_published_by(lake.finish)
+    scanner.on_committed.append(lake.poke)
+    return lake
 
 
 async def _identities(locations: Mapping[str, str]) -> Mapping[str, LocationIdentity]:
@@ -593,11 +617,13 @@ def assemble(
     upkeep = _upkeep(own, context, scanner, full_scan, store_care)
     stored, rate = _collecting(settings, context), autoscaler.slot_rate
     flusher = _flusher(settings, context)
+    lake = _lake(settings, context, scanner, service)
     scanner.on_table_changed.append(flusher.table_changed)
     scanner.before_planning.append(corrections.read_first)
     days_keeper = DailySumsKeeper(context)
     scanner.on_committed += [corrections.read_soon, days_keeper.count_soon]
-    _listen(scanner, requests, operations, [automatic.tablet_read, space.tablet_read])
+    readers = [automatic.tablet_read, space.tablet_read, lake.tablet_read]
+    _listen(scanner, requests, operations, readers)
     return CoordinatorParts(
         store=context.store,
         context=context,
@@ -619,6 +645,7 @@ def assemble(
         shadows=_shadows(settings, context, plan, scanner),
         autoscaler=autoscaler,
         stored=stored,
+        lake=lake,
         flusher=flusher,
         upkeep=upkeep,
         maintenance=Maintenance(

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from httpx._transports import default as http_transports
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
@@ -29,8 +30,8 @@ LONGEST_FIRST = (
 LIGHT_FROM = 3
 """So many workers have one among them that begins with the shortest files."""
 
-ONE_STACK = "tests/e2e/service/"
-"""Its files share a stack, whose start takes longer than any of them."""
+STACKS = "tests/e2e/"
+"""The files of each folder below it share a stack, whose start takes longer than any of them."""
 SPARK_SESSION = "tests.support.spark_session import"
 """Files that import it share a session of Spark, which each worker would start for itself."""
 
@@ -49,8 +50,9 @@ class ByFileAndStack(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
-        if file.startswith(ONE_STACK):
-            return ONE_STACK
+        folder = f"{file.rpartition('/')[0]}/"
+        if folder.startswith(STACKS) and folder != STACKS:
+            return folder
         return SPARK_SESSION if uses_spark_session(file) else file
 
 
@@ -100,6 +102,11 @@ settings.register_profile(
     "shared-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("shared-machine")
+
+
+# Each client of httpx reads all certificate authorities, 30 ms of processor time, also if it speaks
+# to http:// alone. Clients of one test process share what they have read.
+http_transports.create_ssl_context = cache(http_transports.create_ssl_context)
 
 
 @pytest.hookimpl(wrapper=True)

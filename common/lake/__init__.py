@@ -6,4 +6,5 @@ In reading order:
     rules   what an attempt may commit, and the steps of publishing, as decisions without I/O
     delta/  Delta tables
     open    the source of a table, by the name of its format
+    mirror  a version as the store mirrors it: tablets, files, differences between two versions
 """

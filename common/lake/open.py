@@ -1,7 +1,10 @@
 """The source of a lake table, by the name of its format. Formats are imported when first used."""
 
+import tomllib
 from collections.abc import Mapping
 
+from common.config import regular_text
+from common.control_settings import CatalogSettings
 from common.errors import ConfigError
 from common.lake.source import LakeFormat, TableSource
 
@@ -30,3 +33,43 @@ def open_source(format_name: str, uri: str, options: Mapping[str, str]) -> Table
     except ImportError as error:
         raise ConfigError(NOT_INSTALLED) from error
     return open_delta(uri, options)
+
+
+OPTIONS_BYTES_MAX = 1024**2
+
+
+def storage_options(settings: CatalogSettings, uri: str) -> dict[str, str]:
+    """Return the options of the storage of a table, secrets among them. Read at each call.
+
+    The file of the settings has a table for each prefix of URIs; the longest prefix counts. What it
+    does not have, the source takes from the environment. The options are never stored or logged.
+
+    Raises:
+        ConfigError: The file cannot be read, or is malformed; the message has no value of it.
+    """
+    path = settings.options_file
+    if not path:
+        return {}
+    try:
+        prefixes = tomllib.loads(regular_text(path, OPTIONS_BYTES_MAX))
+    except (OSError, ValueError) as error:
+        cause = getattr(error, "strerror", None) or "it is not TOML"
+        raise ConfigError(f"setting catalog.options_file: {path} cannot be read: {cause}") from None
+    fitting = [prefix for prefix in prefixes if _has_prefix(uri, prefix)]
+    if not fitting:
+        return {}
+    prefix = max(fitting, key=len)
+    options = prefixes[prefix]
+    is_flat = isinstance(options, dict) and all(isinstance(item, str) for item in options.values())
+    if not is_flat:
+        raise ConfigError(
+            f"setting catalog.options_file: {path}: the table {prefix!r} is malformed, expected "
+            'options such as aws_region = "eu-central-1"'
+        )
+    return dict(options)
+
+
+def _has_prefix(uri: str, prefix: str) -> bool:
+    """Return whether a URI is a prefix, or lies below it."""
+    short = prefix.rstrip("/")
+    return uri == short or uri.startswith(f"{short}/")

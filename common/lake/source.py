@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pyarrow.parquet import FileMetaData
 
 from common.model.table import Column
 
@@ -213,6 +214,15 @@ class TableSource(Protocol):
 
         Args:
             name: A random name for a file of the trial, which is deleted at the end.
+        """
+        ...
+
+    def statistics(self, snapshot: Snapshot, footer: FileMetaData) -> str:
+        """Return the statistics of a file that has been written, in the form of its format.
+
+        Args:
+            snapshot: A version of the table, whose properties choose the columns.
+            footer: The footer of the file.
         """
         ...
 

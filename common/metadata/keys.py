@@ -9,6 +9,7 @@ neve:{t}:tablet:<end>:bounds  :files  :running  …  of a tablet; <end> is `Tabl
 neve:{t}:requests  :open-requests  :request:<id>   requests in their order, and each
 neve:{t}:outcome:<attempt>  neve:{t}:call:<id>     marks, which expire
 neve:{t}:rows  :rows:counts  :rows:<n>             buffered rows: segments, counts, rows of each
+neve:{t}:mirror  :publishing                       of a lake table: mirrored version, attempts
 neve:{t}:days                                      daily sums of finished attempts
 neve:{t}:dropped                                   mark of a dropped table, which expires
 neve:{retired}:<digest>                            mark of a deleted file, which expires
@@ -268,6 +269,16 @@ class TableKeys:
         """Hash: rows, bytes and calls of each segment."""
         return self._key("rows:counts")
 
+    @property
+    def mirror(self) -> str:
+        """Hash of a lake table: the head of its mirror, and the newest committed version."""
+        return self._key("mirror")
+
+    @property
+    def publishing(self) -> str:
+        """Hash of a lake table: attempt → what it may have sent to the table's log."""
+        return self._key("publishing")
+
     def segment(self, number: int) -> str:
         """Return the key of the rows of a segment, a hash by call."""
         return self._key(f"rows:{number}")
@@ -308,5 +319,7 @@ class TableKeys:
             self.changes,
             self.rows,
             self.row_counts,
+            self.mirror,
+            self.publishing,
             self.table,
         )

@@ -98,8 +98,10 @@ from common.metadata.store_values import (
     HistoryEntry,
     ListedTables,
     Manifest,
+    Mirror,
     NamedTable,
     PinEntry,
+    PublishingMark,
     RawTablet,
     StoreHealth,
     TableBuffer,
@@ -494,10 +496,8 @@ class TabletStore:
         """Return the buffers of tables, without their rows; each is read at one moment."""
         keys = [TableKeys(table) for table in tables]
         batches = [[hgetall(key.rows), hgetall(key.row_counts)] for key in keys]
-        replies = await self._fetch(batches) if batches else []
-        return [
-            codec_table.unpack_buffer(key, *reply) for key, reply in zip(keys, replies, strict=True)
-        ]
+        replies = zip(keys, await self._fetch(batches), strict=True)
+        return [codec_table.unpack_buffer(key, *reply) for key, reply in replies]
 
     async def buffered_rows(
         self, table: str, segments: Sequence[int]
@@ -506,6 +506,17 @@ class TabletStore:
         keys = TableKeys(table)
         batch = [hgetall(keys.segment(number)) for number in segments]
         return (await self._fetch([batch]))[0] if batch else []
+
+    async def mirrors(self, tables: Sequence[str]) -> Sequence[Mirror]:
+        """Return the states of the mirrors of lake tables, without their files."""
+        keys = [TableKeys(table).mirror for table in tables]
+        found = await self._fetch([[hmget(key, codec_table.MIRROR_FIELDS)] for key in keys])
+        return [*map(codec_table.unpack_mirror, keys, (reply[0] for reply in found))]
+
+    async def publishing(self, table: str) -> Sequence[PublishingMark]:
+        """Return the attempts that may have sent something to the log of a lake table."""
+        key = TableKeys(table).publishing
+        return codec_table.unpack_publishing(key, await self._read(hgetall(key)))
 
     async def generation(self, table: str) -> int:
         """Return the table's generation; 0 if it was never incremented."""

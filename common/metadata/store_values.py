@@ -176,6 +176,56 @@ class TableBuffer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorHead(StoredValue):
+    """How far the mirror of a lake table has come (`head` in `neve:{t}:mirror`)."""
+
+    token: str
+    """Random id of the last change of the mirror; the next one requires it."""
+    version: int
+    """Version of the table's log that the mirror has reached; -1: none was read whole."""
+    moved_s: float = 0.0
+    """The store's time of that change."""
+    problem: str = ""
+    """Why the log cannot be read, or why its table is not compacted; empty: nothing is wrong."""
+    problem_s: float = 0.0
+    """The store's time since which there is a problem."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mirror:
+    """The state of a lake table's mirror, without its files."""
+
+    head: MirrorHead | None = None
+    """None: nothing was mirrored so far."""
+    committed: int = -1
+    """Newest version that an own attempt has committed; -1: none since the table was attached."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the mirror lacks a commit of an own attempt: its inputs still seem free."""
+        return self.head is None or self.head.version < self.committed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishingMark(StoredValue):
+    """An attempt that may have sent its outputs to the log of a lake table.
+
+    It stays until no file of the attempt waits for deletion.
+    """
+
+    attempt: str
+    tablet_end: bytes
+    planned: int
+    """Version that the attempt has read."""
+    base: int
+    """Version on which its last try is based: the next one may be its own."""
+    outputs: tuple[str, ...]
+    """Paths of everything that the attempt may have written or referred to."""
+    marked_s: float
+    """The store's time of the last mark."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GarbageEntry(StoredValue):
     """A file to delete: when a collector first saw it (0: not seen), and its tablet's key."""
 

@@ -158,3 +158,19 @@ def overlapping_files(files: Iterable[DataFile], keyless: Collection[str] | None
             ended += 1
         most = max(most, begun - ended)
     return most + unbounded
+
+
+MIRRORED_MAX = 5_000
+"""Files that one change of a mirror may bring and take, in total."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirroredFiles:
+    """What a change of the mirror does in one tablet."""
+
+    came: tuple[DataFile, ...] = ()
+    """New files, and files whose deleted rows have changed."""
+    went: tuple[str, ...] = ()
+    """Paths of files that the log no longer names."""
+    partition: str | None = None
+    """Text of the partition, for a tablet that does not exist so far."""

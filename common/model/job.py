@@ -45,6 +45,8 @@ KEEPS_DELETED = "keeps-deleted"
 """Among the actions of a compactor: it keeps the rows of deletes (`keep_deleted_rows`)."""
 KNOWS_BUFFERS = "buffers"
 """Among the actions of a compactor: its commits look for buffered rows before they drop rows."""
+KNOWS_LAKE = "lake"
+"""Among the actions of a compactor: it publishes outputs of lake tables in their own log."""
 PLANNED_ACTIONS = (JobAction.REWRITE, JobAction.DROP, JobAction.MOVE)
 """Actions that a planner may choose."""
 

@@ -216,6 +216,23 @@ def missing_columns(schema: Iterable[Column], named: Iterable[str | None]) -> li
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LakeTable(StoredValue):
+    """Where the truth of a table lies whose files belong to another format's log or catalog."""
+
+    format: str
+    """A `LakeFormat` of `common.lake.source`, such as `delta`."""
+    uri: str
+    """Address of the table for its format; without credentials."""
+    table_id: str
+    """Id of the table in its own log. A table that was created anew there has another one."""
+
+    def __post_init__(self) -> None:
+        """Refuse fields of other types."""
+        check_field_types(self)
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Table(StoredValue):
     """One table as stored in its key `neve:{t}:table`."""
 
@@ -249,6 +266,8 @@ class Table(StoredValue):
     """Set while the state is FILLING."""
     incomplete: bool = False
     """Whether its recovery missed files: no manifest is published before the table is resumed."""
+    lake: LakeTable | None = None
+    """Set for a lake table: its log or catalog is the truth, and the store has a mirror of it."""
 
     def __post_init__(self) -> None:
         """Refuse fields of other types."""

@@ -238,7 +238,11 @@ class FileFacts:
 
 @contextmanager
 def open_table_file(
-    location: Location, path: str, metadata: pq.FileMetaData | None = None
+    location: Location,
+    path: str,
+    metadata: pq.FileMetaData | None = None,
+    *,
+    int96_unit: str | None = None,
 ) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file of a table; read errors name the file.
 
@@ -247,6 +251,8 @@ def open_table_file(
         path: Path relative to it.
         metadata: Its footer, if known: single row groups will be read, each by as few
             reads as possible.
+        int96_unit: Unit in which timestamps of 96 bits are read; None: nanoseconds, which cannot
+            hold distant ones.
 
     Raises:
         RequestError: There is no such file, it is not Parquet, or it is damaged.
@@ -255,7 +261,7 @@ def open_table_file(
     try:
         with (
             location.open_file(path) as source,
-            open_parquet_file(source, metadata) as file,
+            open_parquet_file(source, metadata, int96_unit=int96_unit) as file,
         ):
             if metadata is None and (fault := footer_fault(file.metadata)) is not None:
                 raise RequestError(f"file {path} has a damaged footer: {fault}")

@@ -32,7 +32,11 @@ BUFFER_BYTES_MIN, BUFFER_BYTES_MAX = 64 * 1024, 4 * 1024**2
 
 
 def open_parquet_file(
-    source: Any, metadata: pq.FileMetaData | None = None, *, packed: Collection[str] = ()
+    source: Any,
+    metadata: pq.FileMetaData | None = None,
+    *,
+    packed: Collection[str] = (),
+    int96_unit: str | None = None,
 ) -> pq.ParquetFile:
     """Return an open Parquet file with verification of page checksums.
 
@@ -43,13 +47,18 @@ def open_parquet_file(
             pages per column of a large row group are in memory.
         packed: Text columns that are read as dictionaries, each text once; then rows are read
             in the file's order, even if the footer is known.
+        int96_unit: Unit in which timestamps of 96 bits are read; None: nanoseconds.
 
     Raises:
         OSError: It cannot be read.
         ArrowException: It is not a Parquet file.
     """
     # Without it, a flipped bit would become another value and be written to the output.
-    options = {"page_checksum_verification": True, "read_dictionary": [*packed] or None}
+    options = {
+        "page_checksum_verification": True,
+        "read_dictionary": [*packed] or None,
+        "coerce_int96_timestamp_unit": int96_unit,
+    }
     if metadata is not None and not packed:
         return pq.ParquetFile(source, metadata=metadata, pre_buffer=True, **options)
     file = pq.ParquetFile(source, metadata=metadata, pre_buffer=False, **options)

@@ -7,6 +7,7 @@
     merge/                   the way `merge`: ranges, tasks, joining
     kernel/                  the merge of one range: keys, steps, winners
     general_merge            the other ways, for jobs that the kernel does not support
+    lake                     lake tables: deleted rows left out, offsets of the others kept
     transform                a transform applied to rows, in the kernel or by Spark
     spark_tasks              tasks on Spark: each once, small jobs together; Spark's errors
     outputs                  outputs, also cut at times; the outcome of a task

@@ -16,6 +16,7 @@ from typing import Any, Self, assert_never
 
 import pyarrow as pa
 
+from common.control_settings import CatalogSettings
 from common.errors import AttemptCancelledError, NotStitchableError, RewriteError
 from common.expressions.native import NotNativeError
 from common.model.file import DataFile
@@ -60,8 +61,16 @@ from compactor.rewrite.general_merge import (
     rewrite_in_memory,
 )
 from compactor.rewrite.kernel.normalized_keys import UnsupportedRowsError
+from compactor.rewrite.lake import (
+    LakePlan,
+    lake_result,
+    make_lake_plan,
+    read_lake_inputs,
+    rewrite_lake,
+)
 from compactor.rewrite.live_rows import count_live
 from compactor.rewrite.memory_budget import (
+    LAKE_OPTIONS_SETTING,
     LIMIT_SETTING,
     PAGE_CACHE_SETTING,
     SCRATCH_SETTING,
@@ -307,16 +316,17 @@ def rewrite(
         allowance = Allowance.create(folder, assignment.grant_bytes_s)
         attach(allowance)
         with _ProgressReporter(progress, assignment, allowance, folder) as reporter:
-            plan = make_plan(assignment, folder, session.task, reporter.step)
+            plan, lake = _plans(assignment, folder, session, reporter.step)
             planned_s = clock.now_s()
             _raise_if_cancelled(cancelled)
             try:
                 reporter.rewriting(plan)
-                result, way = _rewritten(spark, plan, assignment)
+                result, way = _rewritten(spark, plan, assignment, lake)
                 written_s = clock.now_s()
                 _raise_if_cancelled(cancelled)
                 reporter.verifying(plan.inputs.rows)
                 facts = verify(plan, result, reporter.counting_cancelled(cancelled))
+                packed = lake_result(lake, result, facts) if lake else b""
                 allowance.settle()
                 _guard_directory(plan, assignment)
             except BaseException:
@@ -338,7 +348,28 @@ def rewrite(
             "rewrite": written_s - planned_s,
             "verify": clock.now_s() - written_s,
         },
+        lake=packed,
     )
+
+
+def _plans(
+    assignment: Assignment, folder: str, session: "_SessionSettings", step: Callable[[], None]
+) -> tuple[RewritePlan, LakePlan | None]:
+    """Return the plan of a job, and for a lake table what it has in addition."""
+    if assignment.table.lake is None:
+        return make_plan(assignment, folder, session.task, step), None
+    inputs = read_lake_inputs(assignment, session.catalog, step)
+    lake = make_lake_plan(assignment, inputs, folder, session.task, step)
+    return lake.rewrite, lake
+
+
+def _rewritten_lake(spark: Any, plan: LakePlan) -> tuple[TaskResult, Way]:
+    size_bytes = sum(file.size_bytes for file in plan.inputs.files)
+    small = size_bytes <= STITCH_HERE_BYTES
+    small = small and plan.rewrite.inputs.footer_bytes <= STITCH_HERE_FOOTER_BYTES
+    cores = int(spark.sparkContext.defaultParallelism)
+    result = rewrite_lake(plan, partial(run_tasks, spark), cores, small=small)
+    return result, Way.STITCH if plan.copies_all else Way.BAG
 
 
 def _analyze(
@@ -383,8 +414,12 @@ def _analyze(
     return RewriteResult(outputs=(), counts=RowCounts(), kernel="analyze", statistics=statistics)
 
 
-def _rewritten(spark: Any, plan: RewritePlan, assignment: Assignment) -> tuple[TaskResult, Way]:
+def _rewritten(
+    spark: Any, plan: RewritePlan, assignment: Assignment, lake: LakePlan | None
+) -> tuple[TaskResult, Way]:
     """Rewrite by the cheapest correct way; only the last of these reads rows."""
+    if lake is not None:
+        return _rewritten_lake(spark, lake)
     dropped = drop_whole(plan, assignment)
     if dropped is not None:
         return dropped, Way.DROP
@@ -397,7 +432,7 @@ def _guard_directory(plan: RewritePlan, assignment: Assignment) -> None:
     Raises:
         UnavailableError: The storage does not answer, or forbids it.
     """
-    if assignment.table.settings.directory_guard:
+    if assignment.table.settings.directory_guard and assignment.table.lake is None:
         folders = folders_of(file.path for file in assignment.inputs)
         place_guards(table_location(plan.location), folders)
 
@@ -444,6 +479,8 @@ class _SessionSettings:
     """Whether pages of inputs and outputs are released after a job."""
     task: tuple[int, int]
     """Memory of a task's process, and the limit at which it is ended; 0: no limit."""
+    catalog: CatalogSettings
+    """How the logs of lake tables are reached."""
 
 
 @lru_cache(maxsize=1)
@@ -461,6 +498,7 @@ def _session_settings(spark: Any) -> _SessionSettings:
             int(settings.get(TASK_SETTING, str(TASK_BYTES))),
             int(settings.get(LIMIT_SETTING, "0")),
         ),
+        catalog=CatalogSettings(options_file=str(settings.get(LAKE_OPTIONS_SETTING, ""))),
     )
 
 

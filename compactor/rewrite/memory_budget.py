@@ -17,8 +17,11 @@ from typing import TypeVar
 TASK_BYTES = 768 * 1024**2
 SCRATCH_SETTING = "spark.neve.scratch"
 PAGE_CACHE_SETTING = "spark.neve.page.cache"
+LAKE_OPTIONS_SETTING = "spark.neve.lake.options.file"
 TASK_SETTING, LIMIT_SETTING = "spark.neve.task.bytes", "spark.neve.task.limit.bytes"
 """Settings that carry the limits to a driver; Spark keeps unknown settings."""
+REMOTE_SETTING = "spark.neve.executors.remote"
+"""Present if executors may be on other machines than the driver."""
 TASK_ENVIRON = {
     "MALLOC_ARENA_MAX": "1",
     "ARROW_DEFAULT_MEMORY_POOL": "jemalloc",

@@ -1,7 +1,7 @@
-"""Tasks on Spark: each runs once, and small jobs of several attempts share a Spark job.
+"""Tasks on Spark: each job runs once, and small jobs of several attempts share a task.
 
-A Spark job costs about as much as a small merge. While all cores are busy, small jobs wait and
-then share one Spark job. Spark's errors become errors of this project: the error that a task has
+A Spark job costs about as much as a small merge, so a task stays for the small jobs that follow.
+Spark's errors become errors of this project: the error that a task has
 raised, a lack of memory, or a bad value.
 
 A task that writes an output runs once. Files have their final names, so a second try that runs
@@ -12,22 +12,36 @@ tasks read the columns that the expressions need, Spark evaluates them without m
 tasks, and the values are stored in the attempt's folder. No other columns cross Spark.
 """
 
+import os
 import pickle
 import re
+import shutil
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Any, Generic, TypeVar
+from multiprocessing.connection import Client, Listener
+from pathlib import Path
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.errors import AnalysisException
 
-from common.errors import CompactionError, RewriteError, TransformError, error_by_name
+from common.errors import (
+    AttemptCancelledError,
+    CompactionError,
+    EngineDiedError,
+    RewriteError,
+    TransformError,
+    error_by_name,
+)
 from common.expressions import SPARK_SETTINGS
 from common.parquet.location import storage_error
+from common.runtime import SystemClock
 from compactor.rewrite.attempt_folder import allowance_of
 from compactor.rewrite.general_merge import (
     KEY_COLUMN,
@@ -36,7 +50,7 @@ from compactor.rewrite.general_merge import (
     write_sorted,
 )
 from compactor.rewrite.memory import StartNote, bounded_memory, memory_error_of, with_memory_limit
-from compactor.rewrite.memory_budget import MemoryBudget
+from compactor.rewrite.memory_budget import REMOTE_SETTING, MemoryBudget
 from compactor.rewrite.outputs import (
     RESULT_SCHEMA,
     TaskFailure,
@@ -68,6 +82,8 @@ _OUR_CAST = re.compile(r"CAST\((.*) AS \w+(?:\(\d+, ?\d+\))?\)")
 
 def translate_error(plan: RewritePlan, error: Exception) -> CompactionError:
     """Return an error of Spark as one of this project: the one raised in a task, if any."""
+    if isinstance(error, CompactionError):
+        return error
     text = str(error)
     if raised := _RAISED.findall(text):
         return error_by_name(*raised[-1])
@@ -108,105 +124,274 @@ def _place(text: str, expression: str) -> str:
     return f" (at {fragment.replace('`', '')})"
 
 
-# ---------------------------------------------------------------------------- Batches of small jobs
+# ------------------------------------------------------------------------------------- Shared tasks
+# Small jobs of several attempts run in tasks that they share, one after the other.
+#
+# A Spark job takes as much processor time as a small merge. So a shared task stays for a while
+# after a job, and the next small job goes to it over a local socket, without Spark. A job has its
+# own plan, folder, memory limit and outcome, and gets its result when it ends. Cancelling it does
+# not end the task: the job stops when it moves its next bytes.
 
 
-BATCH_JOBS_MAX = 16
-"""Jobs that share a Spark job; all of them get their result when the last has ended."""
+SHARED_TASK_S = 5.0
+"""Time after which a shared task takes no more jobs, so that Spark can give its core to another."""
+IDLE_MAX_S = 0.3
+"""How long a shared task waits for its next job, on a core that no other task can use."""
+CANCEL_CHECK_S = 0.5
+SOCKET_FOLDER_BYTES_MAX = 80
+"""The system limits the path of a socket to 107 bytes, on some systems to 103."""
+SHARED_TASK = (-1, -1)
+"""Stage and partition in the notes of jobs in shared tasks."""
+SHARED_JOB_GROUP = "shared"
+SHARED_BYTES = 16 * 1024**2
+"""Largest decoded size of a job in a shared task."""
 
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
-
-
-class _Entry(Generic[_Item, _Result]):
-    def __init__(self, item: _Item) -> None:
-        self.item = item
-        self.result: _Result | None = None
-        self.error: BaseException | None = None
-        self.done = False
-
-    def outcome(self) -> _Result:
-        if self.error is not None:
-            raise self.error
-        assert self.result is not None
-        return self.result
+Call = Callable[[], object]
+TaskCall = tuple[RewritePlan, Call]
 
 
-class JobBatcher(Generic[_Item, _Result]):
-    """The waiting items, and the number of running calls."""
+class OpenTask(Protocol):
+    """A task that waits for jobs."""
 
-    def __init__(self) -> None:
-        self._turn = threading.Condition()
-        self._waiting: deque[_Entry[_Item, _Result]] = deque()
-        self._under_way = 0
+    def run(self, job: TaskCall) -> bytes:
+        """Run a job and return its outcome, or raise why the task has ended."""
+        ...
 
-    def run(
-        self, item: _Item, run_all: Callable[[Sequence[_Item]], Sequence[_Result]], most: int
-    ) -> _Result:
-        """Run an item, alone or with others; return its result.
+    def close(self) -> None:
+        """End the task."""
+        ...
+
+
+class _Entry:
+    """A job, its outcome or error, and whether it has ended."""
+
+    def __init__(self, job: TaskCall) -> None:
+        self.job = job
+        self.over = threading.Event()
+        self._outcome: bytes | None = None
+        self._error: Exception | None = None
+
+    def end(self, outcome: bytes | None = None, error: Exception | None = None) -> None:
+        self._outcome, self._error = outcome, error
+        self.over.set()
+
+    def result(self) -> bytes:
+        if self._error is not None:
+            raise self._error
+        assert self._outcome is not None
+        return self._outcome
+
+
+class SharedTasks:
+    """The waiting jobs, and the number of open tasks; thread-safe."""
+
+    def __init__(self, open_task: Callable[[Any], OpenTask]) -> None:
+        """Create an empty set.
 
         Args:
-            item: The item.
-            run_all: Runs several items; called in the thread of one of the callers.
-            most: Largest number of concurrent calls.
+            open_task: Starts a task in a Spark context, and waits until it runs.
+        """
+        self._open_task = open_task
+        self._clock = SystemClock()
+        self._turn = threading.Condition()
+        self._waiting: deque[_Entry] = deque()
+        self._open = self._idle = self._endings = 0
+
+    def run(self, context: Any, job: TaskCall, tasks_max: Callable[[], int]) -> bytes:
+        """Run a job in a shared task; return its outcome.
+
+        Args:
+            context: The Spark context.
+            job: The job.
+            tasks_max: Returns the largest number of open tasks.
 
         Raises:
-            Exception: The error of the call, raised for every item in it.
+            AttemptCancelledError: It was cancelled before it began.
+            Exception: The task has ended before the job.
         """
-        mine: _Entry[_Item, _Result] = _Entry(item)
+        entry = _Entry(job)
         with self._turn:
-            self._waiting.append(mine)
-            self._turn.wait_for(lambda: mine.done or self._may_go(mine, most))
-            if mine.done:
-                return mine.outcome()
-            count = min(len(self._waiting), BATCH_JOBS_MAX)
-            entries = [self._waiting.popleft() for _ in range(count)]
-            self._under_way += 1
+            self._waiting.append(entry)
+            self._turn.notify()
+            try:
+                self._open_another(context, tasks_max)
+            except BaseException:
+                self._waiting.remove(entry)
+                raise
+        while not entry.over.wait(CANCEL_CHECK_S):
+            self._withdraw_cancelled(entry)
+        return entry.result()
+
+    def end_tasks(self) -> None:
+        """End the open tasks, each after its job, because another Spark job needs their cores."""
+        with self._turn:
+            self._endings += 1
+            self._turn.notify_all()
+
+    def _open_another(self, context: Any, tasks_max: Callable[[], int]) -> None:
+        """Open a task if more jobs wait than tasks; the caller has the lock."""
+        if len(self._waiting) > self._idle and self._open < tasks_max():
+            self._open += 1
+            serve = partial(self._serve, context, tasks_max)
+            threading.Thread(target=serve, daemon=True, name="shared task").start()
+
+    def _withdraw_cancelled(self, entry: _Entry) -> None:
+        """Remove a job that still waits if its attempt was cancelled."""
         try:
-            results = run_all([entry.item for entry in entries])
-            for each, result in zip(entries, results, strict=True):
-                each.result = result
-        except BaseException as error:
-            for entry in entries:
-                entry.error = error
-            raise
+            allowance_of(entry.job[0].folder).settle()
+        except AttemptCancelledError as error:
+            with self._turn:
+                if entry in self._waiting:
+                    self._waiting.remove(entry)
+                    entry.end(error=error)
+
+    def _serve(self, context: Any, tasks_max: Callable[[], int]) -> None:
+        """Open a task and give it jobs until there are none, or it has run for long enough."""
+        entry: _Entry | None = None
+        try:
+            task, endings = self._open_task(context), self._endings
+            try:
+                until_s = self._clock.now_s() + SHARED_TASK_S
+                while (entry := self._next(until_s, endings)) is not None:
+                    entry.end(task.run(entry.job))
+            finally:
+                task.close()
+        except Exception as error:  # Spark's, for the attempt whose job has failed
+            self._fail(entry, error)
         finally:
             with self._turn:
-                self._under_way -= 1
-                for entry in entries:
-                    entry.done = True
-                self._turn.notify_all()
-        return mine.outcome()
+                self._open -= 1
+                self._open_another(context, tasks_max)
 
-    def _may_go(self, mine: _Entry[_Item, _Result], most: int) -> bool:
-        """Return whether the first waiting item may start with the others."""
-        return bool(self._waiting) and self._waiting[0] is mine and self._under_way < most
+    def _next(self, until_s: float, endings: int) -> _Entry | None:
+        """Return the next job for a task, or None if the task has to end."""
+        with self._turn:
+            if self._clock.now_s() >= until_s:
+                return None
+            self._idle += 1
+            self._turn.wait_for(lambda: self._waiting or self._endings > endings, IDLE_MAX_S)
+            self._idle -= 1
+            is_wanted = self._waiting and self._endings == endings
+            return self._waiting.popleft() if is_wanted else None
+
+    def _fail(self, entry: _Entry | None, error: Exception) -> None:
+        """Fail a job; None: the one that has waited for the longest, if any."""
+        with self._turn:
+            if entry is None and self._waiting:
+                entry = self._waiting.popleft()
+        if entry is not None:
+            entry.end(error=error)
+
+
+class SparkTask:
+    """A shared task of Spark: a Spark job in a thread, and the socket to its only task."""
+
+    def __init__(self, context: Any) -> None:
+        """Start the task and wait until it runs.
+
+        Args:
+            context: The Spark context, with executors on this machine.
+
+        Raises:
+            EngineDiedError: Its executor died.
+            Exception: Spark's error.
+        """
+        self._context = context
+        self._error: Exception | None = None
+        # Only this user can connect, because the folder is private.
+        short = len(os.fsencode(tempfile.gettempdir())) <= SOCKET_FOLDER_BYTES_MAX
+        folder = tempfile.mkdtemp(prefix="neve-task-", dir=None if short else "/tmp")
+        try:
+            self._address = str(Path(folder, "link"))
+            with Listener(self._address, "AF_UNIX") as listener:
+                self._thread = threading.Thread(target=self._run, daemon=True, name="Spark job")
+                self._thread.start()
+                self._link = listener.accept()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        try:
+            self._link.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise self._cause() or EngineDiedError("the executor died") from error
+
+    def run(self, job: TaskCall) -> bytes:
+        """Run a job; see `OpenTask`.
+
+        Raises:
+            MemoryShortError: The process of the task was killed.
+            EngineDiedError: Its executor died.
+            Exception: Spark's error.
+        """
+        plan, _ = job
+        try:
+            self._link.send_bytes(pickle.dumps(job))
+            return self._link.recv_bytes()
+        except (EOFError, OSError) as error:
+            # Spark notices the end of the process, tries again, and gets no job.
+            note = StartNote(plan.memory, plan.folder, SHARED_TASK)
+            raise self._cause() or note.error_of_second_try() from error
+
+    def close(self) -> None:
+        """End the task; see `OpenTask`."""
+        self._link.close()
+
+    def _cause(self) -> Exception | None:
+        """Wait for the end of the Spark job and return its error."""
+        self._thread.join()
+        return self._error
+
+    def _run(self) -> None:
+        """Run the Spark job; the body of its thread."""
+        try:
+            self._context.setLocalProperty("spark.scheduler.pool", SHARED_JOB_GROUP)
+            self._context.setJobGroup(SHARED_JOB_GROUP, "small jobs of several attempts")
+            addresses = self._context.parallelize([self._address], 1)
+            addresses.mapPartitions(_run_shared_jobs).collect()
+        except Exception as error:
+            self._error = error
+        finally:
+            # The job may have ended without a connection.
+            with suppress(OSError):
+                Client(self._address, "AF_UNIX").close()
+
+
+_SHARED_TASKS = SharedTasks(SparkTask)
+"""One per process, because a driver has one session."""
+
+
+def _run_shared_jobs(addresses: Iterator[str]) -> Iterator[bytes]:
+    """Run the jobs that come over a socket until it is closed; the body of a shared task."""
+    for address in addresses:
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() > 0:
+            continue  # The job during which an earlier try has died is not repeated.
+        with Client(address, "AF_UNIX") as link, suppress(EOFError):
+            link.send_bytes(b"ready")
+            while True:
+                parcel = link.recv_bytes()
+                link.send_bytes(pickled_outcome(partial(_run_shared_job, parcel)))
+    return iter(())
+
+
+def _run_shared_job(parcel: bytes) -> object:
+    plan, call = pickle.loads(parcel)
+    StartNote(plan.memory, plan.folder, SHARED_TASK).leave()
+    return with_memory_limit(plan.memory, plan.folder, call)()
 
 
 # ------------------------------------------------------------------------------------ Running tasks
 
 
-JOB_GROUP, SHARED_JOB_GROUP = "spark.jobGroup.id", "shared"
-SHARED_BYTES = 16 * 1024**2
-"""Largest decoded size of a job that may share a Spark job."""
-
-Call = Callable[[], object]
-TaskCall = tuple[RewritePlan, Call]
-_BATCHER: JobBatcher[TaskCall, bytes] = JobBatcher()
-"""One per process, because a driver has one session."""
-
-
 def run_tasks(spark: Any, plan: RewritePlan, calls: Sequence[Call]) -> list[Any]:
-    """Run native tasks, each in its own Spark task; return their results in order.
-
-    Spark SQL is not used, because its planning takes longer than a small merge.
-    """
+    """Run native tasks, each in its own Spark task or in a shared one; return results in order."""
+    # Spark SQL is not used, because its planning takes longer than a small merge.
     context, jobs = spark.sparkContext, [(plan, call) for call in calls]
     try:
-        if len(jobs) == 1 and _may_share(plan):
-            run_all, cores = partial(_run_spark_job, context), context.defaultParallelism
-            outcomes: Sequence[bytes] = [_BATCHER.run(jobs[0], run_all, cores)]
+        if len(jobs) == 1 and _may_share(plan) and has_local_executors(context):
+            cores = partial(getattr, context, "defaultParallelism")
+            outcomes: Sequence[bytes] = [_SHARED_TASKS.run(context, jobs[0], cores)]
         else:
+            _SHARED_TASKS.end_tasks()
             outcomes = _run_spark_job(context, jobs)
     except Exception as error:
         raise translate_error(plan, error) from error
@@ -223,19 +408,18 @@ def _may_share(plan: RewritePlan) -> bool:
     return small and not allowance_of(plan.folder).limited
 
 
+@lru_cache(maxsize=1)
+def has_local_executors(context: Any) -> bool:
+    """Return whether all executors of a Spark context are on this machine."""
+    settings = context._jsc.sc().conf()  # noqa: SLF001 - PySpark has no public API
+    return not settings.contains(REMOTE_SETTING)
+
+
 def _run_spark_job(context: Any, jobs: Sequence[TaskCall]) -> Sequence[bytes]:
     """Run tasks as one Spark job; return their outcomes."""
     # Each task gets only its own part; those of all tasks may be tens of megabytes.
     parcels = context.parallelize([pickle.dumps(job) for job in jobs], len(jobs))
-    group = context.getLocalProperty(JOB_GROUP)
-    several = len({plan.folder for plan, _ in jobs}) > 1
-    if several:  # A cancellation of one must not end the others.
-        context.setJobGroup(SHARED_JOB_GROUP, "small jobs of several attempts")
-    try:
-        results: list[bytes] = parcels.mapPartitions(_run_jobs).collect()
-    finally:
-        if several and group is not None:
-            context.setJobGroup(group, group, interruptOnCancel=True)
+    results: list[bytes] = parcels.mapPartitions(_run_jobs).collect()
     return results
 
 
@@ -409,6 +593,7 @@ def _result_of_frame(plan: RewritePlan, frame: Callable[[], Any]) -> TaskResult:
 
 
 def _collect(plan: RewritePlan, frame: Callable[[], Any]) -> list[Any]:
+    _SHARED_TASKS.end_tasks()
     try:
         return list(frame().collect())
     except Exception as error:

@@ -23,9 +23,11 @@ from common.runtime import SystemClock
 from common.units import parse_size_bytes
 from common.wire import PIN_AMOUNT
 from compactor.rewrite.memory_budget import (
+    LAKE_OPTIONS_SETTING,
     LIMIT_SETTING,
     MERGE_CORES,
     PAGE_CACHE_SETTING,
+    REMOTE_SETTING,
     SCRATCH_SETTING,
     TASK_ENVIRON,
     TASK_SETTING,
@@ -136,6 +138,7 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
         LIMIT_SETTING: str(settings.task_limit_bytes),
         SCRATCH_SETTING: settings.scratch,
         PAGE_CACHE_SETTING: settings.page_cache,
+        LAKE_OPTIONS_SETTING: settings.lake_options_file,
         "spark.pyspark.python": os.environ.get("PYSPARK_PYTHON", sys.executable),
         # Jobs share the executor; otherwise a small one waits for all tasks of a large one.
         "spark.scheduler.mode": "FAIR",
@@ -147,6 +150,7 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         **(pins if settings.node_resource else {}),
+        **({REMOTE_SETTING: "true"} if settings.executor_resource else {}),
         **settings.configs,
     }
 

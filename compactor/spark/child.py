@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Collection
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, NoReturn, Protocol
 
 from common import errors
@@ -37,7 +38,8 @@ from compactor.spark.driver_protocol import (
 from compactor.spark.startup import die_with_parent
 
 # ---------------------------------------------------------------------------------- Attempt threads
-# Runs attempts in the driver process: each with its own thread, pool and job group.
+# Runs attempts in the driver process: concurrent ones in separate threads and pools, and each with
+# its own job group. Threads stay, because a new one costs a connection and a thread of the JVM.
 
 
 PROGRESS_INTERVAL_S = 0.2
@@ -71,7 +73,7 @@ Work = Callable[
 
 
 class AttemptThreads:
-    """The running attempts and the pools in use."""
+    """The running attempts and the threads in use."""
 
     def __init__(self, spark: Any, work: Work, send: Callable[[Notice], None]) -> None:
         """Create an empty set.
@@ -89,21 +91,24 @@ class AttemptThreads:
         self._cancelled: dict[str, threading.Event] = {}
         self._granted: dict[str, float | None] = {}
         self._throttles: dict[str, Throttle] = {}
-        self._pools: set[int] = set()
+        self._busy: set[int] = set()
+        """Numbers of the threads in use."""
+        self._threads: list[SimpleQueue[tuple[str, Any]]] = []
+        """Attempts for each thread, by its number."""
         self._never = threading.Event()
 
     def run(self, attempt: str, payload: Any) -> None:
-        """Start an attempt in a new thread."""
-        from pyspark import InheritableThread
-
+        """Start an attempt in a free thread."""
         with self._lock:
             assert attempt not in self._cancelled, f"attempt {attempt} runs already"
             self._cancelled[attempt] = threading.Event()
-            # Pools live as long as the application, so they are reused.
-            pool = next(n for n in range(len(self._pools) + 1) if n not in self._pools)
-            self._pools.add(pool)
-        # Such a thread has a counterpart in the JVM, where Spark stores group and pool.
-        InheritableThread(target=self._attempt, args=(attempt, payload, pool), daemon=True).start()
+            number = next(n for n in range(len(self._busy) + 1) if n not in self._busy)
+            self._busy.add(number)
+            if number == len(self._threads):
+                self._threads.append(SimpleQueue())
+                run_attempts = partial(self._run_attempts, number, self._threads[number])
+                threading.Thread(target=run_attempts, daemon=True).start()
+        self._threads[number].put((attempt, payload))
 
     def cancel(self, attempt: str) -> None:
         """End an attempt soon; one that is over is ignored."""
@@ -141,12 +146,12 @@ class AttemptThreads:
 
     def busy(self) -> frozenset[str]:
         """Return the attempts whose tasks Spark runs now; the others wait, or need no tasks."""
-        tracker = self._spark.sparkContext.statusTracker()
-        active = set(tracker.getActiveJobsIds())
         with self._lock:
             attempts = list(self._cancelled)
-        if not active or not attempts:
+        if not attempts:
             return frozenset()
+        tracker = self._spark.sparkContext.statusTracker()
+        active = set(tracker.getActiveJobsIds())
         if _has_running_task(tracker, SHARED_JOB_GROUP, active):
             return frozenset(attempts)  # The attempts of shared jobs are unknown.
         return frozenset(
@@ -168,14 +173,19 @@ class AttemptThreads:
             self._spark.sparkContext.cancelJobGroup(attempt)
             self._never.wait(CANCEL_INTERVAL_S)
 
-    def _attempt(self, attempt: str, payload: Any, pool: int) -> None:
-        """Run the work and report its outcome; the body of an attempt's thread."""
-        context = self._spark.sparkContext
-        context.setLocalProperty("spark.scheduler.pool", f"slot-{pool}")
-        context.setJobGroup(attempt, attempt, interruptOnCancel=True)
+    def _run_attempts(self, number: int, attempts: "SimpleQueue[tuple[str, Any]]") -> None:
+        """Run attempts one after the other; the body of a thread."""
+        # The thread has a counterpart in the JVM, where Spark stores group and pool.
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"slot-{number}")
+        while True:
+            self._attempt(number, *attempts.get())
+
+    def _attempt(self, number: int, attempt: str, payload: Any) -> None:
+        """Run the work and report its outcome."""
+        self._spark.sparkContext.setJobGroup(attempt, attempt, interruptOnCancel=True)
         notice = self._end_of(attempt, payload)
         with self._lock:
-            self._pools.discard(pool)
+            self._busy.discard(number)
             del self._cancelled[attempt]
             self._granted.pop(attempt, None)
             self._throttles.pop(attempt, None)

@@ -12,6 +12,7 @@ from typing import assert_never
 from common.model.job import (
     KEEPS_DELETED,
     KNOWS_BUFFERS,
+    KNOWS_LAKE,
     PLANNED_ACTIONS,
     Job,
     JobAction,
@@ -298,9 +299,12 @@ def _hand_out_group(cluster: ClusterState, group: str, now_s: float) -> list[Act
 
 def _knows(cluster: ClusterState, take: Take, job: Job) -> bool:
     """Return whether a compactor supports a job's action and table; an older release may not."""
+    table = cluster.tables.get(job.tablet.table)
+    if table is not None and table.lake is not None:
+        # An older compactor would replace the files in the store only, and waste its work.
+        return job.action == JobAction.REWRITE and KNOWS_LAKE in take.actions
     if job.action not in PLANNED_ACTIONS:
         return job.action in take.actions
-    table = cluster.tables.get(job.tablet.table)
     if table is None:
         return True
     keeps = not keeps_deleted_rows(table) or KEEPS_DELETED in take.actions
@@ -500,14 +504,21 @@ def tablet_folder(tablet: TabletId) -> str:
     return f"{SERVICE_FOLDER}/{tablet.text[:48]}"
 
 
-def output_prefix(job: Job, attempt: str) -> str:
+LAKE_OUTPUT = "neve"
+"""First part of the names of outputs of lake tables."""
+
+
+def output_prefix(job: Job, attempt: str, table: Table | None) -> str:
     """Return the path prefix of an attempt's outputs, which contains job and attempt.
 
     It also contains the partition's folders, so that engines that use hive paths can read both
-    outputs and files of users.
+    outputs and files of users. Outputs of a lake table lie where its own writers put files: its
+    vacuum does not see a folder of the service.
     """
-    folder = f"{tablet_folder(job.tablet)}/{partition_folder(job.partition)}"
-    return f"{folder}{job.id}-{attempt}"
+    folder = partition_folder(job.partition)
+    if table is not None and table.lake is not None:
+        return f"{folder}{LAKE_OUTPUT}-{job.id}-{attempt}"
+    return f"{tablet_folder(job.tablet)}/{folder}{job.id}-{attempt}"
 
 
 def compose_assignment(

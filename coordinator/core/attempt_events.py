@@ -48,8 +48,8 @@ def decide(cluster: ClusterState, event: on.AttemptEvent, now_s: float) -> list[
             return finish_attempt(cluster, attempt, end)
         case on.ReservationsFound():
             return _reservations_found(cluster, event, now_s)
-        case on.AttemptCancelAsked(attempt=attempt, cause=cause):
-            return _cancel_attempt(cluster, attempt, cause, now_s)
+        case on.AttemptCancelAsked():
+            return _cancel_attempt(cluster, event, now_s)
         case _:
             assert_never(event)
 
@@ -196,14 +196,17 @@ def _add_found_attempt(
 
 
 def _cancel_attempt(
-    cluster: ClusterState, attempt_id: str, cause: str, now_s: float
+    cluster: ClusterState, asked: on.AttemptCancelAsked, now_s: float
 ) -> list[Action]:
     """Cancel an attempt in the store first; the next heartbeat informs its compactor."""
-    attempt = cluster.attempts.get(attempt_id)
+    attempt = cluster.attempts.get(asked.attempt)
     if attempt is None or attempt.state is AttemptState.RELEASING:
         return []
-    cluster.retry.note_cancelled(attempt.tablet, attempt.inputs, cause, now_s)
-    ending = Ending(end=AttemptEnd.CANCELLED, cause=cause, for_silence=False)
+    end = AttemptEnd.CONFLICTED
+    if not asked.lost_input:
+        end = AttemptEnd.CANCELLED
+        cluster.retry.note_cancelled(attempt.tablet, attempt.inputs, asked.cause, now_s)
+    ending = Ending(end=end, cause=asked.cause, for_silence=False)
     return release_attempt(cluster, attempt, ending, now_s)
 
 

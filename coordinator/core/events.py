@@ -167,10 +167,13 @@ class ReservationsFound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptCancelAsked:
-    """An operator or a request asks for the end of an attempt."""
+    """An operator or a request asks for the end of an attempt, or it has lost an input."""
 
     attempt: str
     cause: str
+    lost_input: bool = False
+    """Whether an input of a lake table was replaced by others, so its files may be planned again
+    at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,6 +78,45 @@ class Filling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LakeMirror:
+    """The log of a lake table, and how far the service has followed it."""
+
+    format: str
+    """Format of the log, such as `delta`."""
+    uri: str
+    table_id: str
+    """Id of the table in its log."""
+    version: int | None = None
+    """Version that the service has mirrored; null: none was read so far."""
+    moved_at_s: float | None = None
+    """Time at which it was mirrored."""
+    problem: str = ""
+    """Why the log is not followed, so that no job starts; empty: it is followed."""
+
+    @property
+    def text(self) -> str:
+        """Format and version as human-readable text."""
+        version = "not read" if self.version is None else f"version {self.version}"
+        return f"{self.format}, {version}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttachTable:
+    """A table of another format to follow and compact. Its name is in the path."""
+
+    __pydantic_config__ = STRICT
+
+    format: ShortText
+    """Format of its log: `delta`."""
+    uri: ShortText
+    """URI of its folder, or an absolute path on the service's machine."""
+    settings: SettingValues = field(default_factory=dict)
+    paused: bool = False
+    dry_run: bool = False
+    """Read its log and plan it, but do not attach it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """A table and its totals. In listings the totals are None."""
 
@@ -116,12 +155,16 @@ class Table:
     incomplete: bool = False
     """The recovery of the table did not find all files. No manifest is published until the table is
     resumed."""
+    lake: LakeMirror | None = None
+    """Set for a table whose files belong to the log of another format."""
 
     @property
     def state_text(self) -> str:
         """State as human-readable text."""
         if self.filling is not None:
             return f"{self.state} ({self.filling.text})"
+        if self.lake is not None and self.lake.problem:
+            return f"{self.state} (not followed)"
         return f"{self.state} (incomplete)" if self.incomplete else self.state
 
 
@@ -166,3 +209,36 @@ class Dropped:
     """Files to be deleted first: replaced files, and with `delete_files` all files."""
     name_free_at_s: float | None = None
     """Earliest time at which the name is free; None: it is free now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attached:
+    """An attached table, or with a dry run what would be attached."""
+
+    table: str
+    format: str
+    uri: str
+    dry_run: bool
+    version: int
+    """Version of its log that was read."""
+    tablets: int
+    """Partitions; 1 for a table without partitions."""
+    files: int
+    size_bytes: int
+    rows: int
+    """Rows of all files, deleted ones included."""
+    deleted_rows: int
+    files_with_deletes: int
+    partition_by: tuple[str, ...] = ()
+    planner: str = ""
+    """Choice of the planner, as a sentence."""
+    refusal: str = ""
+    """Why the table cannot be compacted, and what to do; empty: it can be. A refused table is not
+    attached."""
+    jobs: int = 0
+    """Jobs that would be planned now."""
+    planned_files: int = 0
+    """Files in these jobs."""
+    planned_bytes: int = 0
+    reasons: tuple[str, ...] = ()
+    """Reasons of the first jobs."""

@@ -18,7 +18,7 @@ EPILOG = "Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 conflict or refused, 4 se
 
 FIRST_WORDS = {
     "service": "status up down logs demo config serve notify",
-    "tables": "table pause resume",
+    "tables": "table attach detach pause resume",
     "imports": "table",
     "tablets": "explain analyze lift-quarantine lower-watermark table",
     "rows": "add append flush call scan",

@@ -211,13 +211,22 @@ def lines(*parts: RenderableType | str) -> RenderableType:
 
 
 def render_tables(tables: Sequence[api.Table]) -> RenderableType:
-    """Render a list of tables."""
+    """Render a list of tables; with the format of their logs if one is a lake table."""
+    has_lake = any(table.lake is not None for table in tables)
     return grid(
-        [("NAME", ""), ("STATE", ""), ("KEY", ""), ("COLUMNS", RIGHT), ("LOCATION", "")],
+        [
+            ("NAME", ""),
+            ("STATE", ""),
+            *([("FORMAT", "")] if has_lake else []),
+            ("KEY", ""),
+            ("COLUMNS", RIGHT),
+            ("LOCATION", ""),
+        ],
         [
             (
                 table.name,
                 table.state_text,
+                *([table.lake.text if table.lake else "neve"] if has_lake else []),
                 _key(table),
                 table.columns or len(table.schema),
                 table.location,
@@ -243,6 +252,7 @@ def render_table(table: api.Table) -> RenderableType:
                 ("name", table.name),
                 ("state", table.state_text),
                 ("location", table.location),
+                *_lake_facts(table),
                 ("key", _key(table)),
                 ("version", table.version_column),
                 ("tombstone", table.tombstone_column),
@@ -268,6 +278,42 @@ def render_table(table: api.Table) -> RenderableType:
             [(f"SETTING (version {table.settings_version})", ""), ("VALUE", ""), ("", "")], settings
         ),
     )
+
+
+def _lake_facts(table: api.Table) -> list[tuple[str, str]]:
+    if table.lake is None:
+        return []
+    problem = [("not followed", table.lake.problem)] if table.lake.problem else []
+    return [("format", table.lake.text), *problem]
+
+
+def render_attached(attached: api.Attached) -> RenderableType:
+    """Render an attached table, or what would be attached."""
+    rows = format_count(attached.rows, "row")
+    deleted = f", {attached.deleted_rows:,} of them deleted" if attached.deleted_rows else ""
+    files = format_count(attached.files, "file")
+    size = format_bytes(attached.size_bytes)
+    found = [
+        ("table", f"{attached.table} ({attached.format}, {attached.uri})"),
+        ("version", str(attached.version)),
+        ("partitions", ", ".join(attached.partition_by) or None),
+        ("tablets", _count(attached.tablets)),
+        ("files", f"{files} of {size}, {attached.files_with_deletes:,} with deleted rows"),
+        ("rows", f"{rows}{deleted}"),
+    ]
+    if attached.refusal:
+        return lines(facts(found), "", f"refused: {attached.refusal}")
+    if not attached.dry_run:
+        sentence = f"attached {attached.table}; the service reads its log and plans it"
+        return lines(facts(found), "", sentence)
+    planned = f"{format_count(attached.jobs, 'job')} would be planned: "
+    planned += f"{format_count(attached.planned_files, 'file')} of "
+    planned += f"{format_bytes(attached.planned_bytes)}"
+    reasons = [f"  {reason}" for reason in attached.reasons]
+    more = attached.jobs - len(reasons)
+    rest = [f"  and {more:,} more"] if more > 0 else []
+    note = "nothing is attached: this was a dry run"
+    return lines(facts(found), "", attached.planner, planned, *reasons, *rest, note)
 
 
 def render_changes(before: api.Table, after: api.Table) -> RenderableType:
@@ -359,6 +405,11 @@ def drop_sentence(dropped: api.Dropped) -> str:
     when = datetime.fromtimestamp(dropped.name_free_at_s, UTC).strftime("%Y-%m-%d %H:%M")
     files = format_count(dropped.files_left, "file is", "files are")
     return f"dropped {dropped.table}; its name is free when {files} deleted, about {when} UTC"
+
+
+def detach_sentence(dropped: api.Dropped) -> str:
+    """Return the result of a detach as a sentence."""
+    return drop_sentence(dropped).replace("dropped", "detached", 1)
 
 
 def buffered_sentence(answer: api.Buffered) -> str:

@@ -81,6 +81,48 @@ def create(
     session.show(created, render.render_table)
 
 
+@verb("attach", Panel.TABLES, "neve attach sales --delta /data/sales --dry-run")
+def attach(
+    session: Session,
+    name: Name,
+    *,
+    delta: Annotated[
+        str, typer.Option("--delta", help="Delta table: URI or absolute path of its folder.")
+    ],
+    settings: Settings = None,
+    paused: Annotated[bool, typer.Option("--paused", help="Attach the table paused.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show what would be planned or refused.")
+    ] = False,
+) -> None:
+    """Attach a table that other engines write, and compact it in place.
+
+    Its own log stays the truth; `neve detach` ends the maintenance and leaves every file.
+    """
+    attached = session.client.attach(
+        name,
+        delta=absolute(delta),
+        settings=name_values(settings or [], "setting"),
+        paused=paused,
+        dry_run=dry_run,
+    )
+    session.show(attached, render.render_attached)
+
+
+@verb("detach", Panel.TABLES, "neve detach sales --yes")
+def detach(
+    session: Session,
+    name: Name,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+) -> None:
+    """Detach a table that was attached. Its files and its log stay."""
+    if not yes and not session.as_json:
+        typer.confirm(f"Detach table {name} (its files stay)?", abort=True, err=True)
+    dropped = session.client.detach(name)
+    session.show({"detached": name, **to_dictionaries(dropped)}, render.detach_sentence(dropped))
+
+
 @verb("table list", Panel.TABLES, "neve table list")
 def list_tables(session: Session) -> None:
     """List the tables."""

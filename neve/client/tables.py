@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from neve.api import (
+    Attached,
+    AttachTable,
     Column,
     Dropped,
     NewTable,
@@ -86,6 +88,38 @@ class TableCalls:
             paused=paused,
         )
         return decode(Table, self._connection.call("POST", "/v1/tables", body=asdict(body)))
+
+    def attach(
+        self,
+        name: str,
+        *,
+        delta: str,
+        settings: Mapping[str, Any] | None = None,
+        paused: bool = False,
+        dry_run: bool = False,
+    ) -> Attached:
+        """Attach a table of another format, whose log stays the truth, to compact it in place.
+
+        Args:
+            name: Name of the table in this service, a DNS label.
+            delta: Folder of a Delta table: a URI, or an absolute path on the service's machine.
+            settings: Settings by name, in the units of `create_table`.
+            paused: Start no jobs until `resume`.
+            dry_run: Attach nothing; the answer says what would be planned, or why it is refused.
+        """
+        body = AttachTable(
+            format="delta", uri=delta, settings=dict(settings or {}), paused=paused, dry_run=dry_run
+        )
+        path = table_path(name, "attach")
+        return decode(Attached, self._connection.call("POST", path, body=asdict(body)))
+
+    def detach(self, table: str) -> Dropped:
+        """End the maintenance of a lake table; its files and its log stay.
+
+        Returns:
+            What must finish before the name can be used again.
+        """
+        return decode(Dropped, self._connection.call("POST", table_path(table, "detach")))
 
     def describe(self, table: str) -> Table:
         """Return a table with its totals."""

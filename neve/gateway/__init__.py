@@ -15,6 +15,7 @@
     table_locations     allowed locations of tables, and their owners
     table_settings      table settings that users may change, and their bounds
     key_views           keys, files, tablets and stories in user notation
+    lake                attach and detach tables of other formats
     tables              create, list, describe, change, pause, drop
     table_summaries     figures of tables for lists, and their maps, from some of their tablets
     tablets             explain, story, live bytes, quarantine, watermarks, splits and merges

@@ -4,11 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from common.errors import RequestError
+from common.metadata.store_values import Mirror
 from common.model.file import DataFile
 from common.model.key_values import KeyType, key_type_of
 from common.model.keys import PLUS_INFINITY, format_key, parse_key
 from common.model.request import KeyRange
-from common.model.table import Table
+from common.model.table import LakeTable, Table
 from common.model.tablet import Analysis, Record, Tablet
 from common.units import format_count
 from common.wire import StoryEntry, StoryKind, TabletStory
@@ -307,3 +308,17 @@ def _pause(entry: StoryEntry) -> str:
 
 def _clock_text(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%H:%M:%S")
+
+
+def lake_view(lake: LakeTable, mirror: Mirror) -> api.LakeMirror:
+    """Return the wire model of the log of a lake table and its mirror."""
+    head = mirror.head
+    is_read = head is not None and head.version >= 0
+    return api.LakeMirror(
+        format=lake.format,
+        uri=lake.uri,
+        table_id=lake.table_id,
+        version=head.version if head is not None and is_read else None,
+        moved_at_s=head.moved_s if head is not None and is_read else None,
+        problem="" if head is None else head.problem,
+    )

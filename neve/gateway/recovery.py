@@ -226,7 +226,7 @@ class RecoveryRoutes:
             tables = [await services.table(name) for name in body.tables]
         else:
             every = await services.store.tables()
-            tables = [table for table in every if table.filling is None]
+            tables = [table for table in every if table.filling is None and table.lake is None]
         if not tables:
             raise UnknownTableError("there is no table to back up")
         hold_s = parse_duration_s(body.hold, "hold") if body.hold else 0.0

@@ -698,6 +698,12 @@ class RequestRoutes:
         if any(change is not None for change in (body.delete_where, body.set, body.transform)):
             current_call().further_role = Role.WRITE
         stored_table = await services.table(table)
+        if stored_table.lake is not None and current_call().further_role is not None:
+            raise RefusedError(
+                f"table {table!r} is a lake table: rows are changed and deleted by its own engine, "
+                "such as deltalake or Spark; a compaction of it rewrites files only",
+                "lake",
+            )
         if body.dry_run:
             now_s = await services.store.now_s()
             response.status_code = 200

@@ -40,6 +40,7 @@ from neve.gateway.console import AccessRoutes, ConsolePages
 from neve.gateway.control import ControlRoutes
 from neve.gateway.imports import ImportRoutes
 from neve.gateway.jobs import JobRoutes
+from neve.gateway.lake import LakeRoutes
 from neve.gateway.metrics import RequestMetrics
 from neve.gateway.planning import PlanningRoutes
 from neve.gateway.recovery import RecoveryRoutes
@@ -135,6 +136,7 @@ SLICES = (
     BufferRoutes,  # Routes are tried in this order, and this one has the most calls.
     TableRoutes,
     TableSummaryRoutes,
+    LakeRoutes,
     IngestRoutes,
     ScanRoutes,
     ImportRoutes,

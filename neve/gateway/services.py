@@ -45,7 +45,7 @@ from common.telemetry import Log
 from common.wire import VolumeUse
 from neve.api import Correction
 from neve.gateway.access.audit import Audit, AuditFile
-from neve.gateway.access.callers import open_table, sees_table
+from neve.gateway.access.callers import open_table, refuse_lake_table, sees_table
 from neve.gateway.access.quotas import BufferUse, Quotas, ScanSlots, Shares
 from neve.gateway.notify.notifier import Notifier
 from neve.gateway.store_watch import StoreWatch
@@ -434,7 +434,8 @@ class Services:
             filling: Whether the table may be in the state filling.
 
         Raises:
-            RefusedError: A recovery is filling the table.
+            RefusedError: A recovery is filling the table, or it is a lake table, which the route
+                of the call does not serve.
             RequestError: The text is not a valid name.
             UnknownTableError: No table that the caller may see has this name.
             ForbiddenError: The caller lacks a role that the call requires.
@@ -448,6 +449,8 @@ class Services:
         await open_table(table.name)
         if table.filling is not None and not filling:
             raise RefusedError(filling_text(table), "filling")
+        if table.lake is not None:
+            refuse_lake_table(table.name, table.lake.uri)
         return table
 
     async def _table_by_id(self, name: str) -> Table:
@@ -608,6 +611,8 @@ async def check_table_owner(services: Services, table: Table) -> None:
         RefusedError: The location has another owner.
         UnavailableError: Its storage does not answer.
     """
+    if table.lake is not None:  # Its folder has no mark of the service.
+        return
     store = await services.store.store_id()
     now_s = services.clock.now_s()
     owners, files = services.owners, services.files
@@ -634,6 +639,9 @@ async def check_writable(services: Services, table: Table) -> int:
     Raises:
         RefusedError: The location is not allowed, has another owner, or is newer than the store.
     """
+    if table.lake is not None:
+        await check_location_allowed(services, table)
+        return 0
     now_s = services.clock.now_s()
     checked = services.generations.checked(table.id, now_s)
     if checked is not None and services.owners.has_checked(table, now_s):

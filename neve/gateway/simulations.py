@@ -6,6 +6,7 @@ caller that may read it, and groups and compactors only to one that may read all
 """
 
 import asyncio
+import json
 import os
 import pickle
 import signal
@@ -13,8 +14,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from typing import Any
-
-from pydantic import TypeAdapter
 
 from common.errors import ConfigError, RequestError
 from neve import api
@@ -39,7 +38,6 @@ FILES_MAX = 20_000
 RETRY_AFTER_S = 5.0
 ANSWER_BYTES_MAX = 16 * 1024**2
 SMALLER = "simulate fewer days, tablets or variants, or use `neve simulate` on another machine"
-ANSWER = TypeAdapter(api.Simulation)
 NO_COMPACTORS = (
     "one compactor with one slot is assumed: your rights do not include the groups and compactors"
 )
@@ -136,7 +134,27 @@ async def _simulated(order: bytes) -> api.Simulation:
         )
     if code or len(output) > ANSWER_BYTES_MAX:
         raise ConfigError(f"the simulation failed (exit code {code}): {text[-500:]}")
-    return await asyncio.to_thread(ANSWER.validate_json, output)
+    return await asyncio.to_thread(_unpacked, output)
+
+
+def _unpacked(output: bytes) -> api.Simulation:
+    """Return the simulation that a process has written."""
+    answer = _of_tuples(json.loads(output))
+    variants, curves = answer.pop("variants"), answer.pop("curves")
+    return api.Simulation(
+        variants=tuple(api.SimulatedVariant(**_of_tuples(variant)) for variant in variants),
+        curves=tuple(api.SimulatedCurve(**curve) for curve in curves),
+        **answer,
+    )
+
+
+def _of_tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: _tuples(value) for name, value in fields.items()}
+
+
+def _tuples(value: Any) -> Any:
+    """Return a value of JSON with tuples for its lists."""
+    return tuple(_tuples(entry) for entry in value) if isinstance(value, list) else value
 
 
 def _outputs(process: subprocess.Popen[bytes], order: bytes) -> tuple[bytes, bytes]:

@@ -255,6 +255,48 @@ def check_table_planner(table: Table) -> None:
                 check_table(name, load_planner(name), keyed=keyed, timed=timed)
 
 
+LAKE_SETTINGS: Mapping[str, Any] = {"manifest_interval_s": None, "directory_guard": False}
+"""Settings that every lake table has: nothing of the service lies in its folder."""
+LAKE_PLANNERS = frozenset({"", "bin-pack", "ratio"})
+"""Planners of the service that need neither keys nor times nor tags of files, which a log does not
+keep."""
+OTHER_PLANNERS = frozenset(
+    {
+        *("size-tiered", "leveled", "unified", "time-window", "time-chunk", "log-segment"),
+        *("budgeted", "delta"),
+    }
+)
+"""The other planners of the service. Those of packages decide for themselves."""
+
+
+def check_lake_settings(table: str, settings: TableSettings) -> None:
+    """Reject settings that do not apply to a lake table.
+
+    Raises:
+        RequestError: A planner needs what its log does not keep, or a setting would write into its
+            folder.
+    """
+    for setting in ("planner", "shadow_planner"):
+        name = getattr(settings, setting)
+        if name in OTHER_PLANNERS:
+            known = ", ".join(sorted(filter(None, LAKE_PLANNERS)))
+            raise RequestError(
+                f"setting {setting}: planner {name!r} needs keys, times or tags of files, which the"
+                f" log of lake table {table!r} does not keep; choose one of {known}"
+            )
+    for setting, value in LAKE_SETTINGS.items():
+        if getattr(settings, setting) != value:
+            raise RequestError(
+                f"setting {setting} has no use in lake table {table!r}: the service writes nothing "
+                "of its own into its folder"
+            )
+    if "analysis" in settings.triggers:
+        raise RequestError(
+            f"setting triggers has analysis, which lake table {table!r} does not need: its log "
+            "names the deleted rows of each file"
+        )
+
+
 def _check_plugin(
     setting: str, settings: TableSettings, load: Callable[[str], OutputConfigurer | Selector]
 ) -> None:

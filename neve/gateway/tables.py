@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Self
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from common.errors import (
     UnknownTableError,
 )
 from common.metadata.changes import ChangeTable, DropTable, Refused
-from common.metadata.store_values import UnreadableTablet
+from common.metadata.store_values import Mirror, UnreadableTablet
 from common.model.fields import as_plain, known_fields
 from common.model.key_values import KeyType, key_type_of
 from common.model.keys import PLUS_INFINITY, parse_key, require_short
@@ -55,10 +56,7 @@ from neve.gateway.access.callers import (
     route,
     sees_table,
 )
-from neve.gateway.key_views import (
-    key_types,
-    tablet_view,
-)
+from neve.gateway.key_views import key_types, lake_view, tablet_view
 from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.services import (
     PAGE_TABLETS,
@@ -70,6 +68,7 @@ from neve.gateway.services import (
 )
 from neve.gateway.table_settings import (
     changed_settings,
+    check_lake_settings,
     check_table_planner,
     settings_of_new_table,
     settings_with_fixed,
@@ -111,6 +110,12 @@ async def drop_table(services: Services, table: Table, *, delete_files: bool) ->
         RefusedError: The table was dropped before, and its name waits for the collector; or its
             files are to be deleted, and another table format owns some of them.
     """
+    if table.lake is not None:
+        raise RefusedError(
+            f"table {table.name!r} is a lake table, its files belong to its log: "
+            f"`neve detach {table.name}` ends the maintenance and leaves every file",
+            "lake",
+        )
     if delete_files:
         location = open_location(table.location)
         mark = await services.footers.run(location.uri, foreign_mark, location)
@@ -389,6 +394,8 @@ def check_settings(table: Table) -> None:
             f"setting ttl_s {table.settings.ttl_s:g} needs a time_column, by which rows expire; "
             f"table {table.name!r} has none"
         )
+    if table.lake is not None:
+        check_lake_settings(table.name, table.settings)
     _check_readers(table)
     _check_blooms(table)
     _check_analysis_columns(table)
@@ -537,6 +544,7 @@ def table_view(
     without_effect: Mapping[str, str] | None = None,
     *,
     whole_schema: bool = True,
+    mirror: Mirror | None = None,
 ) -> api.Table:
     """Return the wire model of a table.
 
@@ -545,6 +553,7 @@ def table_view(
         totals: Totals of its tablets, if requested.
         without_effect: Setting without effect → reason.
         whole_schema: Whether to include all columns, or only those with a role in the table.
+        mirror: State of the mirror of a lake table, if it was read.
     """
     named = {*table.key, *table.partition_by, table.version_column}
     named |= {table.tombstone_column, table.time_column}
@@ -570,6 +579,7 @@ def table_view(
         created_at_s=table.created_at_s,
         filling=None if table.filling is None else api.Filling(**asdict(table.filling)),
         incomplete=table.incomplete,
+        lake=None if table.lake is None else lake_view(table.lake, mirror or Mirror()),
         without_effect=dict(without_effect or {}),
         **({} if totals is None else asdict(totals)),
     )
@@ -594,7 +604,11 @@ class TableRoutes:
         """Return the tables that the caller may read, sorted by name."""
         listed = await self._services.store.listed_tables()
         visible = [table for table in listed.tables if sees_table(table.name)]
-        return {"tables": [table_view(table, whole_schema=False) for table in visible]}
+        lake_ids = [table.id for table in visible if table.lake is not None]
+        found = await self._services.store.mirrors(lake_ids)
+        mirrors = dict(zip(lake_ids, found, strict=True))
+        view = partial(table_view, whole_schema=False)
+        return {"tables": [view(table, mirror=mirrors.get(table.id)) for table in visible]}
 
     @route("POST /v1/tables", ADMIN_ALL, status_code=201)
     async def create(self, body: api.NewTable) -> api.Table:
@@ -622,6 +636,7 @@ class TableRoutes:
             stored_table,
             await self._totals(stored_table) if totals else None,
             self._services.unread_settings(stored_table.settings),
+            mirror=(await self._services.store.mirrors([stored_table.id]))[0],
         )
 
     @route("PATCH /v1/tables/{table}", ADMIN)
@@ -632,6 +647,12 @@ class TableRoutes:
         """
         services = self._services
         stored_table = await services.table(table)
+        if stored_table.lake is not None and (body.add_columns or body.widen_columns):
+            raise RefusedError(
+                f"table {table!r} is a lake table: its columns are changed by its own engine, and "
+                "the service follows",
+                "lake",
+            )
 
         def wanted(present: TableSettings) -> TableSettings:
             return settings_with_fixed(present, body.settings, services=services.settings.services)

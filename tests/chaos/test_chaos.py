@@ -1,6 +1,7 @@
 """Chaos on the real stack, in short: a few faults, rest, and every row where it belongs.
 
-The long form is `make chaos`; see docs/reliability.md.
+`make test` has each fault alone, in tests/e2e. The long form of this is `make chaos`; see
+docs/reliability.md.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import pytest
 from neve.local.servers import AppendSync
 from tests.chaos.run import Wanted, run
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.long]
 
 SEED = 23902
 """Its first faults kill nine parts, the supervisor among them, and freeze a compactor for long."""

@@ -19,7 +19,7 @@ from neve.api import Finished, Group, Job, Status
 from tests.support.kubernetes.service import LaptopService
 from tests.support.patience import SERVICE_S, vain_wait
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 SMALL, LARGE = "small", "large"
 PULL_ERROR = "image neve:0.1.0 not found"

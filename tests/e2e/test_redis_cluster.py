@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_redis_fail_over import append
+from tests.e2e.sentinels.test_redis_fail_over import append
 from tests.support.ledger import LedgerTable, bag_rows
 from tests.support.redis_cluster import PRIMARIES, RedisCluster, cluster_running
 from tests.support.stack import Service, service_on
 
-pytestmark = [pytest.mark.slow]
+# The store alone, on such a cluster, is in tests/integration/test_redis_cluster.py; a service whose
+# store moves to another server is in tests/e2e/sentinels.
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 BEFORE, AFTER = 8, 16
 """Appends to each table that are acknowledged before a node dies, and afterwards."""

@@ -1,7 +1,14 @@
-"""A whole stack outlives its Redis, its Ray and its supervisor; nothing outlives `neve down`."""
+"""A whole stack outlives each of its processes, killed or frozen; nothing outlives `neve down`.
+
+First the processes below a compactor, in each phase of an attempt: the job is committed in the
+end, readers see exactly the rows of the ledger, and the compactor's slot is free again. `make test`
+plays some cases, those of them that once left a job hanging, `make long` the rest of those;
+`make deaths` plays all. Then Redis, a part of Ray's head and the supervisor die.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +20,23 @@ from neve.local import LocalStack, StackOptions
 from neve.local.processes import ProcessRef, processes_of_stack
 from tests.support.installed_stack import InstalledStack
 from tests.support.ledger import LedgerTable, bag_rows
+from tests.support.spark_deaths import EVERY, Case, Deaths, How, Part, Phase
 from tests.support.stack import SETTINGS, Service
 
 pytestmark = [pytest.mark.slow]
 
 FILES = 6
 START_TIMEOUT_S = 300.0
+STALL_S = 20.0
+"""Short enough to be waited for; on a busy machine a task may take some seconds to begin."""
+SOME = [
+    Case(Part.JVM, How.FREEZE, Phase.REWRITING),
+    Case(Part.DRIVER, How.FREEZE, Phase.VERIFYING),
+    Case(Part.EXECUTOR, How.KILL, Phase.COMMITTING),
+    pytest.param(Case(Part.JVM, How.KILL, Phase.PREPARING), marks=pytest.mark.long),
+    pytest.param(Case(Part.EXECUTOR, How.KILL, Phase.WAITING), marks=pytest.mark.long),
+]
+CASES = EVERY if os.environ.get("NEVE_DEATHS") == "all" else SOME
 SECRET = f"-Dspark.authenticate.secret={'5ec7e7' * 8}\n"
 
 
@@ -32,10 +50,18 @@ def spark_secret(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def options(spark_secret: Path) -> StackOptions:
-    starts = replace(
-        SETTINGS.compactor, start_timeout_s=START_TIMEOUT_S, spark_secret_file=str(spark_secret)
+    """Patient with jobs that fail and with starts, and not with attempts that stall."""
+    settings = replace(
+        SETTINGS,
+        coordinator=replace(SETTINGS.coordinator, quarantine_failures=1000),
+        compactor=replace(
+            SETTINGS.compactor,
+            start_timeout_s=START_TIMEOUT_S,
+            attempt_stall_s=STALL_S,
+            spark_secret_file=str(spark_secret),
+        ),
     )
-    return StackOptions(compactors=1, settings=replace(SETTINGS, compactor=starts))
+    return StackOptions(compactors=1, settings=settings)
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +69,16 @@ def service(tmp_path_factory: pytest.TempPathFactory, options: StackOptions) -> 
     home = tmp_path_factory.mktemp("supervised")
     with InstalledStack.start(home=home, name="supervised", options=options) as stack:
         yield Service(stack, home, compactors=1)
+
+
+@pytest.fixture(scope="module")
+def deaths(service: Service) -> Deaths:
+    return Deaths(service)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_job_outlives_its_processes(deaths: Deaths, case: Case) -> None:
+    deaths.play(case)
 
 
 def table_of(service: Service) -> LedgerTable:

@@ -1,11 +1,14 @@
-"""Small rewrites that wait for a core share one job of real Spark, and nothing else."""
+"""Small rewrites of several attempts share tasks of real Spark, and nothing else."""
 
 from __future__ import annotations
 
+import signal
+import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +16,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from common.errors import InputError
+from common.errors import InputError, MemoryShortError
 from common.wire import Assignment
 from compactor.core import RewriteResult
 from compactor.rewrite import spark_tasks
 from compactor.rewrite.attempt import rewrite
-from compactor.rewrite.spark_tasks import TaskCall
+from compactor.rewrite.plan.rewrite_plan import make_plan
 from tests.support.spark_session import local_session
 from tests.support.tables_on_disk import KEYED, assignment_over, keyed_table, write_file
 
 pytestmark = pytest.mark.integration
 
-CORES, WAITING, ROWS, FILES = 2, 4, 1000, 3
+CORES, COUNT, ROWS, FILES = 2, 8, 1000, 3
 
 
 def an_assignment_of(folder: Path) -> Assignment:
@@ -38,20 +41,19 @@ def an_assignment_of(folder: Path) -> Assignment:
     return assignment_over(keyed_table(folder), paths)
 
 
-@pytest.fixture
-def handed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rewrites each Spark job had; the first ones wait until all others do."""
-    sizes: list[int] = []
-    hand_out: Callable[[Any, Sequence[TaskCall]], Sequence[bytes]] = spark_tasks._run_spark_job
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tasks that wait long enough on a busy machine, and end with the test."""
+    monkeypatch.setattr(spark_tasks, "IDLE_MAX_S", 60.0)
+    monkeypatch.setattr(spark_tasks, "SHARED_TASK_S", 600.0)
+    yield
+    spark_tasks._SHARED_TASKS.end_tasks()
 
-    def wait(context: Any, jobs: Sequence[TaskCall]) -> Sequence[bytes]:
-        sizes.append(len(jobs))
-        while len(sizes) <= CORES and len(spark_tasks._BATCHER._waiting) < WAITING:
-            threading.Event().wait(0.01)
-        return hand_out(context, jobs)
 
-    monkeypatch.setattr(spark_tasks, "_run_spark_job", wait)
-    return sizes
+def spark_jobs() -> int:
+    """Return how many Spark jobs there were for shared tasks."""
+    tracker = local_session().sparkContext.statusTracker()
+    return len(tracker.getJobIdsForGroup(spark_tasks.SHARED_JOB_GROUP))
 
 
 def run_all(assignments: Sequence[Assignment]) -> list[RewriteResult | BaseException]:
@@ -64,35 +66,50 @@ def run_all(assignments: Sequence[Assignment]) -> list[RewriteResult | BaseExcep
             return rewrite(spark, assignments[number], lambda _: None, lambda: False)
         except Exception as error:  # told to the test
             return error
-        finally:
-            assert spark.sparkContext.getLocalProperty(spark_tasks.JOB_GROUP) == f"own-{number}"
 
     with ThreadPoolExecutor(len(assignments)) as threads:
         return list(threads.map(run, range(len(assignments))))
 
 
-def test_waiting_attempts_share_a_spark_job_and_fail_alone(
-    tmp_path: Path, handed: list[int]
-) -> None:
-    count = CORES + WAITING
-    assignments = [an_assignment_of(tmp_path / f"t{number}") for number in range(count)]
+def test_attempts_share_a_task_for_each_core_and_fail_alone(tmp_path: Path) -> None:
+    assignments = [an_assignment_of(tmp_path / f"t{number}") for number in range(COUNT)]
     damaged = tmp_path / "t4" / "1.parquet"
     content = bytearray(damaged.read_bytes())
     content[4:40] = bytes(36)  # the first page's header
     damaged.write_bytes(content)
-    tracker = local_session().sparkContext.statusTracker()
-    before = len(tracker.getJobIdsForGroup(spark_tasks.SHARED_JOB_GROUP))
+    before = spark_jobs()
 
-    found = run_all(assignments)
+    results = run_all(assignments)
 
-    assert sorted(handed) == [1] * CORES + [WAITING]
-    assert len(tracker.getJobIdsForGroup(spark_tasks.SHARED_JOB_GROUP)) == before + 1
-    failed = [number for number, each in enumerate(found) if isinstance(each, BaseException)]
+    assert spark_jobs() - before <= CORES
+    failed = [number for number, one in enumerate(results) if isinstance(one, BaseException)]
     assert failed == [4]
-    assert isinstance(found[4], InputError)
-    for result in found:
+    assert isinstance(results[4], InputError)
+    for result in results:
         if isinstance(result, RewriteResult):
             assert (result.counts.rows_in, result.counts.rows_out) == (ROWS * FILES, ROWS * FILES)
+
+
+def test_a_long_path_of_the_temporary_folder_is_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    while spark_tasks._SHARED_TASKS._open:  # The test before may have left a task.
+        spark_tasks._SHARED_TASKS.end_tasks()
+        threading.Event().wait(0.01)
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    assignment, spark = an_assignment_of(tmp_path / "a"), local_session()
+    plan = make_plan(assignment, str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    assert spark_tasks.run_tasks(spark, plan, [partial(int, "7")]) == [7]
+
+
+def test_a_killed_process_fails_its_job_only(tmp_path: Path) -> None:
+    assignment = an_assignment_of(tmp_path / "a")
+    plan, spark = make_plan(assignment, str(tmp_path)), local_session()
+    with pytest.raises(MemoryShortError, match="the process of a task was killed"):
+        spark_tasks.run_tasks(spark, plan, [partial(signal.raise_signal, signal.SIGKILL)])
+    assert spark_tasks.run_tasks(spark, plan, [partial(int, "7")]) == [7]
 
 
 @pytest.mark.parametrize("changes", [{"halvings": 1}, {"grant_bytes_s": 1e9}])
@@ -100,8 +117,19 @@ def test_a_job_that_may_last_goes_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
     shared: list[object] = []
-    monkeypatch.setattr(spark_tasks._BATCHER, "run", lambda *asked: shared.append(asked))
+    monkeypatch.setattr(spark_tasks._SHARED_TASKS, "run", lambda *asked: shared.append(asked))
     assignment = replace(an_assignment_of(tmp_path), **changes)
     result = rewrite(local_session(), assignment, lambda _: None, lambda: False)
     assert result.counts.rows_out == ROWS * FILES
     assert shared == []
+
+
+def test_executors_on_other_machines_do_not_share_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark, before = local_session(), spark_jobs()
+    assert spark_tasks.has_local_executors(spark.sparkContext)
+    monkeypatch.setattr(spark_tasks, "has_local_executors", lambda _: False)
+    (result,) = run_all([an_assignment_of(tmp_path)])
+    assert isinstance(result, RewriteResult)
+    assert spark_jobs() == before

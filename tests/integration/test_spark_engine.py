@@ -192,7 +192,13 @@ def test_a_dead_driver_fails_its_attempts_and_is_replaced(bench: Bench) -> None:
     bench.run(body, starts=1)
 
 
-@pytest.mark.parametrize("busy", [True, False], ids=["under a job", "while idle"])
+@pytest.mark.parametrize(
+    "busy",
+    [
+        pytest.param(True, id="under a job"),
+        pytest.param(False, id="while idle", marks=pytest.mark.long),
+    ],
+)
 def test_a_dead_jvm_takes_its_driver_along_at_once(bench: Bench, busy: bool) -> None:
     async def body(engine: SparkEngine) -> None:
         waiting = [await sleeping(engine, name) for name in "ab"[: 2 * busy]]

@@ -272,7 +272,7 @@ def bounds(column: Column, values: list[Any], *, counts_nulls: bool) -> ColumnBo
     return ColumnBounds(type=column.type, least=keys[0], greatest=keys[-1], nulls=not counts_nulls)
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(cases())
 @example((COLUMNS[1], [2**53], Predicate("c in (9007199254740993, 1e0)", lambda v: v == 2**53)))
 def test_a_file_with_a_row_that_is_meant_is_never_left_out(
@@ -290,7 +290,7 @@ def test_a_file_with_a_row_that_is_meant_is_never_left_out(
         assert found or not meant, (column.type, values, predicate.text)
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(st.sampled_from(COLUMNS).flatmap(lambda c: st.tuples(st.just(c), c.values, c.literals)))
 def test_most_files_without_such_a_row_are_left_out(case: tuple[Column, Any, str]) -> None:
     """Bounds of one value are exact, so only what Spark rounds is in doubt."""

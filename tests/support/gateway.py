@@ -12,7 +12,7 @@ from typing import cast
 
 import uvloop
 
-from common.control_settings import NotifySettings
+from common.control_settings import CatalogSettings, NotifySettings
 from common.errors import UnavailableError
 from common.metadata.store import TabletStore
 from common.metadata.store_values import StoreHealth
@@ -552,6 +552,7 @@ def _settings(
     control: Mapping[str, object],
     ingest: Mapping[str, object],
     notify: Mapping[str, object],
+    catalog: Mapping[str, object],
 ) -> Settings:
     """Return settings with tables anywhere, unless they say otherwise."""
     given = {"token": TOKEN, "port": 0, "locations": ("/", "s3://"), **gateway}
@@ -569,6 +570,7 @@ def _settings(
         sources=sources,
         ingest=bounds,
         notify=NotifySettings(**notify),  # type: ignore[arg-type]  # by name
+        catalog=CatalogSettings(**catalog),  # type: ignore[arg-type]  # by name
     )
 
 
@@ -590,6 +592,7 @@ def serving(
     clock: Clock | None = None,
     ingest: Mapping[str, object] = {},
     notify: Mapping[str, object] = {},
+    catalog: Mapping[str, object] = {},
     **gateway: object,
 ) -> Iterator[Gateway]:
     """Serve the application until the block ends.
@@ -605,6 +608,7 @@ def serving(
         clock: Clock of the calls; that of this machine if left out.
         ingest: Settings of the section of that name.
         notify: Settings of the section of that name.
+        catalog: Settings of the section of that name.
         gateway: Settings of the section of that name.
     """
     store = store or MemoryStore(SystemClock())
@@ -613,7 +617,7 @@ def serving(
     services = _services(
         store,
         coordinator,
-        _settings(coordinator_s, gateway, access, control, ingest, notify),
+        _settings(coordinator_s, gateway, access, control, ingest, notify, catalog),
         lambda event, **fields: log.append((event, fields)),
         watch_s,
         storage or Storage(),

@@ -137,6 +137,7 @@ NOUN_OF_MODULE = {
     "simulations": "planning",
     "console": "access",
     "table_summaries": "tables",
+    "lake": "tables",
     **dict.fromkeys(("doctor", "serve", "stack", "top"), "service"),
 }
 NOUN_OF_METRIC = {

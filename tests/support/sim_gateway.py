@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from common.errors import CompactionError, ConflictError, RequestError
+from common.errors import CompactionError, ConflictError, RequestError, UnavailableError
 from common.metadata.store import TabletStore
 from common.model.table import Table
 from common.model.tablet import Tablet
@@ -143,6 +143,13 @@ def rows_table(rows: Sequence[tuple[int, int]]) -> pa.Table:
     return pa.table({name: pa.array(each, pa.int64()) for name, each in columns.items()})
 
 
+class UnreachableCoordinator:
+    """The coordinator as gateways see it: the simulation has no network between them."""
+
+    async def note_scans(self, table: str, scans: Mapping[str, int]) -> None:
+        raise UnavailableError("simulated: no gateway reaches the coordinator")
+
+
 class SimGateway:
     """One incarnation of a gateway; it dies with its process."""
 
@@ -166,20 +173,25 @@ class SimGateway:
         """Calls under way, perhaps of callers who have left."""
         self._world = world
         self._truth = truth
-        tell = partial(world.tell, name)
+        coordinator: Any = UnreachableCoordinator()
         unused: Any = None
         store = store_of(self._freeze_if_soon)
         self._services = Services(
             store=store,
-            store_watch=StoreWatch(store, world, tell),
-            coordinator=unused,
+            store_watch=StoreWatch(store, world, self._log),
+            coordinator=coordinator,
             plan=unused,
             settings=settings,
             clock=world,
             ids=CountedIds(f"{name}-"),
-            log=tell,
+            log=self._log,
             files=self._files(),
         )
+
+    def _log(self, event: str, **facts: object) -> None:
+        self._world.tell(self.name, event, **facts)
+        if event == "background work failed":
+            self._world.fail(AssertionError(f"{self.name}: {event}: {facts}"))
 
     def _files(self) -> TableFiles:
         return SimFiles(self._world, self._truth, self._freeze_if_meant)

@@ -139,7 +139,8 @@ class Deaths:
             if phase is not Phase.PREPARING:
                 self._written(table, job)
             with self.service.halted(driver):
-                caught = phase in (self._state(job), Phase.VERIFYING) and not table.commits()
+                caught = phase in (self._state(table, job), Phase.VERIFYING)
+                caught &= not table.commits()
                 if phase is not Phase.COMMITTING:
                     yield caught
                     return
@@ -181,22 +182,26 @@ class Deaths:
                     return
             time.sleep(POLL_S)
 
-    def _state(self, attempt: str) -> str:
-        job: Job | None = self.service.wait(
-            "listing", lambda: next((j for j in self.service.client.jobs() if j.state), None)
+    def _state(self, table: LedgerTable, attempt: str) -> str:
+        """Return the state of an attempt, or nothing if the table's job has ended."""
+        listed = self.service.wait(
+            "listing",
+            lambda: (
+                next((j for j in self.service.client.jobs() if j.state), None) or table.commits()
+            ),
+            table=table,
         )
-        return job.state if job is not None and job.attempt == attempt else ""
+        return listed.state if isinstance(listed, Job) and listed.attempt == attempt else ""
 
     def _commits(self, attempt: str) -> bool:
+        """Return whether an attempt is seen to commit; the store does not answer meanwhile."""
+
+        def is_seen() -> bool:
+            jobs = self.service.client.jobs()
+            return any((job.attempt, job.state) == (attempt, Phase.COMMITTING) for job in jobs)
+
         with suppress(AssertionError):
-            return bool(
-                self.service.wait(
-                    "commit",
-                    lambda: self._state(attempt) == Phase.COMMITTING,
-                    within_s=20.0,
-                    poll_max_s=SOON_S,
-                )
-            )
+            return self.service.wait("commit", is_seen, within_s=20.0, poll_max_s=SOON_S)
         return False
 
     def _new_table(self, *, paused: bool = False) -> LedgerTable:

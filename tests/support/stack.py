@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -342,17 +342,26 @@ def _answer(ask: Callable[[], object]) -> object:
 
 
 @contextmanager
-def service_on(url: str, folder: Path) -> Iterator[Service]:
+def service_on(
+    url: str,
+    folder: Path,
+    *,
+    settings: Settings = SETTINGS,
+    environ: Mapping[str, str] | None = None,
+) -> Iterator[Service]:
     """Run a service of one compactor on a Redis of the test's own, which has replicas.
 
     Args:
         url: Of the Redis.
         folder: Where data and tables go.
+        settings: Those of its processes, but for the store.
+        environ: Theirs; that of this process if left out.
     """
     store = StoreSettings(url=url, wait_replicas=1, timeout_s=5.0)
-    settings = replace(SETTINGS, store=store, sources={"store.url": "this test"})
-    options = StackOptions(compactors=1, settings=settings)
-    with InstalledStack.start(home=folder, name="e2e", options=options) as stack:
+    options = StackOptions(
+        compactors=1, settings=replace(settings, store=store, sources={"store.url": "this test"})
+    )
+    with InstalledStack.start(home=folder, name="e2e", options=options, environ=environ) as stack:
         yield Service(stack, folder, compactors=1)
 
 

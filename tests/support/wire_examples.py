@@ -22,8 +22,9 @@ from common import wire
 from common.model.tablet import TabletId
 
 _NUMBERS = count(1000)
-ABSENT = {("Table", "filling")}
-"""Fields that no message has: nothing is planned for a table that is being filled."""
+ABSENT = {("Table", "filling"), ("Table", "lake")}
+"""Fields that no message between releases has: nothing is planned for a table that is being filled,
+and older compactors get no job of a lake table."""
 
 
 def messages() -> dict[str, type]:

@@ -28,6 +28,7 @@ READERS = {
     "control": ("coordinator/registry.py",),
     "cluster": ("neve/serve/",),
     "ingest": ("coordinator/wiring.py", "neve/gateway/"),
+    "catalog": ("coordinator/lake.py", "common/lake/open.py"),
     "access": ("neve/gateway/", "neve/local/"),
     "notify": ("neve/gateway/", "common/control_settings.py", "coordinator/actor.py"),
     "trace": ("common/tracing.py",),

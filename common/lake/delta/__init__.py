@@ -6,6 +6,7 @@ In reading order:
     actions   entries of the log, read as untrusted values and written
     features  what Névé can compact, and schemas
     storage   files of a table's root, and the creation of one only if it is absent
+    statistics  bounds of a file's columns, from its footer
     log       versions and checkpoints, read whole or from a known version on
     source    the port: load, look, send
 """

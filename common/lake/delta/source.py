@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from pyarrow.parquet import FileMetaData
 
 from common.errors import InputError, RefusedError
 from common.lake.delta import log
@@ -16,6 +17,7 @@ from common.lake.delta.actions import (
     vector_of,
 )
 from common.lake.delta.features import IN_COMMIT_TIMESTAMPS
+from common.lake.delta.statistics import file_statistics
 from common.lake.delta.storage import LakeStorage
 from common.lake.delta.vectors import (
     VectorError,
@@ -195,6 +197,10 @@ class DeltaSource:
             name: A random name for a file of the trial, which is deleted at the end.
         """
         self._storage.require_conditions(f"{log.LOG}/.{name}.tmp")
+
+    def statistics(self, snapshot: Snapshot, footer: FileMetaData) -> str:
+        """Return the statistics of a file for its `add` action."""
+        return file_statistics(footer, snapshot.properties)
 
     def delete(self, paths: Sequence[str]) -> None:
         """Delete outputs that were never committed."""

@@ -7,6 +7,7 @@ Pure: no Redis, no event loop, no clock, no randomness.
   files           add files; the mark of a call; replaced windows; versions that adds have reached
   buffers         append rows to a table's buffer, of one call or of a group; close a segment of it
   attempts        reserve, commit, retag, release
+  lake            lake tables: their mirror, publishing, the end of an attempt
   days            daily sums of finished attempts
   requests        submit, cancel a range, move on, close
   selections      a request in one tablet: wait, select, complete, drop the hold, cancel, finish
@@ -28,6 +29,13 @@ from common.metadata.changes.attempts import CommitAttempt, ReleaseAttempt, Rese
 from common.metadata.changes.buffers import AppendGroup, AppendRows, CloseSegment, RowSpan
 from common.metadata.changes.days import DailySums, StoreDays
 from common.metadata.changes.files import AddFiles, Window
+from common.metadata.changes.lake import (
+    EndLakeAttempt,
+    ForgetOutputs,
+    MarkPublishing,
+    MirrorFiles,
+    NoteMirrorProblem,
+)
 from common.metadata.changes.protocol import (
     Applied,
     Change,
@@ -97,6 +105,7 @@ from common.metadata.changes.upkeep import (
     WriteAnalyses,
     WriteAnalysis,
 )
+from common.model.file import MirroredFiles
 
 __all__ = [
     "AbandonOperation",
@@ -125,6 +134,7 @@ __all__ = [
     "DropDuplicate",
     "DropHold",
     "DropTable",
+    "EndLakeAttempt",
     "EndOperation",
     "EndReservation",
     "FillHole",
@@ -132,13 +142,18 @@ __all__ = [
     "FinishHere",
     "ForgetFiles",
     "ForgetGarbage",
+    "ForgetOutputs",
     "Guarded",
     "JoinTablets",
     "KeepGarbage",
     "LowerWatermark",
+    "MarkPublishing",
     "MarkWaiting",
+    "MirrorFiles",
+    "MirroredFiles",
     "MoveFile",
     "MoveRequest",
+    "NoteMirrorProblem",
     "Outcome",
     "PinFiles",
     "PublishManifest",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from common.metadata.changes.files import recent_adds_bound
 from common.metadata.changes.protocol import (
+    FAILURE_CHARS_MAX,
     Applied,
     Change,
     Decision,
@@ -33,7 +34,9 @@ from common.metadata.changes.protocol import (
     into_garbage,
     is_in_chunks,
     may_change,
+    mirror_needs,
     refused_by_floor,
+    refused_by_mirror,
     selection_seen,
     some_files,
     some_names,
@@ -230,7 +233,7 @@ def reserve_files(change: ReserveFiles) -> Transaction:
             return NoWrite(Applied(reservation=reservation, tablet=tablet))
         if seen.sent:
             return Unresolved(f"attempt {change.attempt} may still be reserved; use a new one")
-        refusal = may_reserve(
+        refusal = refused_by_mirror(table, seen) or may_reserve(
             tablet,
             state=state_seen(table, seen),
             kind=change.kind,
@@ -247,7 +250,8 @@ def reserve_files(change: ReserveFiles) -> Transaction:
         )
         return Write(effects, Applied(reservation=entry, tablet=tablet))
 
-    return Transaction(table_state(table) | whole_tablet(keys, watch), decide)
+    needs = table_state(table) | mirror_needs(table, watch=False) | whole_tablet(keys, watch)
+    return Transaction(needs, decide)
 
 
 def reservation_of(change: ReserveFiles, now_s: float) -> Reservation:
@@ -376,9 +380,9 @@ def commit_attempt(change: CommitAttempt) -> Transaction:
         needs |= chunk_head(keys)
 
     def decide(seen: Seen) -> Decision:
-        entry = _entry(keys, change.attempt, seen)
+        entry = entry_seen(keys, change.attempt, seen)
         if entry is None:
-            return _ended(table, change.attempt, AttemptEnd.COMMITTED, seen)
+            return end_seen(table, change.attempt, AttemptEnd.COMMITTED, seen)
         if change.dropped is not None or entry.inputs == change.inputs:
             return _commit(change, entry, seen)
         with_inputs = replace(change, inputs=entry.inputs)
@@ -557,9 +561,9 @@ def _commit_statistics(change: CommitAttempt, statistics: Statistics) -> Transac
         needs |= Needs((keys.files,), {}) | some_files(keys, paths)
 
     def decide(seen: Seen) -> Decision:
-        entry = _entry(keys, change.attempt, seen)
+        entry = entry_seen(keys, change.attempt, seen)
         if entry is None:
-            return _ended(table, change.attempt, AttemptEnd.COMMITTED, seen)
+            return end_seen(table, change.attempt, AttemptEnd.COMMITTED, seen)
         if entry.inputs or change.outputs:
             return Refusal(
                 RefusalCode.OUTPUTS,
@@ -656,9 +660,9 @@ def retag_files(change: RetagFiles) -> Transaction:
         needs |= some_files(keys, change.inputs)
 
     def decide(seen: Seen) -> Decision:
-        entry = _entry(keys, change.attempt, seen)
+        entry = entry_seen(keys, change.attempt, seen)
         if entry is None:
-            return _ended(table, change.attempt, AttemptEnd.COMMITTED, seen)
+            return end_seen(table, change.attempt, AttemptEnd.COMMITTED, seen)
         if entry.inputs != change.inputs or entry.kind is not Kind.SYSTEM:
             expected = "only the inputs of a system job, which it has reserved"
             return Refusal(RefusalCode.OUTPUTS, f"attempt {change.attempt} may tag {expected}")
@@ -712,10 +716,6 @@ class ReleaseAttempt(Guarded):
     """Halvings for the next attempt at this job; 0: none."""
 
 
-FAILURE_CHARS_MAX = 60
-"""Longest failure text in a record; longer texts would break the record's compact encoding."""
-
-
 @transaction_of.register
 def release_attempt(change: ReleaseAttempt) -> Transaction:
     """Return the transaction that releases a reservation. Mark: `running[t]` gone."""
@@ -723,9 +723,9 @@ def release_attempt(change: ReleaseAttempt) -> Transaction:
     leader = Needs((), {"coordinator": get(COORDINATOR)})
 
     def decide(seen: Seen) -> Decision:
-        entry = _entry(keys, change.attempt, seen)
+        entry = entry_seen(keys, change.attempt, seen)
         if entry is None:
-            return _ended(table, change.attempt, change.end, seen)
+            return end_seen(table, change.attempt, change.end, seen)
         claim = claim_seen(seen["coordinator"])
         if change.coordinator is not None and (
             claim is None or claim.coordinator != change.coordinator
@@ -773,7 +773,8 @@ def attempt_entry(keys: TableKeys, tablet: TabletKeys, attempt_id: str) -> Needs
     )
 
 
-def _entry(keys: TabletKeys, attempt: str, seen: Seen) -> Reservation | None:
+def entry_seen(keys: TabletKeys, attempt: str, seen: Seen) -> Reservation | None:
+    """Return the reservation of an attempt, or None."""
     stored = seen["entry"]
     if stored is None:
         return None
@@ -788,7 +789,7 @@ def outcome_seen(keys: TableKeys, attempt_id: str, seen: Seen) -> AttemptOutcome
     return codec_table.OUTCOME.unpack(keys.outcome(attempt_id), stored, attempt=attempt_id)
 
 
-def _ended(table: TableKeys, attempt: str, wanted: AttemptEnd, seen: Seen) -> Decision:
+def end_seen(table: TableKeys, attempt: str, wanted: AttemptEnd, seen: Seen) -> Decision:
     """Distinguish an attempt that has ended as wanted from one that ended otherwise."""
     mark = outcome_seen(table, attempt, seen)
     if mark is not None and mark.end is wanted:

@@ -49,6 +49,7 @@ from common.metadata.store_values import (
     CoordinatorClaim,
     GarbageEntry,
     HistoryEntry,
+    Mirror,
 )
 from common.model.file import DataFile
 from common.model.outcome import AttemptEnd, Refusal, RefusalCode
@@ -470,6 +471,31 @@ def refused_by_floor(tablet: TabletId, version_max: bytes, seen: Seen) -> Refusa
     return None
 
 
+def mirror_needs(keys: TableKeys, *, watch: bool = True) -> Needs:
+    """Need the state of a lake table's mirror, without its files."""
+    reads = {"mirror": hmget(keys.mirror, codec_table.MIRROR_FIELDS)}
+    return Needs((keys.mirror,) if watch else (), reads)
+
+
+def mirror_seen(keys: TableKeys, seen: Seen) -> Mirror:
+    """Return the state of a mirror; for other tables one without a head."""
+    return codec_table.unpack_mirror(keys.mirror, seen["mirror"])
+
+
+def refused_by_mirror(keys: TableKeys, seen: Seen) -> Refusal | None:
+    """Return why files of a lake table may not be reserved now, or None; also for other tables."""
+    mirror = mirror_seen(keys, seen)
+    if mirror.head is not None and mirror.head.problem:
+        return Refusal(RefusalCode.MIRROR, f"table {keys.id}: {mirror.head.problem}")
+    if mirror.committed >= 0 and mirror.is_behind:
+        return Refusal(
+            RefusalCode.MIRROR,
+            f"table {keys.id}: its mirror has not reached version {mirror.committed}, which an "
+            "attempt has committed",
+        )
+    return None
+
+
 # ---- Common effects
 #
 # Every change of a tablet ends in `tablet_changed`: version, counts, an entry of the change stream.
@@ -651,6 +677,10 @@ def uncommitted_outputs(
         *into_garbage(table, end, waste),
         hset(table.uncommitted, {entry.attempt: RESERVATION.pack(entry)}),
     )
+
+
+FAILURE_CHARS_MAX = 60
+"""Longest failure text in a record; longer texts would break the record's compact encoding."""
 
 
 def attempt_ended(

@@ -176,6 +176,9 @@ def _set_going(drop: _Drop) -> Transaction:
                 RefusalCode.STATE,
                 f"table {drop.table} is being filled, so its files stay: drop it without them",
             )
+        if drop.delete_files and codec_table.is_lake_spec(seen["spec"]):
+            reason = f"table {drop.table} is a lake table, its files belong to its log: detach it"
+            return Refusal(RefusalCode.STATE, reason)
         what = "a drop that keeps the files"
         if not drop.delete_files and (refusal := refused_by_buffer(keys, seen, what)):
             return refusal
@@ -188,7 +191,8 @@ def _set_going(drop: _Drop) -> Transaction:
         )
         return Write(effects, then=_cancel_requests(drop), durable=True)
 
-    return Transaction(table_state(keys) | buffer_segments(keys), decide)
+    spec = Needs((), {"spec": hget(keys.table, SPEC)})
+    return Transaction(table_state(keys) | buffer_segments(keys) | spec, decide)
 
 
 def _not_going(drop: _Drop, seen: Seen) -> Decision | None:

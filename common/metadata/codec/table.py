@@ -2,7 +2,7 @@
 
 import struct
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING
 from functools import lru_cache
 from typing import Any
@@ -21,6 +21,7 @@ from common.metadata.codec.layout import (
     number_slot,
     pack,
     plain_tree,
+    stored_name,
     text_slot,
     texts_slot,
     unpack,
@@ -38,8 +39,11 @@ from common.metadata.store_values import (
     GarbageEntry,
     HistoryEntry,
     Manifest,
+    Mirror,
+    MirrorHead,
     NamedTable,
     PinEntry,
+    PublishingMark,
     TableBuffer,
 )
 from common.model.fields import (
@@ -61,6 +65,7 @@ from common.model.request import (
 from common.model.table import (
     Column,
     Filling,
+    LakeTable,
     Table,
     TableSettings,
     TableState,
@@ -171,6 +176,46 @@ def unpack_rows(where: str, stored: bytes) -> tuple[bytes, int]:
     return zlib.decompressobj().decompress(data, length), rows
 
 
+MIRROR_HEAD = PackedLayout(
+    MirrorHead,
+    text_slot("token"),
+    integer_slot("version"),
+    number_slot("moved_s"),
+    text_slot("problem"),
+    number_slot("problem_s"),
+)
+PUBLISHING = PackedLayout(
+    PublishingMark,
+    bytes_slot("tablet_end", optional=False),
+    integer_slot("planned"),
+    integer_slot("base"),
+    texts_slot("outputs"),
+    number_slot("marked_s"),
+    given=("attempt",),
+)
+HEAD, COMMITTED = MIRROR_FIELDS = "head", "committed"
+"""Fields of `neve:{t}:mirror`: a `MirrorHead`, and the newest version of an own commit."""
+
+
+def unpack_mirror(key: str, stored: Sequence[bytes | None]) -> Mirror:
+    """Return the state of a lake table's mirror from its `MIRROR_FIELDS`.
+
+    Raises:
+        MetadataError: A stored value is malformed.
+    """
+    head, committed = stored
+    return Mirror(
+        head=None if head is None else MIRROR_HEAD.unpack(f"{key} {HEAD}", head),
+        committed=-1 if committed is None else whole_number(f"{key} {COMMITTED}", committed),
+    )
+
+
+def unpack_publishing(key: str, stored: Mapping[bytes, bytes]) -> list[PublishingMark]:
+    """Return the marks of attempts that may have sent something, by attempt."""
+    marks = ((stored_name(key, name), mark) for name, mark in sorted(stored.items()))
+    return [PUBLISHING.unpack(f"{key} {name}", mark, attempt=name) for name, mark in marks]
+
+
 CLAIM = PackedLayout(CoordinatorClaim, text_slot("coordinator"), number_slot("since_s"))
 PIN = PackedLayout(PinEntry, number_slot("since_s"), number_slot("until_s"), given=("pin",))
 # Outcomes are kept for a day, so they hold only required fields. Earlier releases wrote the
@@ -244,6 +289,9 @@ _APART = {
     "filling",
     "incomplete",
 }
+_LAKE_PREFIX = bytes([PREFIX[0] + 1])
+"""Version byte of the spec of a lake table. Releases that know none refuse to read such a table:
+they would compact it like their own, and delete files that the table's log names."""
 _TABLES_CACHED = 256
 _COLUMN_FIELDS = len(known_fields(Column))
 
@@ -261,8 +309,9 @@ def unpack_claim(stored: bytes) -> CoordinatorClaim:
 
 def table_fields(table: Table) -> dict[str, bytes | str | int]:
     """Return the fields of the hash that holds a table."""
+    spec = _pack_named(table, _APART)
     fields: dict[str, bytes | str | int] = {
-        SPEC: _pack_named(table, _APART),
+        SPEC: spec if table.lake is None else _LAKE_PREFIX + spec[len(PREFIX) :],
         SETTINGS: pack_settings(table.settings),
         SETTINGS_VERSION: table.settings_version,
         STATE: table.state.value,
@@ -309,6 +358,11 @@ def pack_settings(settings: TableSettings) -> bytes:
     return _pack_named(settings, set())
 
 
+def is_lake_spec(spec: bytes | None) -> bool:
+    """Return whether a stored spec is that of a lake table."""
+    return spec is not None and spec.startswith(_LAKE_PREFIX)
+
+
 def unpack_table(where: str, table: str, stored: Mapping[bytes, bytes]) -> Table:
     """Return the table in a `table` hash.
 
@@ -335,8 +389,11 @@ def _unpack_table(
     spec, settings, version, packed_state = stored
     triggered, filling, filled, incomplete = separate
     state = unpack_state(where, packed_state)
-    named = unpack(where, spec)
+    is_lake = is_lake_spec(spec)
+    named = unpack(where, PREFIX + spec[len(PREFIX) :] if is_lake else spec)
     try:
+        if is_lake:
+            named["lake"] = LakeTable(**_arguments(where, LakeTable, named["lake"]))
         at_s, by, *_ = (0.0, "") if triggered is None else unpack(where, triggered)
         table = Table(
             **_arguments(where, Table, named) | {"schema": _columns(where, named["schema"])},
@@ -451,6 +508,10 @@ def _column_row(column: Column) -> list[Any]:
 def _plain_field(name: str, item: Any) -> object:
     if name == "schema":
         return [_column_row(column) for column in item]
+    if isinstance(item, LakeTable):
+        return {field.name: getattr(item, field.name) for field in known_fields(item)} | dict(
+            item.unknown_fields
+        )
     return plain_tree(item)
 
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from common.errors import RequestError
+from common.errors import RefusedError, RequestError
 from neve.gateway.problems import ForbiddenError
 
 CONSOLE = "/console"
@@ -158,6 +158,8 @@ class AuthorizedCall:
     """Class of the error that ended an answer after it had started successfully."""
     details: str = ""
     """Parameters of its body, for the audit."""
+    route: str = ""
+    """Method and pattern of its route; empty: a page of the console, or background work."""
     session: object = None
     """Session of the console that it belongs to, see `sessions`; None: it has a token."""
 
@@ -368,15 +370,17 @@ def guard_routes(routes: Iterable[BaseRoute]) -> None:
         assert right is not None, f"route {app_route.path} has no right; declare it with `@route`"
         is_open = right.reach is Reach.NONE
         assert is_open == (app_route.path in OPEN_PATHS), f"route {app_route.path}: see OPEN_PATHS"
-        app_route.app = GuardedRoute(app_route.app, right)
+        declared = getattr(app_route.endpoint, "declared", None)
+        app_route.app = GuardedRoute(app_route.app, right, declared.name if declared else "")
 
 
 class GuardedRoute:
     """A route that checks the caller's right before it serves a call."""
 
-    def __init__(self, app: ASGIApp, right: RouteRight) -> None:
+    def __init__(self, app: ASGIApp, right: RouteRight, name: str = "") -> None:
         self._app = app
         self._right = right
+        self._name = name
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check the right, then serve the call.
@@ -386,6 +390,7 @@ class GuardedRoute:
         """
         if self._right.reach is not Reach.NONE:
             check_right(self._right)
+            authorized_call().route = self._name
         await self._app(scope, receive, send)
 
 
@@ -405,3 +410,44 @@ def check_right(right: RouteRight) -> None:
             f"caller {call.caller.name!r} has no right to {role.value} on any table; its"
             f" grants are {call.caller.rights_text}: somebody with `admin` can give more"
         )
+
+
+# -------------------------------------------------------------------------------------- Lake tables
+
+_WRITES = "rows are written by its own engine, such as deltalake or Spark"
+_READS = "read it with its own engine, such as deltalake, DuckDB or Polars"
+_OWN_METADATA = "its metadata is the log of the table, which its own engine maintains"
+_RANGES = "its tablets are partitions, not ranges of keys"
+NOT_FOR_LAKE: Mapping[str, str] = {
+    "POST /v1/tables/{table}/files": f"files cannot be added: {_WRITES}",
+    "POST /v1/tables/{table}/append": f"rows cannot be appended: {_WRITES}",
+    "POST /v1/tables/{table}/rows": f"rows cannot be buffered: {_WRITES}",
+    "POST /v1/tables/{table}/flush": f"there are no buffered rows to flush: {_WRITES}",
+    "GET /v1/tables/{table}/scan": f"it cannot be scanned: {_READS}",
+    "GET /v1/tables/{table}/count": f"its rows cannot be counted by a scan: {_READS}",
+    "GET /v1/tables/{table}/manifest": f"it has no manifest of the service: {_READS}",
+    "GET /v1/tables/{table}/manifest/files": f"it has no manifest of the service: {_READS}",
+    "POST /v1/tables/{table}/fsck": f"there is nothing to check: {_OWN_METADATA}",
+    "POST /v1/tables/{table}/gc": (
+        "its files are not listed: files without a reference are deleted by its own engine"
+        " (for Delta: VACUUM)"
+    ),
+    "POST /v1/tables/{table}/lower-watermark": f"it has no watermark: {_WRITES}",
+    "POST /v1/tables/{table}/analyze": (
+        "its live bytes need no analysis: its log names the deleted rows of each file"
+    ),
+    "POST /v1/tables/{table}/split": f"it cannot be split: {_RANGES}",
+    "POST /v1/tables/{table}/merge": f"its tablets cannot be merged: {_RANGES}",
+    "POST /v1/backup": f"it is not in a backup: {_OWN_METADATA}; attach it again after a loss",
+}
+"""Route → why it does not serve lake tables, and what to do instead."""
+
+
+def refuse_lake_table(table: str, uri: str) -> None:
+    """Refuse a lake table if the route of the current call does not serve such tables.
+
+    Raises:
+        RefusedError: It does not; the message names the way of the table's own engine.
+    """
+    if (why := NOT_FOR_LAKE.get(current_call().route)) is not None:
+        raise RefusedError(f"table {table!r} is a lake table ({uri}): {why}", "lake")

@@ -321,8 +321,9 @@ def read_text(path: Path) -> bytes:
 class KnownTokens:
     """The gateway's copy of the token file, checked for changes once per second.
 
-    A removed file has no tokens. If the file cannot be read, the known tokens stay valid and the
-    cause is logged.
+    A token that is unknown is looked for in a changed file at once, so that a token works as soon
+    as it has been created. A removed file has no tokens. If the file cannot be read, the known
+    tokens stay valid and the cause is logged.
     """
 
     def __init__(self, path: Path | None, clock: Clock, log: Log) -> None:
@@ -342,28 +343,33 @@ class KnownTokens:
     def caller(self, token: bytes) -> Caller | None:
         """Return the caller that a token identifies; None: the token is unknown or expired."""
         now_s = self._clock.now_s()
-        if self._path is not None and not 0 <= now_s - self._looked_s < LOOK_INTERVAL_S:
-            self._looked_s = now_s
-            self._look(self._path)
-        # Digests cannot be chosen, so the duration of the look-up reveals nothing about a token.
         digest = digest_of(token)
+        if self._path is not None:
+            is_due = not 0 <= now_s - self._looked_s < LOOK_INTERVAL_S
+            if is_due:
+                self._looked_s = now_s
+            if is_due or digest not in self._by_digest:
+                self._look(self._path, is_due=is_due)
+        # Digests cannot be chosen, so the duration of the look-up reveals nothing about a token.
         entry = self._by_digest.get(digest)
         if entry is None or not hmac.compare_digest(entry[0].digest, digest):
             return None
         return entry[1] if entry[0].lives(now_s) else None
 
-    def _look(self, path: Path) -> None:
+    def _look(self, path: Path, *, is_due: bool) -> None:
+        """Read the file if it has changed, or if a regular check follows one that failed."""
         signature = _signature(path)
-        if signature == self._seen and not self._fault:
+        # Wrong tokens cost one look at the folder: only a change makes the gateway read the file.
+        if signature == self._seen and not (self._fault and is_due):
             return
+        self._seen = signature
         try:
             tokens = parse_tokens(text, str(path)) if (text := read_text(path)) else ()
         except ConfigError as error:
             self._report_fault(str(error))
             return
-        if signature != self._seen or self._fault:
-            self._log("tokens read", tokens=len(tokens))
-        self._seen, self._fault = signature, ""
+        self._log("tokens read", tokens=len(tokens))
+        self._fault = ""
         self._by_digest = {
             token.digest: (token, Caller(token.name, parse_grants(token.grants)))
             for token in tokens

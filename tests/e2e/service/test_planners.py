@@ -17,6 +17,8 @@ from neve.client import Client
 from tests.support.ledger import BAG, LedgerTable, bag_rows, keyed_rows, texts
 from tests.support.stack import Service
 
+# A planner decides without any I/O, which unit and property tests show. Marked `long` are those
+# whose way through a service is that of another one here.
 pytestmark = [pytest.mark.slow]
 
 DAYS = ("2024-05-01", "2024-05-02")
@@ -82,6 +84,7 @@ def test_files_are_filled_up_to_the_target_and_then_left_alone(service: Service)
     assert set(left) == table.listed()
 
 
+@pytest.mark.long
 def test_files_that_overlap_are_merged_within_the_budget(service: Service) -> None:
     settings = {"planner": "budgeted", "planner_options": "gamma=0"}
     table = LedgerTable(
@@ -103,6 +106,7 @@ def test_files_that_overlap_are_merged_within_the_budget(service: Service) -> No
     assert all("not above min_quality 0.01" in why for why in left.values()), left
 
 
+@pytest.mark.long
 def test_files_of_about_one_size_are_merged(service: Service) -> None:
     options = "min_file=0,enforce_min_threshold=yes"
     settings = {"planner": "size-tiered", "planner_options": options}
@@ -210,6 +214,7 @@ def test_a_table_with_deletes_all_the_time_is_compacted_and_keeps_their_rows(
     client.drop(table.name, delete_files=True)
 
 
+@pytest.mark.long
 def test_hybrid_goes_by_statistics_until_its_period_is_over(service: Service) -> None:
     client = service.client
 

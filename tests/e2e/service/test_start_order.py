@@ -36,8 +36,11 @@ def waiting(
 
 @pytest.mark.parametrize(
     ("files", "settings"),
-    [((4, 4), {"maintenance_priority": 5}), ((4, 8), {}), ((4, 4), {"gain_points": 100})],
-    ids=["maintenance_priority", "files per tablet", "gain_points"],
+    [
+        pytest.param((4, 4), {"maintenance_priority": 5}, id="maintenance_priority"),
+        pytest.param((4, 8), {}, id="files per tablet", marks=pytest.mark.long),
+        pytest.param((4, 4), {"gain_points": 100}, id="gain_points", marks=pytest.mark.long),
+    ],
 )
 def test_the_jobs_of_the_higher_priority_start_first(
     service: Service, files: tuple[int, int], settings: dict[str, Any]

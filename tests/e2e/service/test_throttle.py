@@ -68,6 +68,7 @@ def test_jobs_of_two_compactors_keep_to_the_limit_of_their_volume(service: Servi
     assert moved <= 1.02 * RATE * took_s
     (volume,) = [limit for limit in client.limits() if limit.name == VOLUME]
     assert 0.9 * moved <= volume.moved_bytes <= moved
+    assert volume.waited_s > 0
     client.limit_volume(VOLUME, 0)
     for table in tables:
         table.check_rows()

@@ -72,7 +72,7 @@ def tablets(draw: st.DrawFn) -> PlanParameters:
 
 
 @given(asked=tablets(), shrink=st.sampled_from(SHRINKS))
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_planning_and_committing_comes_to_rest(asked: PlanParameters, shrink: Shrink) -> None:
     if asked.kind is Kind.SYSTEM:
         asked = replace(asked, request=None)
@@ -96,7 +96,7 @@ def test_planning_and_committing_comes_to_rest(asked: PlanParameters, shrink: Sh
 
 
 @given(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=30), width=st.integers(2, 12))
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_a_request_ends_in_one_file_where_all_fits_into_one(sizes: list[int], width: int) -> None:
     asked = parameters(
         files_of((f"f{number:02}", size) for number, size in enumerate(sizes)),
@@ -111,7 +111,7 @@ def test_a_request_ends_in_one_file_where_all_fits_into_one(sizes: list[int], wi
 
 @given(count=st.integers(1, 400), width=st.integers(2, 20))
 @example(count=3, width=2)
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_the_first_merges_lead_to_one_file_in_as_few_jobs_as_can_be(count: int, width: int) -> None:
     names = itertools.count()
     files = [DataFile(path=f"f{next(names)}", size_bytes=1, rows=1) for _ in range(count)]
@@ -129,7 +129,7 @@ def test_the_first_merges_lead_to_one_file_in_as_few_jobs_as_can_be(count: int, 
 
 
 @given(asked=tablets(), taken=st.sets(st.integers(0, 39), max_size=12))
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_files_of_jobs_under_way_are_in_no_other(asked: PlanParameters, taken: set[int]) -> None:
     busy = [f"f{number:03}" for number in sorted(taken)]
     check_busy_files_are_left("bin-pack", BinPackPlanner(), asked, busy)

@@ -17,7 +17,7 @@ SCALE = MIB // 50
 
 
 @given(asked=tablets(), shrink=st.sampled_from(SHRINKS))
-@settings(max_examples=150, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_planning_and_committing_comes_to_rest(asked: PlanParameters, shrink: Shrink) -> None:
     files = {
         path: replace(file, size_bytes=file.size_bytes * SCALE)
@@ -38,7 +38,7 @@ def test_planning_and_committing_comes_to_rest(asked: PlanParameters, shrink: Sh
 
 
 @given(data=st.data())
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_the_same_files_in_another_order_have_the_same_plan(data: st.DataObject) -> None:
     asked = replace(data.draw(tablets()), kind=Kind.SYSTEM, request=None, options={})
     shuffled = data.draw(st.permutations(asked.candidates))

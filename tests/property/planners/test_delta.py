@@ -63,7 +63,7 @@ def tablets(draw: st.DrawFn) -> PlanParameters:
 
 
 @given(asked=tablets(), shrink=st.sampled_from(SHRINKS))
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_planning_and_committing_comes_to_rest(asked: PlanParameters, shrink: Shrink) -> None:
     life = live("delta", DeltaPlanner(), asked, shrink=shrink, jobs_max=20 * len(asked.files))
     files = [*life.files.values()]
@@ -73,7 +73,7 @@ def test_planning_and_committing_comes_to_rest(asked: PlanParameters, shrink: Sh
 
 
 @given(asked=tablets())
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_at_rest_few_rows_are_updated_and_deltas_are_few(asked: PlanParameters) -> None:
     asked = replace(asked, kind=Kind.SYSTEM, request=None, groups=(Group(name="any"),))
     life = live("delta", DeltaPlanner(), asked, jobs_max=20 * len(asked.files))
@@ -90,7 +90,7 @@ def test_at_rest_few_rows_are_updated_and_deltas_are_few(asked: PlanParameters) 
 
 
 @given(asked=tablets())
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_each_file_is_base_or_delta_and_base_files_are_apart(asked: PlanParameters) -> None:
     sets = delta_sets(asked.files.values())
     paths = [file.path for set_ in sets for file in set_.files]
@@ -111,7 +111,7 @@ def test_each_file_is_base_or_delta_and_base_files_are_apart(asked: PlanParamete
 
 
 @given(asked=tablets(), taken=st.sets(st.integers(0, 24), max_size=12))
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_files_of_jobs_under_way_are_in_no_other(asked: PlanParameters, taken: set[int]) -> None:
     busy = [f"f{number:03}" for number in sorted(taken)]
     check_busy_files_are_left("delta", DeltaPlanner(), asked, busy)

@@ -99,7 +99,7 @@ def overlaps(files: list[DataFile]) -> int:
 
 @example(asked=cut_already(), shrink=LITTLE_GROWTH[0], older=False)
 @given(asked=tablets(), shrink=st.sampled_from(LITTLE_GROWTH), older=st.booleans())
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_planning_and_committing_comes_to_rest(
     asked: PlanParameters, shrink: Shrink, older: bool
 ) -> None:
@@ -123,7 +123,7 @@ def test_planning_and_committing_comes_to_rest(
 
 
 @given(asked=tablets())
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_at_rest_no_level_holds_more_than_it_may(asked: PlanParameters) -> None:
     asked = replace(asked, kind=Kind.SYSTEM, request=None, groups=(Group(name="any"),))
     life = live("leveled", LeveledPlanner(), asked, jobs_max=40 * len(asked.files))
@@ -136,7 +136,7 @@ def test_at_rest_no_level_holds_more_than_it_may(asked: PlanParameters) -> None:
 
 
 @given(asked=tablets(), taken=st.sets(st.integers(0, 24), max_size=12))
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_files_of_jobs_under_way_are_in_no_other(asked: PlanParameters, taken: set[int]) -> None:
     busy = [f"f{number:03}" for number in sorted(taken)]
     check_busy_files_are_left("leveled", LeveledPlanner(), asked, busy)

@@ -58,7 +58,7 @@ def logs(draw: st.DrawFn) -> PlanParameters:
 
 
 @given(asked=logs(), shrink=st.sampled_from(SHRINKS))
-@settings(max_examples=100, deadline=None, print_blob=True, phases=(Phase.generate,))
+@settings(max_examples=50, deadline=None, print_blob=True, phases=(Phase.generate,))
 def test_planning_and_committing_comes_to_rest(asked: PlanParameters, shrink: Shrink) -> None:
     # A file is rewritten once in a period, and at most twice for its statistics: see the module.
     life = live(
@@ -88,7 +88,7 @@ def test_each_period_costs_one_rewrite_of_a_file(asked: PlanParameters, periods:
 
 
 @given(asked=logs(), taken=st.sets(st.integers(0, 39), max_size=12))
-@settings(max_examples=100, deadline=None, print_blob=True, phases=(Phase.generate,))
+@settings(max_examples=50, deadline=None, print_blob=True, phases=(Phase.generate,))
 def test_files_of_jobs_under_way_are_in_no_other(asked: PlanParameters, taken: set[int]) -> None:
     busy = [f"f{number:03}" for number in sorted(taken)]
     check_busy_files_are_left("log-segment", LogSegmentPlanner(), asked, busy)
@@ -99,7 +99,7 @@ def test_files_of_jobs_under_way_are_in_no_other(asked: PlanParameters, taken: s
     usable=st.integers(700, 1000),
     floor=st.sampled_from([0, 60]),
 )
-@settings(max_examples=100, deadline=None, print_blob=True, phases=(Phase.generate,))
+@settings(max_examples=50, deadline=None, print_blob=True, phases=(Phase.generate,))
 def test_no_range_is_better_than_the_best(live_bytes: list[int], usable: int, floor: int) -> None:
     best = best_range(live_bytes, usable, floor_bytes=floor)
     every = [

@@ -54,7 +54,7 @@ def tablets(draw: st.DrawFn) -> PlanParameters:
 
 
 @given(asked=tablets(), shrink=st.sampled_from(SHRINKS))
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_planning_and_committing_comes_to_rest(asked: PlanParameters, shrink: Shrink) -> None:
     if asked.kind is Kind.SYSTEM:
         asked = replace(asked, request=None)
@@ -65,7 +65,7 @@ def test_planning_and_committing_comes_to_rest(asked: PlanParameters, shrink: Sh
 
 
 @given(asked=tablets(), taken=st.sets(st.integers(0, 39), max_size=12))
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_files_of_jobs_under_way_are_in_no_other(asked: PlanParameters, taken: set[int]) -> None:
     busy = [f"f{number:03}" for number in sorted(taken)]
     check_busy_files_are_left("size-tiered", SizeTieredPlanner(), asked, busy)

@@ -67,7 +67,7 @@ def tablets(draw: st.DrawFn) -> PlanParameters:
 
 
 @given(asked=tablets(), shrink=st.sampled_from(SHRINKS), right=st.booleans())
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_planning_and_committing_comes_to_rest(
     asked: PlanParameters, shrink: Shrink, right: bool
 ) -> None:
@@ -87,7 +87,7 @@ def test_planning_and_committing_comes_to_rest(
 
 
 @given(asked=tablets())
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_it_rests_while_time_passes_and_what_has_expired_goes(asked: PlanParameters) -> None:
     # Tombstones that are never dropped would be tried again every day.
     asked = replace(asked, kind=Kind.SYSTEM, request=None, options={"window": "6h"})
@@ -105,7 +105,7 @@ def test_it_rests_while_time_passes_and_what_has_expired_goes(asked: PlanParamet
 
 
 @given(asked=tablets(), taken=st.sets(st.integers(0, 29), max_size=12))
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_files_of_jobs_under_way_are_in_no_other(asked: PlanParameters, taken: set[int]) -> None:
     busy = [f"f{number:03}" for number in sorted(taken)]
     check_busy_files_are_left("time-window", TimeWindowPlanner(), asked, busy)

@@ -49,7 +49,7 @@ def at_one_key(files: list[DataFile]) -> int:
 
 
 @given(asked=asked_of(), shrink=st.sampled_from(LITTLE_GROWTH))
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_planning_and_committing_comes_to_rest(asked: PlanParameters, shrink: Shrink) -> None:
     before = at_one_key([*asked.files.values()])
     count = len(asked.files)
@@ -63,7 +63,7 @@ def test_planning_and_committing_comes_to_rest(asked: PlanParameters, shrink: Sh
 
 
 @given(asked=asked_of())
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_a_plan_merges_files_that_form_one_range_and_rest_owes_nothing(
     asked: PlanParameters,
 ) -> None:
@@ -82,7 +82,7 @@ def test_a_plan_merges_files_that_form_one_range_and_rest_owes_nothing(
 
 
 @given(asked=asked_of(), taken=st.sets(st.integers(0, 24), max_size=12))
-@settings(max_examples=100, deadline=None, print_blob=True)
+@settings(max_examples=50, deadline=None, print_blob=True)
 def test_files_of_jobs_under_way_are_in_no_other(asked: PlanParameters, taken: set[int]) -> None:
     busy = [f"f{number:03}" for number in sorted(taken)]
     check_busy_files_are_left("unified", UnifiedPlanner(), asked, busy)

@@ -87,7 +87,7 @@ def draw(chance: random.Random, number: int, spread: int) -> Job:
 
 
 @pytest.mark.parametrize("band", BANDS)
-@pytest.mark.parametrize("seed", first_fast(8, range(40), slow=20))
+@pytest.mark.parametrize("seed", first_fast(4, range(40), slow=8))
 def test_jobs_start_in_the_order_of_the_model(seed: int, band: int | None) -> None:
     chance = random.Random(seed)
     queue = JobQueue(10**12, 10**6, ageing_s=AGEING_S, shares=FairShare(WEIGHTS, band=band))
@@ -117,7 +117,7 @@ def test_jobs_start_in_the_order_of_the_model(seed: int, band: int | None) -> No
 
 @pytest.mark.parametrize("shares", [True, False])
 @pytest.mark.parametrize("band", BANDS)
-@pytest.mark.parametrize("seed", first_fast(4, range(20), slow=10))
+@pytest.mark.parametrize("seed", first_fast(2, range(20), slow=5))
 def test_the_listing_is_the_order_of_starts(seed: int, band: int | None, shares: bool) -> None:
     chance = random.Random(seed)
     fair = FairShare(WEIGHTS, DEFAULT_SHARES if shares else None, band=band)

@@ -72,7 +72,7 @@ def draw_job(chance: random.Random) -> Job:
     )
 
 
-@pytest.mark.parametrize("seed", first_fast(10, range(40), slow=20))
+@pytest.mark.parametrize("seed", first_fast(5, range(40), slow=10))
 def test_a_long_life_beside_the_model(seed: int) -> None:
     chance = random.Random(seed)
     count_max = chance.choice([1, 3, 20, 150, 400])
@@ -136,7 +136,7 @@ STEP = [offer, take, evict, remove, remove_tablet]
 WEIGHTS = [60, 12, 4, 15, 2]
 
 
-@pytest.mark.parametrize("seed", first_fast(6, range(20), slow=10))
+@pytest.mark.parametrize("seed", first_fast(3, range(20), slow=6))
 def test_sharing_changes_who_goes_next_and_nothing_else(seed: int) -> None:
     chance = random.Random(seed)
     queue = JobQueue(10**9, 300, shares=FairShare({"t1": 3.0, "t2": 0.5}))
@@ -155,7 +155,7 @@ def test_sharing_changes_who_goes_next_and_nothing_else(seed: int) -> None:
     assert sum(queue.take() is not None for _ in range(held + 1)) == held
 
 
-@pytest.mark.parametrize("seed", first_fast(6, range(20), slow=10))
+@pytest.mark.parametrize("seed", first_fast(3, range(20), slow=6))
 @pytest.mark.parametrize("bucket_max", [4, 30, BUCKET_MAX])
 def test_ranks_beside_a_sorted_list(
     seed: int, bucket_max: int, monkeypatch: pytest.MonkeyPatch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,6 +83,32 @@ def test_a_token_comes_and_goes_without_a_restart(watched: Watched) -> None:
 
     watched.file.revoke("ci")
     assert watched.name(token) is None
+
+
+def test_a_new_token_works_at_once(watched: Watched) -> None:
+    assert watched.name("neve_nothing") is None
+    token = create(watched, "ci")
+    caller = watched.known.caller(token.encode())
+    assert caller is not None, "no time has passed since the file was looked at"
+    assert caller.name == "ci"
+
+
+def test_wrong_tokens_make_the_gateway_read_no_file(watched: Watched) -> None:
+    """A file that cannot be used is read again once per second, whatever callers send."""
+    assert watched.name(create(watched, "ci")) == "ci"
+    watched.file.path.write_text("{")
+    for _ in range(3):
+        assert watched.known.caller(b"neve_wrong") is None
+    assert [event for event, _ in watched.log] == ["tokens read", "tokens not read"]
+
+    # A look that reads it would find it whole: the signature is that of the faulty file.
+    faulty = watched.file.path.stat()
+    watched.file.path.write_text("7")
+    os.utime(watched.file.path, ns=(faulty.st_atime_ns, faulty.st_mtime_ns))
+    assert watched.known.caller(b"neve_wrong") is None
+    assert len(watched.log) == 2
+    assert watched.name("neve_wrong") is None
+    assert "has another format" in str(watched.log[-1][1]["cause"])
 
 
 def test_a_token_ends_when_it_expires(watched: Watched) -> None:

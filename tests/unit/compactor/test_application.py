@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from compactor.rewrite.memory_budget import REMOTE_SETTING
 from compactor.spark.application import (
     DRIVER_OPTIONS,
     QUICK_COMPILER,
@@ -34,6 +35,11 @@ def test_only_jvms_that_run_no_tasks_do_without_the_optimising_compiler() -> Non
     # The driver of an engine without executors runs the tasks itself.
     configs = spark_configs(DriverSettings(name="c1", engine=EngineKind.LOCAL))
     assert QUICK_COMPILER not in configs[DRIVER_OPTIONS]
+
+
+def test_a_driver_knows_whether_executors_may_be_on_other_machines() -> None:
+    assert REMOTE_SETTING not in spark_configs(DriverSettings(name="c1", executors=2))
+    assert REMOTE_SETTING in spark_configs(DriverSettings(name="c1", executor_resource="spark"))
 
 
 def test_without_a_log_reports_go_where_temporary_files_are() -> None:

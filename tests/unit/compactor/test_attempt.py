@@ -86,6 +86,18 @@ def test_a_good_life_commits_and_reports_what_was_written() -> None:
         attempt.handle(on.CommitApplied(), 22.0)
 
 
+def test_an_attempt_at_a_lake_table_reports_the_outputs_that_its_log_has() -> None:
+    attempt = started()
+    more = replace(OUTPUT, path="more.parquet")
+    both = replace(RESULT, outputs=(OUTPUT, more), lake=b"packed")
+    (action,) = attempt.handle(on.RewriteDone(both), 15.0)
+    assert isinstance(action, do.SendCommit)
+    assert action.lake == b"packed"
+    report = reported(attempt, on.CommitApplied((more,)))
+    assert (report.end, report.outputs) == (AttemptEnd.COMMITTED, (more.path,))
+    assert attempt.committed_bytes[1] == more.size_bytes
+
+
 def test_progress_only_grows() -> None:
     attempt = started()
     tell = [

@@ -207,7 +207,7 @@ def test_an_output_with_a_row_of_another_time_is_refused(tmp_path: Path) -> None
             verify(other, result, lambda: False)
 
 
-@pytest.mark.parametrize("seed", first_fast(6, range(40), slow=20))
+@pytest.mark.parametrize("seed", first_fast(4, range(40), slow=10))
 def test_all_rows_are_there_once(tmp_path: Path, seed: int) -> None:
     """Whatever order rows come in, and however little may be held."""
     chance = random.Random(seed)

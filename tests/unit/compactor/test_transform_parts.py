@@ -38,7 +38,6 @@ from compactor.rewrite.plan.rewrite_plan import (
     make_plan,
     matched_rows,
 )
-from compactor.rewrite.spark_tasks import JobBatcher
 from compactor.rewrite.transform import (
     ExpressionInputs,
     from_spark,
@@ -446,13 +445,13 @@ class TestPluggedIn:
         def run_all(_context: Any, jobs: Sequence[Any]) -> list[bytes]:
             return [pickled_outcome(call) for _, call in jobs]
 
-        class Batcher(JobBatcher[Any, bytes]):
-            def run(self, item: Any, *more: Any) -> bytes:
-                shared.append(item)
-                return super().run(item, *more)
+        def run_shared(_context: Any, job: Any, _tasks_max: Any) -> bytes:
+            shared.append(job)
+            return pickled_outcome(job[1])
 
         monkeypatch.setattr(spark_tasks, "_run_spark_job", run_all)
-        monkeypatch.setattr(spark_tasks, "_BATCHER", Batcher())
+        monkeypatch.setattr(spark_tasks._SHARED_TASKS, "run", run_shared)
+        monkeypatch.setattr(spark_tasks, "has_local_executors", lambda _: True)
         write_file(tmp_path, "a.parquet", rows())
         kind = TransformKind.PLUGIN if plugged else TransformKind.DELETE_WHERE
         spec = {"name": "mask"} if plugged else {"text": "x > 0"}

@@ -52,20 +52,20 @@ def calls_of(text: str) -> int:
     return count
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.text(max_size=200))
 @example("name = '\ud800'")
 def test_any_text_is_parsed_or_refused(text: str) -> None:
     outcome(text)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.lists(st.sampled_from(WORDS), max_size=60), st.sampled_from(["", " "]))
 def test_any_words_of_the_language_are_parsed_or_refused(words: list[str], between: str) -> None:
     outcome(between.join(words))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.sampled_from(PREDICATES), st.data())
 def test_a_mutated_expression_is_parsed_or_refused(case: Accepted, data: st.DataObject) -> None:
     begin = data.draw(st.integers(0, len(case.text)))

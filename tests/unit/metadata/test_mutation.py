@@ -253,5 +253,5 @@ def test_redis_keys_have_their_published_names() -> None:
     assert table.request("r1") == "neve:{tbl-1}:request:r1"
     assert is_table_id("tbl-0a")
     assert not is_table_id("tbl}x")
-    assert len(set(tablet.every) | set(table.every)) == 26
+    assert len(set(tablet.every) | set(table.every)) == 28
     assert table.segment(7) == "neve:{tbl-1}:rows:7"

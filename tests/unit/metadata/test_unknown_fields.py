@@ -29,6 +29,8 @@ from common.metadata.store_values import (
     CallKind,
     CallMark,
     CoordinatorClaim,
+    MirrorHead,
+    PublishingMark,
 )
 from common.model.fields import as_plain
 from common.model.file import DataFile
@@ -45,6 +47,14 @@ EVERY: list[tuple[codec.PackedLayout[Any], Any, dict[str, object]]] = [
     (codec_table.CALL, CallMark(kind=CallKind.ADD, content="c", at_s=1.5), {}),
     (codec_table.CLAIM, CoordinatorClaim(coordinator="c", since_s=1.5), {}),
     (codec_table.LOSS, AcceptedLoss(since_s=1.5, until_s=2.5), {}),
+    (codec_table.MIRROR_HEAD, MirrorHead(token="t", version=7, problem="p"), {}),
+    (
+        codec_table.PUBLISHING,
+        PublishingMark(
+            attempt="a", tablet_end=b"m", planned=3, base=4, outputs=("o",), marked_s=1.5
+        ),
+        {"attempt": "a"},
+    ),
     (
         codec_table.SEGMENT,
         BufferSegment(number=7, flush="c", schema_id=1, schema=b"s", opened_s=1.5),

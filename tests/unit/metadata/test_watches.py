@@ -11,7 +11,7 @@ from common.metadata import changes
 from common.metadata.changes import transaction_for
 from common.metadata.changes.protocol import MADE, More, Seen, Transaction, transaction_of
 from common.metadata.codec.tablet import RESERVATION
-from common.model.file import DataFile
+from common.model.file import DataFile, MirroredFiles
 from common.model.group import LimitScope
 from common.model.job import Kind
 from common.model.outcome import AttemptEnd, DroppedRows, RowCounts
@@ -73,6 +73,23 @@ WATCHES: list[tuple[changes.Change, str]] = [
         ),
         "running",
     ),
+    (
+        changes.MirrorFiles(
+            table="t1", after="", token="m1", version=1, files={b"m": MirroredFiles()}
+        ),
+        "table mirror bounds files selection",
+    ),
+    (changes.NoteMirrorProblem(table="t1", problem="silent"), "table mirror"),
+    (
+        changes.MarkPublishing(tablet=T, attempt="a1", planned=1, base=1, outputs=("o",)),
+        "running",
+    ),
+    (changes.EndLakeAttempt(tablet=T, attempt="a1", end=AttemptEnd.FAILED), "running"),
+    (
+        changes.EndLakeAttempt(tablet=T, attempt="a1", end=AttemptEnd.COMMITTED, version=2),
+        "running mirror selection",
+    ),
+    (changes.ForgetOutputs(table="t1", paths=("o",), attempts=()), ""),
     (changes.DropHold(tablet=T), "running selection"),
     (
         changes.AddFiles(table="t1", call="c1", files={b"m": ()}),
@@ -228,6 +245,7 @@ OF_THE_TABLE = {
     "pins",
     "request:r1",
     "rows",
+    "mirror",
     "rows:7",
     "table",
 }

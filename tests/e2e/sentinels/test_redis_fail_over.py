@@ -13,29 +13,16 @@ from common.runtime import call_id
 from neve.client.errors import UnavailableError
 from tests.support.ledger import LedgerTable, bag_rows
 from tests.support.patience import SERVICE_S
-from tests.support.redis_sentinels import RedisGroup, group_running, until
+from tests.support.redis_sentinels import RedisGroup, until
 from tests.support.redis_server import RedisServer
-from tests.support.stack import Service, service_on
+from tests.support.stack import Service
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.last]
 
 Loss = Callable[[RedisServer], AbstractContextManager[None]]
 BEFORE, AFTER = 8, 16
 """Appends that are acknowledged before the primary dies, and afterwards."""
 ROWS = 500
-
-
-@pytest.fixture(scope="module")
-def group() -> Iterator[RedisGroup]:
-    with group_running() as servers:
-        yield servers
-
-
-@pytest.fixture(scope="module")
-def service(group: RedisGroup, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service of one compactor on the Redis behind the Sentinels."""
-    with service_on(group.url, tmp_path_factory.mktemp("fail-over")) as running:
-        yield running
 
 
 def append(table: LedgerTable, rows: pa.Table) -> None:

@@ -6,15 +6,9 @@ test opens; so the story is the same on every machine, however slow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-
 import pytest
 
-from common.model.group import Service as PlannedBy
 from neve.client.requests import Request
-from neve.local import StackOptions
-from tests.support.installed_stack import InstalledStack
 from tests.support.patience import SERVICE_S
 from tests.support.scenario import (
     FIVE,
@@ -25,36 +19,15 @@ from tests.support.scenario import (
     NEXT_SYSTEM,
     OLD_SYSTEM,
     RESULTS,
-    SCRIPT,
     SELECTED,
     numbered,
 )
 from tests.support.scenario_stage import GROUP, Stage
-from tests.support.scripted import install
-from tests.support.stack import COMPACTORS, SETTINGS, Service
+from tests.support.stack import COMPACTORS, Service
 
 pytestmark = [pytest.mark.slow]
 
-SLOTS = 8
 USERS = tuple(("USER", inputs) for inputs in FIVE)
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service with one compactor of many slots, and planners that follow a script."""
-    folder = tmp_path_factory.mktemp("scenario")
-    settings = replace(
-        SETTINGS,
-        compactor=replace(SETTINGS.compactor, slots=SLOTS),
-        services={
-            **SETTINGS.services,
-            "scenario": PlannedBy(name="scenario", planner="scripted", options=SCRIPT),
-        },
-    )
-    options = StackOptions(compactors=1, settings=settings)
-    environ = install(folder / "installed")
-    with InstalledStack.start(home=folder, name="acc", options=options, environ=environ) as stack:
-        yield Service(stack, folder)
 
 
 def test_a_user_request_goes_through_all_fifteen_steps(service: Service) -> None:

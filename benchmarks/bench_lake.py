@@ -1,0 +1,149 @@
+"""Lake tables: the commit of a job of ten files, and the rewrite beside deltalake's own.
+
+    python -m benchmarks.bench_lake [FOLDER]
+
+The commit is measured from the finished rewrite to the recorded end of the attempt: the head is
+loaded, validated, marked and sent, and the attempt is looked for in the log. The store is in
+memory. The rewrite is measured in CPU seconds of this process, verification included, without
+Spark; `deltalake.optimize.compact` rewrites a copy of the same table, without verification.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+
+from common.control_settings import CatalogSettings
+from common.lake.mirror import mirrored_file
+from common.metadata.changes import CommitAttempt, MirrorFiles
+from common.model.file import MirroredFiles
+from common.model.tablet import PLUS_INFINITY, TabletId
+from compactor.core import CommitApplied
+from compactor.lake_commit import LakePublisher
+from compactor.service import TableStorage
+from tests.support.delta_tables import DeltaTable
+from tests.support.lake_attempts import assignment_of, rewrite, service_table, snapshot_of
+from tests.support.memory_store import MemoryKeyspace
+from tests.support.predictable import ManualClock
+from tests.support.store_harness import Harness, applied, reserve
+
+FILES, INPUTS, JOBS = 1_000, 10, 30
+SCHEMA = pa.schema([("id", pa.int64()), ("amount", pa.float64()), ("text", pa.string())])
+
+
+def rows(first: int, count: int) -> pa.Table:
+    """Return rows of some 30 bytes each."""
+    ids = range(first, first + count)
+    texts = [f"customer {row * 7919 % 100_003}" for row in ids]
+    return pa.table({"id": pa.array(ids), "amount": [row * 0.37 for row in ids], "text": texts})
+
+
+async def commits(folder: Path) -> list[float]:
+    """Return how long the commit of each of some jobs took, in seconds."""
+    delta = DeltaTable.create(folder / "commits", SCHEMA)
+    adds = [{"add": delta.write(rows(number * 10, 10))} for number in range(FILES)]
+    delta.change(lambda _: adds)
+    clock = ManualClock()
+    harness = Harness("memory", MemoryKeyspace(clock), clock)
+    made = service_table(delta)
+    table = await harness.table(
+        splits=(),
+        key=(),
+        version_column=None,
+        lake=made.lake,
+        location=made.location,
+        schema=made.schema,
+    )
+    tablet = TabletId(table.id, PLUS_INFINITY)
+    head = snapshot_of(delta)
+    came = tuple(map(mirrored_file, head.files.values()))
+    mirror = MirrorFiles(
+        table=table.id,
+        after="",
+        token="t1",
+        version=head.version,
+        files={tablet.end: MirroredFiles(came=came, went=())},
+    )
+    applied(await harness.apply(mirror))
+    publisher = LakePublisher(
+        store=harness.store,
+        files=TableStorage(harness.store.store_id, clock),
+        clock=clock,
+        log=lambda *_, **__: None,
+        catalog=CatalogSettings(),
+    )
+    paths, work = sorted(head.files), []
+    for number in range(JOBS):
+        attempt, inputs = f"att-{number}", paths[number * INPUTS : (number + 1) * INPUTS]
+        applied(await harness.apply(reserve(tablet, attempt, *inputs)))
+        assignment = assignment_of(delta, inputs, attempt=attempt, table=table)
+        result = rewrite(assignment, folder / attempt)
+        commit = CommitAttempt(
+            tablet=tablet, attempt=attempt, outputs=result.files, counts=result.counts
+        )
+        work.append((assignment, commit, result.packed))
+    took = []
+    for assignment, commit, packed in work:
+        begun_s = time.perf_counter()
+        answer = await publisher.publish(assignment, commit, packed)
+        took.append(time.perf_counter() - begun_s)
+        assert isinstance(answer, CommitApplied), answer
+    return took
+
+
+def cpu_s(work: Callable[[], object]) -> float:
+    """Return the CPU seconds that this process spends on a call."""
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    work()
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def rewrites(folder: Path, name: str, files: int, count: int, deleted: int) -> tuple[float, float]:
+    """Return the CPU seconds of the rewrite of a table, by Névé and by deltalake."""
+    delta = DeltaTable.create(folder / name, SCHEMA)
+    for number in range(files):
+        delta.append(rows(number * count, count), row_group_size=1 << 20)
+    if deleted:
+        delta.delete(range(0, files * count, deleted))
+    copy = folder / f"{name}-copy"
+    shutil.copytree(delta.folder, copy)
+    paths = list(delta.live())
+    own = cpu_s(lambda: rewrite(assignment_of(delta, paths), folder / f"{name}-attempt"))
+    other = deltalake.DeltaTable(str(copy))
+    theirs = cpu_s(other.optimize.compact)
+    return own, theirs
+
+
+def main() -> None:
+    """Measure and print."""
+    with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as name:
+        folder = Path(name)
+        took = asyncio.run(commits(folder))
+        print(
+            f"commit of a job of {INPUTS} files in a table of {FILES} files: "
+            f"p50 {1000 * statistics.median(took):.0f} ms, most {1000 * max(took):.0f} ms"
+        )
+        for name, files, count, deleted in (
+            ("copied row groups", 8, 1 << 20, 0),
+            ("1 MB files with deletes", 60, 50_000, 20),
+        ):
+            own, theirs = rewrites(folder, name.replace(" ", "-"), files, count, deleted)
+            print(
+                f"rewrite, {name}: {own:.2f} CPU-s, deltalake {theirs:.2f} CPU-s, "
+                f"{theirs / own:.2f} times as fast"
+            )
+
+
+if __name__ == "__main__":
+    main()

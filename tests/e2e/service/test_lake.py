@@ -1,0 +1,84 @@
+"""A Delta table attached to a running service: mirrored, planned, shown, detached."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from neve import api
+from neve.client import Client
+from neve.client.errors import RefusedError
+from tests.support.stack import Service
+
+pytestmark = [pytest.mark.slow]
+
+ROWS = pa.table({"day": ["a", "b", "a"], "amount": [1, 2, 3]})
+
+
+def lake_of(client: Client) -> api.LakeMirror:
+    """Return the mirror of the table `sales`."""
+    lake = client.describe("sales").lake
+    assert lake is not None
+    return lake
+
+
+def see_not_followed(service: Service, folder: Path) -> None:
+    """A log that is gone is shown until it is back."""
+    client = service.client
+    log = folder / "_delta_log"
+    log.rename(folder / "_hidden")
+    service.wait("a log that is gone is shown", lambda: bool(lake_of(client).problem))
+    (tablet, *_) = client.tablets("sales")
+    assert "not followed" in client.describe("sales").state_text
+    assert "the log is not followed" in " ".join(client.explain("sales", tablet.end).sentences)
+    (folder / "_hidden").rename(log)
+    service.wait("it is followed again", lambda: not lake_of(client).problem)
+
+
+def test_a_delta_table_is_attached_planned_and_detached(service: Service) -> None:
+    client, folder = service.client, service.folder / "lake" / "sales"
+    for _ in range(6):
+        write_deltalake(folder, ROWS, mode="append", partition_by="day")
+    shown = client.attach("sales", delta=str(folder), dry_run=True)
+    assert (shown.files, shown.tablets, shown.jobs, shown.refusal) == (12, 2, 2, "")
+    client.attach("sales", delta=str(folder), paused=True)
+    service.wait("the log is mirrored", lambda: lake_of(client).version == 5)
+    table = client.describe("sales")
+    assert (table.files, table.rows, table.tablets) == (12, 18, 2)
+    plan = client.plan("sales")
+    assert sorted(len(job.files) for job in plan.jobs) == [6, 6]
+    assert all("small files" in job.reason for job in plan.jobs)
+    with pytest.raises(RefusedError, match="deltalake or Spark"):
+        client.append("sales", ROWS)
+
+    DeltaTable(folder).delete("day = 'b'")
+    service.wait("a delete of another writer is mirrored", lambda: lake_of(client).version == 6)
+    service.wait("its files are gone", lambda: client.describe("sales").files == 6)
+    assert [len(job.files) for job in client.plan("sales").jobs] == [6]
+
+    see_not_followed(service, folder)
+    before = sorted(path for path in folder.rglob("*") if path.is_file())
+    client.detach("sales")
+    service.wait("it is detached", lambda: "sales" not in {table.name for table in client.tables()})
+    assert sorted(path for path in folder.rglob("*") if path.is_file()) == before
+    assert not (folder / "_neve").exists()
+    assert DeltaTable(folder).to_pyarrow_table().num_rows == 12
+
+
+def test_metrics_count_lake_tables(service: Service) -> None:
+    client, folder = service.client, service.folder / "lake" / "counted"
+    write_deltalake(folder, ROWS)
+    client.attach("counted", delta=str(folder))
+    service.wait("the metric counts the table", lambda: "neve_lake_tables 1" in metrics(service))
+    client.detach("counted")
+    service.wait("it counts it no more", lambda: "neve_lake_tables 0" in metrics(service))
+
+
+def metrics(service: Service) -> str:
+    """Return the metrics of the gateway as text."""
+    token = {"Authorization": f"Bearer {service.stack.token}"}
+    return httpx.get(f"{service.stack.gateway_url}/metrics", headers=token).text

@@ -1,0 +1,177 @@
+"""A Delta table of other writers, compacted in place beside them: no row is lost, doubled or back.
+
+Each test compares the table as an independent reader sees it with the rows that its writers have
+acknowledged: deltalake and Polars read the table's log themselves.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from urllib.parse import unquote
+
+import deltalake
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from common.control_settings import CatalogSettings
+from neve.local import StackOptions
+from tests.support.delta_tables import DeltaTable
+from tests.support.installed_stack import InstalledStack
+from tests.support.stack import COMPACTORS, SETTINGS, Service
+
+pytestmark = [pytest.mark.slow]
+
+SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("day", pa.string())])
+DAYS = ("a", "b")
+ROWS = 200
+"""Rows of a file."""
+WRITER_PAUSE_S = 0.3
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service of two compactors that looks at logs every half second."""
+    folder = tmp_path_factory.mktemp("lake")
+    settings = replace(SETTINGS, catalog=CatalogSettings(poll_s=0.5))
+    options = StackOptions(compactors=len(COMPACTORS), settings=settings, allow=(str(folder),))
+    with InstalledStack.start(home=folder, name="e2e", options=options) as stack:
+        yield Service(stack, folder)
+
+
+class Sales:
+    """A Delta table, its attached name, and the rows that its writers have acknowledged."""
+
+    def __init__(self, service: Service, name: str, seed: int = 1) -> None:
+        self.service, self.name = service, name
+        self.delta = DeltaTable.create(service.folder / name, SCHEMA, ["day"])
+        self.chance = Random(seed)
+        self.ids: set[int] = set()
+        self._next = 0
+
+    def append(self, count: int = ROWS) -> None:
+        """Append a file, in turn by this project's writer and by deltalake."""
+        ids = range(self._next, self._next + count)
+        day = self.chance.choice(DAYS)
+        rows = {"id": pa.array(ids), "text": [f"row {row}" for row in ids]}
+        if self.chance.random() < 0.5:
+            self.delta.append(pa.table(rows), {"day": day})
+        else:
+            table = pa.table(rows | {"day": [day] * count})
+            deltalake.write_deltalake(str(self.delta.folder), table, mode="append")
+        self._next += count
+        self.ids |= set(ids)
+
+    def delete(self, share: float = 0.05) -> None:
+        """Delete some rows by deletion vectors."""
+        gone = set(self.chance.sample(sorted(self.ids), int(share * len(self.ids))))
+        self.delta.delete(gone)
+        self.ids -= gone
+
+    def delete_by_copy(self) -> None:
+        """Delete a row by writing its file anew."""
+        gone = {self.chance.choice(sorted(self.ids))}
+        self.delta.delete_by_copy(gone)
+        self.ids -= gone
+
+    def attach(self) -> None:
+        """Let the service compact the table."""
+        self.service.client.attach(self.name, delta=str(self.delta.folder))
+
+    def commits(self) -> int:
+        """Return how many attempts have committed."""
+        history = self.service.client.history(self.name)
+        return sum(attempt.end == "committed" for attempt in history)
+
+    def rests(self) -> bool:
+        """Return whether the mirror has the head, and nothing runs or is planned."""
+        plan = self.service.client.plan(self.name)
+        listed = {file.path for file in self.service.client.files(self.name)}
+        return listed == set(self.delta.live()) and not plan.jobs and not plan.running
+
+    def wait_until_at_rest(self) -> None:
+        """Wait until nothing is left to do."""
+        self.service.wait(f"rest of {self.name}", self.rests)
+
+    def check(self) -> None:
+        """Compare the rows that three readers see with those that were acknowledged."""
+        expected = sorted(self.ids)
+        assert [row["id"] for row in self.delta.rows()] == expected
+        folder = str(self.delta.folder)
+        read = deltalake.QueryBuilder().register("sales", deltalake.DeltaTable(folder))
+        rows = pa.table(read.execute("select id, text, day from sales order by id"))
+        assert rows["id"].to_pylist() == expected
+        assert rows["text"].to_pylist() == [f"row {row}" for row in expected]
+        seen = pl.scan_delta(folder).select("id", "day").sort("id").collect()
+        assert seen["id"].to_list() == expected
+        assert seen["day"].to_list() == rows["day"].to_pylist()
+
+    def stored(self) -> set[str]:
+        """Return the service's own files in the table's folder."""
+        files = Path(self.delta.folder).rglob("neve-*.parquet")
+        return {str(path.relative_to(self.delta.folder)) for path in files}
+
+    def named(self) -> set[str]:
+        """Return every file that some version names."""
+        adds = (action["add"]["path"] for action in self.delta.actions() if "add" in action)
+        return {unquote(path) for path in adds}
+
+
+@contextmanager
+def writing(
+    *works: Callable[[], None],
+) -> Iterator[list[BaseException]]:
+    """Call functions in turn, again and again in a thread, for the length of a block."""
+    over, errors = threading.Event(), list[BaseException]()
+
+    def write() -> None:
+        try:
+            while not over.is_set():
+                for work in works:
+                    work()
+                    if over.wait(WRITER_PAUSE_S):
+                        return
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield errors
+    finally:
+        over.set()
+        thread.join()
+        assert not errors, errors
+
+
+def filled(service: Service, name: str, files: int = 12) -> Sales:
+    sales = Sales(service, name)
+    for _ in range(files):
+        sales.append()
+    sales.delete(0.1)
+    return sales
+
+
+def test_a_table_is_compacted_beside_its_writers(service: Service) -> None:
+    sales = filled(service, "sales")
+    version = sales.delta.version
+    before = sales.delta.rows(version)
+    sales.attach()
+    with writing(sales.append, sales.delete, sales.append, sales.delete_by_copy):
+        service.wait("three commits", lambda: sales.commits() >= 3)
+        service.wait("many versions", lambda: sales.delta.version > version + 12)
+    sales.wait_until_at_rest()
+    sales.check()
+    assert len(sales.delta.live()) <= 2 * len(DAYS)
+    # The version before the first compaction is still there, long after its inputs were replaced.
+    time.sleep(3 * SETTINGS.coordinator.garbage_grace_s)
+    assert sales.delta.rows(version) == before
+    assert sales.stored() <= sales.named()
+    service.client.detach(sales.name)
+    assert sales.delta.rows(version) == before

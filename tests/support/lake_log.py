@@ -1,0 +1,96 @@
+"""A lake table of values: a log in memory that other writers append to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from common.errors import UnavailableError
+from common.lake.source import (
+    Answer,
+    Commit,
+    LakeFile,
+    Look,
+    Positions,
+    Sighting,
+    Snapshot,
+    TableSource,
+)
+from common.model.table import Column
+
+COLUMNS = (Column("day", "date32[day]"), Column("amount", "int64"))
+
+
+def lake_file(path: str, rows: int = 10, **fields: object) -> LakeFile:
+    """Return a file of 100 bytes a row."""
+    return LakeFile(path, rows * 100, rows, **fields)  # type: ignore[arg-type]  # any field
+
+
+@dataclass
+class LakeLog:
+    """Satisfies `TableSource`. The last version is the head."""
+
+    versions: list[Snapshot] = field(default_factory=lambda: [Snapshot(0, "uid-1", COLUMNS)])
+    attempts: dict[str, int] = field(default_factory=dict)
+    """Attempt that a version names → the version."""
+    deleted: list[str] = field(default_factory=list)
+    silence: str = ""
+    """Why it does not answer; empty: it does."""
+    forgotten: int = 0
+    """Versions below this one are missing."""
+    loads: int = 0
+
+    @property
+    def head(self) -> Snapshot:
+        """The newest version."""
+        return self.versions[-1]
+
+    def write(
+        self, *came: LakeFile, went: Collection[str] = (), attempt: str = "", **fields: object
+    ) -> int:
+        """Append a version; return its number."""
+        files = {path: file for path, file in self.head.files.items() if path not in went}
+        files |= {file.path: file for file in came}
+        number = self.head.version + 1
+        self.versions.append(replace(self.head, version=number, files=files, **fields))  # type: ignore[arg-type]  # any field
+        if attempt:
+            self.attempts[attempt] = number
+        return number
+
+    def opened(self, _format: str, _uri: str, _options: Mapping[str, str]) -> TableSource:
+        """Return this table, in place of `open_source`."""
+        return self
+
+    def load(self, known: Snapshot | None = None) -> Snapshot:
+        self._answer()
+        self.loads += 1
+        return known if known is not None and known.version == self.head.version else self.head
+
+    def positions(self, file: LakeFile) -> Positions:
+        self._answer()
+        return np.arange(file.deleted_rows, dtype=np.uint64)
+
+    def look(self, attempt: str, outputs: Collection[str], since: int) -> Sighting:
+        self._answer()
+        for snapshot in self.versions:
+            if snapshot.version <= since:
+                continue
+            if snapshot.version < self.forgotten:
+                return Sighting(Look.CANNOT_TELL, self.head.version, "a version is missing")
+            is_named = self.attempts.get(attempt) == snapshot.version
+            if is_named or not snapshot.files.keys().isdisjoint(outputs):
+                return Sighting(Look.FOUND, snapshot.version)
+        return Sighting(Look.ABSENT, self.head.version)
+
+    def send(self, commit: Commit) -> Answer:
+        raise AssertionError("the service does not write to the log")
+
+    def delete(self, paths: Sequence[str]) -> None:
+        self._answer()
+        self.deleted += paths
+
+    def _answer(self) -> None:
+        if self.silence:
+            raise UnavailableError(self.silence)

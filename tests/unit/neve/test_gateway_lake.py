@@ -1,0 +1,258 @@
+"""Lake tables at the gateway: attach, dry run, refusals, what verbs show, detach."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from common.metadata.changes import MirrorFiles, NoteMirrorProblem
+from common.runtime import SystemClock
+from neve.client import Client
+from neve.client.errors import CallerError, NeveError, NotFoundError, RefusedError
+from tests.support.gateway import TOKEN, Gateway, serving
+from tests.support.memory_store import MemoryStore
+from tests.support.shell import Shell
+from tests.support.store_harness import applied
+
+ROWS = pa.table({"day": ["a", "b", "a"], "amount": [1, 2, 3]})
+
+
+def delta_table(folder: Path, writes: int = 6, **options: object) -> Path:
+    """Write a Delta table with several small files."""
+    for _ in range(writes):
+        write_deltalake(folder, ROWS, mode="append", **options)  # type: ignore[call-overload]  # any option
+    return folder
+
+
+@contextmanager
+def attached(folder: Path, **options: object) -> Iterator[tuple[Gateway, Client, MemoryStore]]:
+    """Serve a gateway with the table `sales` attached."""
+    store = MemoryStore(SystemClock())
+    with serving(store=store) as gateway, gateway.client() as client:
+        client.attach("sales", delta=str(delta_table(folder)), **options)  # type: ignore[arg-type]  # any option
+        yield gateway, client, store
+
+
+def test_a_dry_run_shows_the_plan_and_attaches_nothing(tmp_path: Path) -> None:
+    folder = delta_table(tmp_path / "sales", partition_by="day")
+    DeltaTable(folder).delete("amount = 2")
+    with serving() as gateway, gateway.client() as client:
+        shown = client.attach("sales", delta=str(folder), dry_run=True)
+        assert (shown.dry_run, shown.refusal, shown.format) == (True, "", "delta")
+        assert (shown.version, shown.partition_by, shown.tablets) == (6, ("day",), 1)
+        assert (shown.files, shown.rows) == (6, 12)
+        assert (shown.jobs, shown.planned_files) == (1, 6)
+        assert "bin-pack" in shown.planner
+        assert shown.reasons == ("6 files",)
+        with pytest.raises(NotFoundError):
+            client.describe("sales")
+    assert sorted(path.name for path in folder.iterdir() if path.name != "day=a") == [
+        "_delta_log",
+        "day=b",
+    ]
+
+
+def test_an_attached_table_is_shown_with_its_log(tmp_path: Path) -> None:
+    folder = tmp_path / "sales"
+    with attached(folder, settings={"target_bytes": "64MB"}) as (_, client, store):
+        table = client.describe("sales")
+        assert table.lake is not None
+        assert (table.lake.format, table.lake.version) == ("delta", None)
+        assert table.lake.text == "delta, not read"
+        assert table.lake.uri == table.location == folder.as_uri()
+        assert [(column.name, column.type) for column in table.schema] == [
+            ("day", "string"),
+            ("amount", "int64"),
+        ]
+        assert table.settings["planner"] == "bin-pack"
+        assert table.settings["target_bytes"] == 64 * 1024**2
+        assert table.settings["manifest_interval_s"] is None
+        step = MirrorFiles(table=table.id, after="", token="m1", version=5)
+        applied(asyncio.run(store.apply(step)))
+        problem = NoteMirrorProblem(table=table.id, problem="the bucket is gone")
+        applied(asyncio.run(store.apply(problem)))
+        (listed,) = client.tables()
+        assert listed.lake is not None
+        assert (listed.lake.text, listed.lake.problem) == ("delta, version 5", "the bucket is gone")
+        assert listed.state_text == "live (not followed)"
+    assert not (folder / "_neve").exists()
+
+
+def test_the_target_size_of_the_log_is_taken_over(tmp_path: Path) -> None:
+    folder = delta_table(tmp_path / "sales", 1, configuration={"delta.targetFileSize": "1048576"})
+    with serving() as gateway, gateway.client() as client:
+        client.attach("sales", delta=str(folder))
+        assert client.describe("sales").settings["target_bytes"] == 1024**2
+
+
+@pytest.mark.parametrize(
+    "place", [".", "inside", ".."], ids=["the-same", "a-folder-in-it", "a-folder-above-it"]
+)
+def test_two_tables_do_not_share_files(tmp_path: Path, place: str) -> None:
+    folder = tmp_path / "tables" / "sales"
+    with attached(folder) as (_, client, _):
+        other = (folder / place).resolve()
+        delta_table(other if place != "." else folder, 1)
+        with pytest.raises(RefusedError, match="two tables may not share files"):
+            client.attach("again", delta=str(other))
+        with pytest.raises(RefusedError):
+            client.create_table("again", str(other), schema=ROWS.schema)
+
+
+def test_a_native_table_is_not_attached(tmp_path: Path) -> None:
+    native = tmp_path / "native"
+    with serving() as gateway, gateway.client() as client:
+        client.create_table("native", str(native), schema=ROWS.schema)
+        for folder in (native, native / "below"):
+            delta_table(folder, 1)
+            with pytest.raises(RefusedError, match="two tables may not share files"):
+                client.attach("sales", delta=str(folder))
+    # Another store has no such table, but the folder has the mark of its owner.
+    with serving() as gateway, gateway.client() as client:
+        for folder in (native, native / "below"):
+            with pytest.raises(RefusedError, match="belongs to a table of the store"):
+                client.attach("sales", delta=str(folder))
+
+
+def test_a_name_is_attached_once(tmp_path: Path) -> None:
+    with attached(tmp_path / "sales") as (_, client, _):
+        other = delta_table(tmp_path / "other", 1)
+        with pytest.raises(RefusedError, match="'sales' exists already"):
+            client.attach("sales", delta=str(other))
+        with pytest.raises(CallerError, match="DNS label"):
+            client.attach("Sales!", delta=str(other))
+
+
+def test_what_is_no_delta_table_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with serving() as gateway, gateway.client() as client:
+        with pytest.raises(NeveError):
+            client.attach("sales", delta=str(tmp_path / "empty"))
+        with pytest.raises(CallerError, match=r"catalog\.options_file"):
+            client.attach("sales", delta="s3://bucket/sales?endpoint_override=x")
+        assert client.tables() == []
+
+
+def test_a_location_that_is_not_allowed_is_refused(tmp_path: Path) -> None:
+    folder = delta_table(tmp_path / "sales", 1)
+    elsewhere = (str(tmp_path / "other"),)
+    with serving(locations=elsewhere) as gateway, gateway.client() as client:
+        with pytest.raises(RefusedError, match=r"gateway\.locations"):
+            client.attach("sales", delta=str(folder))
+        assert client.tables() == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"planner": "budgeted"}, "'budgeted'"),
+        ({"planner": "size-tiered"}, "choose one of bin-pack, ratio"),
+        ({"directory_guard": True}, "directory_guard"),
+        ({"manifest_interval_s": 60}, "manifest_interval_s"),
+        ({"triggers": ["analysis"]}, "analysis"),
+        ({"ttl_s": "1d"}, "time_column"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(
+    tmp_path: Path, settings: dict[str, object], says: str
+) -> None:
+    with attached(tmp_path / "sales") as (_, client, _):
+        with pytest.raises(CallerError, match=says):
+            client.set("sales", settings)
+        other = delta_table(tmp_path / "other", 1)
+        with pytest.raises(CallerError, match=says):
+            client.attach("other", delta=str(other), settings=settings)
+        assert client.set("sales", {"planner": "ratio"}).settings["planner"] == "ratio"
+
+
+def test_verbs_that_need_a_table_of_the_service_name_the_engine(tmp_path: Path) -> None:
+    with attached(tmp_path / "sales") as (_, client, _):
+        calls = {
+            "deltalake or Spark": [
+                lambda: client.append("sales", ROWS),
+                lambda: client.add_files("sales", ["x.parquet"]),
+                lambda: client.compact("sales", delete_where="amount = 1"),
+                lambda: client.compact("sales", set="amount = 1"),
+            ],
+            "DuckDB or Polars": [
+                lambda: client.scan("sales"),
+                lambda: client.manifest("sales"),
+            ],
+            "its own engine": [
+                lambda: client.set("sales", add_columns={"x": "int64"}),
+                lambda: client.fsck("sales"),
+                lambda: client.gc("sales"),
+            ],
+            "neve detach sales": [
+                lambda: client.drop("sales"),
+                lambda: client.drop("sales", delete_files=True),
+            ],
+            "need no analysis": [lambda: client.analyze("sales")],
+            "partitions": [lambda: client.split("sales", at="1")],
+        }
+        for says, refused in calls.items():
+            for call in refused:
+                with pytest.raises(RefusedError, match=says) as caught:
+                    call()
+                assert caught.value.code == "lake", says
+        assert client.compact("sales").id
+        with pytest.raises(RefusedError, match="log"):
+            client.backup(tmp_path / "archive", ["sales"])
+
+
+def test_a_detached_table_is_gone_and_its_files_stay(tmp_path: Path) -> None:
+    folder = tmp_path / "sales"
+    with attached(folder) as (_, client, _):
+        before = sorted(folder.rglob("*"))
+        assert client.detach("sales").name_free_at_s is None
+        assert client.tables() == []
+        assert sorted(folder.rglob("*")) == before
+        client.attach("sales", delta=str(folder))
+        assert client.describe("sales").lake is not None
+        client.create_table("own", str(tmp_path / "own"), schema=ROWS.schema)
+        with pytest.raises(CallerError, match="is no lake table"):
+            client.detach("own")
+
+
+def test_options_of_storages_come_from_a_file(tmp_path: Path) -> None:
+    options = tmp_path / "options.toml"
+    options.write_text('["s3://other"]\naws_region = "x"\n')
+    missing = {"options_file": str(tmp_path / "missing.toml")}
+    folder = delta_table(tmp_path / "sales", 1)
+    with serving(catalog=missing) as gateway, gateway.client() as client:
+        with pytest.raises(NeveError, match=r"missing\.toml cannot be read"):
+            client.attach("sales", delta=str(folder))
+        assert client.tables() == []
+    with serving(catalog={"options_file": str(options)}) as gateway, gateway.client() as client:
+        client.attach("sales", delta=str(folder))
+
+
+def test_the_command_line_attaches_lists_and_detaches(tmp_path: Path) -> None:
+    folder = delta_table(tmp_path / "sales")
+    store = MemoryStore(SystemClock())
+    with serving(store=store) as gateway:
+        neve = Shell(tmp_path / "home", NEVE_URL=gateway.url, NEVE_TOKEN=TOKEN)
+        words = ("attach", "sales", "--delta", str(folder))
+        neve.run(*words, "--dry-run", says="1 job would be planned: 6 files")
+        neve.run(*words, "--dry-run", says="nothing is attached: this was a dry run")
+        neve.run(*words, says="attached sales; the service reads its log and plans it")
+        neve.run(*words, code=3, says="exists already")
+        neve.run("table", "list", says="delta, not read")
+        neve.run("table", "describe", "sales", says="delta, not read")
+        neve.run("table", "drop", "sales", "--yes", code=3, says="neve detach sales")
+        neve.run("detach", "sales", "--yes", says="detached sales")
+        assert neve.json("table", "list") == []
+
+
+def test_attach_and_detach_are_in_the_audit(tmp_path: Path) -> None:
+    with attached(tmp_path / "sales") as (_, client, _):
+        client.detach("sales")
+        routes = [entry.action for entry in client.audit()]
+        assert "POST /v1/tables/{table}/detach" in routes
+        assert "POST /v1/tables/{table}/attach" in routes
