@@ -319,13 +319,14 @@ def maintenance(world: World) -> Iterator[tuple[str, World]]:
     if len(kept) < len(world.versions):
         yield "clean", world._replace(versions=kept)
     # Files that were never committed are younger than a vacuum's retention, unless a day passed.
+    committed = {name for name, _ in world.committed}
     fresh = {
         path
         for attempt in world.attempts
-        if not attempt.is_old
+        if not attempt.is_old and attempt.name not in committed
         for path in world.stored
         if path.startswith(f"o{attempt.name}")
-    } - {path for _, version in world.versions for path, _ in version.adds}
+    }
     stored = world.stored & ({path for path, _ in state} | fresh)
     if stored != world.stored:
         yield "vacuum", world._replace(stored=stored)
