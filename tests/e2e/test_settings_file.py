@@ -80,6 +80,8 @@ SPLITS = ["100", "200", "300"]
 MANY_SPLITS = [str(number) for number in range(40, 400, 40)]
 """More tablets than a queue has places."""
 TABLES, FILES = 2, 3
+SLOW = "64KB"
+"""Per second: the lowest limit, with which a job takes half a minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +273,8 @@ def test_urgent_work_begins_though_ordinary_work_has_all_other_slots(service: Se
     for name in ordinary:
         fill(service, name, name, *(rows(600, seed) for seed in range(FILES)), splits=())
     fill(service, "hasty", "hasty", rows(20, 1), splits=())
+    for name in ordinary:
+        client.limit_volume(name, SLOW)  # Their jobs last until the urgent one has ended.
     for name in [*ordinary, "hasty"]:
         client.resume(name)
 
@@ -279,11 +283,13 @@ def test_urgent_work_begins_though_ordinary_work_has_all_other_slots(service: Se
         running = [job.table for job in client.jobs() if job.table in ordinary]
         return queued[0] if len(queued) == len(running) == 1 else ""
 
-    name = service.wait("an ordinary job that waits for another one", waits)
+    waiting = service.wait("an ordinary job that waits for another one", waits)
     kept = "the free slots of the group are reserved for urgent jobs"
-    assert any(kept in sentence for sentence in client.explain(name)[0].sentences)
+    assert any(kept in sentence for sentence in client.explain(waiting)[0].sentences)
     wish = client.compact("hasty", set="text = upper(text)", boost=20_000)
     assert wish.wait(timeout_s=SERVICE_S).state == "done"
+    for name in ordinary:
+        client.limit_volume(name, None)
     for each in [*ordinary, "hasty"]:
         client.wait_until_at_rest(each, timeout_s=SERVICE_S)
     first, second = commits(service, *ordinary)
