@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -19,6 +19,7 @@ import deltalake
 import polars as pl
 import pyarrow as pa
 import pytest
+import redis
 
 from common.control_settings import CatalogSettings
 from neve.local import StackOptions
@@ -32,7 +33,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("day", pa.string
 DAYS = ("a", "b")
 ROWS = 200
 """Rows of a file."""
-WRITER_PAUSE_S = 0.3
+WRITER_PAUSE_S, CROWD_PAUSE_S = 0.3, 0.005
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +81,12 @@ class Sales:
         self.delta.delete_by_copy(gone)
         self.ids -= gone
 
+    def crowd(self) -> None:
+        """Create a version without files, unless another writer is faster."""
+        with suppress(FileExistsError):
+            entry = {"commitInfo": {"timestamp": 1_700_000_000_000}}
+            self.delta.commit(self.delta.version + 1, [entry])
+
     def attach(self) -> None:
         """Let the service compact the table."""
         self.service.client.attach(self.name, delta=str(self.delta.folder))
@@ -125,7 +132,7 @@ class Sales:
 
 @contextmanager
 def writing(
-    *works: Callable[[], None],
+    *works: Callable[[], None], pause_s: float = WRITER_PAUSE_S
 ) -> Iterator[list[BaseException]]:
     """Call functions in turn, again and again in a thread, for the length of a block."""
     over, errors = threading.Event(), list[BaseException]()
@@ -135,7 +142,7 @@ def writing(
             while not over.is_set():
                 for work in works:
                     work()
-                    if over.wait(WRITER_PAUSE_S):
+                    if over.wait(pause_s):
                         return
         except BaseException as error:
             errors.append(error)
@@ -175,3 +182,40 @@ def test_a_table_is_compacted_beside_its_writers(service: Service) -> None:
     assert sales.stored() <= sales.named()
     service.client.detach(sales.name)
     assert sales.delta.rows(version) == before
+
+
+def publishing(service: Service) -> list[bytes]:
+    """Return the attempts that may have sent something to a log."""
+    with redis.Redis.from_url(service.stack.redis_url) as client:
+        keys = list(client.scan_iter("neve:*:publishing"))
+        return [field for key in keys for field in client.hkeys(key)]
+
+
+def test_a_compactor_is_killed_while_it_publishes(service: Service) -> None:
+    sales = filled(service, "killed")
+    sales.attach()
+    # Versions without files: attempts conflict, mark and send again.
+    with writing(sales.crowd, pause_s=CROWD_PAUSE_S):
+        service.wait("an attempt with the mark", lambda: publishing(service), poll_max_s=0.01)
+        for compactor in COMPACTORS:
+            service.kill(service.compactor(compactor))
+    service.wait("two compactors", service.everybody_beats)
+    sales.append()
+    sales.delete()
+    sales.wait_until_at_rest()
+    sales.check()
+    assert sales.commits() >= 1
+    service.client.detach(sales.name)
+
+
+def test_the_coordinator_is_killed_beside_writers(service: Service) -> None:
+    sales = filled(service, "leader")
+    sales.attach()
+    with writing(sales.append, sales.delete):
+        service.wait("a commit", lambda: sales.commits() >= 1)
+        service.kill(service.actor("CoordinatorActor"))
+        before = sales.commits()
+        service.wait("another commit", lambda: sales.commits() > before)
+    sales.wait_until_at_rest()
+    sales.check()
+    service.client.detach(sales.name)
