@@ -188,7 +188,7 @@ def publishing(service: Service) -> list[bytes]:
     """Return the attempts that may have sent something to a log."""
     with redis.Redis.from_url(service.stack.redis_url) as client:
         keys = list(client.scan_iter("neve:*:publishing"))
-        return [field for key in keys for field in client.hkeys(key)]
+        return [field for key in keys for field in client.hgetall(key)]
 
 
 def test_a_compactor_is_killed_while_it_publishes(service: Service) -> None:

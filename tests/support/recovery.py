@@ -135,7 +135,7 @@ class Ground:
             job=job.id,
             kind=job.kind,
             inputs=paths,
-            output_prefix=output_prefix(job, attempt),
+            output_prefix=output_prefix(job, attempt, None),
             outputs_max=1,
             group="default",
             compactor="c",

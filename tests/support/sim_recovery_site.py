@@ -416,7 +416,7 @@ class RecoverySite:
             job=job.id,
             kind=job.kind,
             inputs=paths,
-            output_prefix=output_prefix(job, attempt),
+            output_prefix=output_prefix(job, attempt, None),
             outputs_max=1,
             group="default",
             compactor="comp",

@@ -25,7 +25,7 @@ def lake_of(client: Client) -> api.LakeMirror:
 
 
 def test_a_delta_table_is_attached_planned_and_detached(service: Service) -> None:
-    client, folder = service.client, service.folder / "lake" / "sales"
+    client, folder = service.client, service.folder / "delta" / "sales"
     for _ in range(6):
         write_deltalake(folder, ROWS, mode="append", partition_by="day")
     shown = client.attach("sales", delta=str(folder), dry_run=True)
@@ -50,7 +50,7 @@ def test_a_delta_table_is_attached_planned_and_detached(service: Service) -> Non
 
 
 def test_metrics_count_lake_tables(service: Service) -> None:
-    client, folder = service.client, service.folder / "lake" / "counted"
+    client, folder = service.client, service.folder / "delta" / "counted"
     write_deltalake(folder, ROWS)
     client.attach("counted", delta=str(folder))
     service.wait("the metric counts the table", lambda: "neve_lake_tables 1" in metrics(service))

@@ -95,6 +95,6 @@ def test_an_input_whose_folder_does_not_fit_is_named(folder: Path) -> None:
 
 def test_outputs_lie_in_folders_that_say_the_same(folder: Path) -> None:
     job = an_assignment(table=keyed(folder), bounds=bounds_of(keyed(folder))).job
-    prefix = output_prefix(replace(job, partition="day=7"), "att-1")
+    prefix = output_prefix(replace(job, partition="day=7"), "att-1", None)
     assert prefix == f"_neve/{job.tablet.text[:48]}/day=7/{job.id}-att-1"
-    assert output_prefix(job, "att-1") == f"_neve/{job.tablet.text[:48]}/{job.id}-att-1"
+    assert output_prefix(job, "att-1", None) == f"_neve/{job.tablet.text[:48]}/{job.id}-att-1"

@@ -234,7 +234,7 @@ async def test_no_job_of_a_table_behind_is_reserved(place: Place) -> None:
     before = await place.store.tablet_ids(place.table.id)
     job = an_assignment(table=place.table).job
 
-    await StoreActions(context, heard.append).perform(
+    await StoreActions(context, heard.append, {}).perform(
         do.Reserve(take="take-1", job=job, compactor="c-1")
     )
 

@@ -231,7 +231,7 @@ def test_a_system_job_drops_a_hold_that_has_expired_before_it_reserves(
             async def waits() -> bool:
                 return "r1" in (await cluster.tablet()).waiting
 
-            actions = StoreActions(it.parts.context, answers.append)
+            actions = StoreActions(it.parts.context, answers.append, {})
             wanted = job("j1", inputs=("a.parquet", "b.parquet"), tablet=TABLET)
             await actions.perform(do.Reserve(take="x", job=wanted, compactor="c1"))
             (answer,) = answers
