@@ -28,11 +28,13 @@ def wire_module() -> str:
 def main() -> None:
     """Start the coordinator and return when it is ready."""
     address, store, logs = (os.environ[name] for name in VARIABLES)
-    environment = {"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}}
+    # The older release has a link to Redis of its own that fails on uvloop, which it does not bring.
+    variables = {"PYTHONPATH": os.environ["PYTHONPATH"], "RAY_USE_UVLOOP": "0"}
+    environment = {"env_vars": variables}
     ray.init(address=address, namespace=wire.NAMESPACE, log_to_driver=False, logging_level="ERROR")
     # Of the older release: it has fewer settings.
-    own = CoordinatorSettings(tick_s=0.2, full_scan_interval_s=5.0, garbage_grace_s=1.0)
-    settings = Settings(store=StoreSettings(url=store), coordinator=own)
+    rules = CoordinatorSettings(tick_s=0.2, full_scan_interval_s=5.0, garbage_grace_s=1.0)
+    settings = Settings(store=StoreSettings(url=store), coordinator=rules)
     actor = start(settings, log_folder=logs, runtime_env=environment)
     ray.get(actor.ping.remote())
     where = ray.remote(wire_module).options(num_cpus=0, runtime_env=environment)
