@@ -4,6 +4,7 @@
 coordinator executes it. (4) Its progress and its result are summed up in each answer.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -345,6 +346,8 @@ async def submit_request(
     request = checked_request(table, body, call, now_s)
     stored = await services.store.request(table.id, request.id)
     if stored is None:
+        if table.lake is not None:
+            await _require_mirror(services, table)
         # A request counts every row that was acknowledged before it.
         await flush_rows(services, table)
         try:
@@ -357,6 +360,25 @@ async def submit_request(
                 raise
     require_applied(await services.store.apply(_repeated_change(request, stored, call)))
     return await stored_request(services, table, request.id)
+
+
+MIRROR_WAIT_MAX_S, MIRROR_LOOK_S = 20.0, 0.25
+
+
+async def _require_mirror(services: Services, table: Table) -> None:
+    """Wait until the files of a lake table are known: a request without files would be done.
+
+    Raises:
+        UnavailableError: The log of the table was not read within `MIRROR_WAIT_MAX_S`.
+    """
+    until_s = services.clock.now_s() + MIRROR_WAIT_MAX_S
+    while (await services.store.mirrors([table.id]))[0].head is None:
+        if services.clock.now_s() >= until_s:
+            raise UnavailableError(
+                f"the log of table {table.name!r} has not been read since it was attached; "
+                f"`neve table describe {table.name}` says why, or try again"
+            )
+        await asyncio.sleep(MIRROR_LOOK_S)
 
 
 async def _submit_within_share(

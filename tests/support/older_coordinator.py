@@ -28,7 +28,7 @@ def wire_module() -> str:
 def main() -> None:
     """Start the coordinator and return when it is ready."""
     address, store, logs = (os.environ[name] for name in VARIABLES)
-    # The older release has a link to Redis of its own that fails on uvloop, which it does not bring.
+    # The older release has its own link to Redis, which fails on a loop that it does not bring.
     variables = {"PYTHONPATH": os.environ["PYTHONPATH"], "RAY_USE_UVLOOP": "0"}
     environment = {"env_vars": variables}
     ray.init(address=address, namespace=wire.NAMESPACE, log_to_driver=False, logging_level="ERROR")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -15,6 +17,7 @@ from common.metadata.changes import MirrorFiles, NoteMirrorProblem
 from common.runtime import SystemClock
 from neve.client import Client
 from neve.client.errors import CallerError, NeveError, NotFoundError, RefusedError
+from neve.gateway import requests
 from tests.support.gateway import TOKEN, Gateway, serving
 from tests.support.memory_store import MemoryStore
 from tests.support.shell import Shell
@@ -201,9 +204,38 @@ def test_verbs_that_need_a_table_of_the_service_name_the_engine(tmp_path: Path) 
                 with pytest.raises(RefusedError, match=says) as caught:
                     call()
                 assert caught.value.code == "lake", says
-        assert client.compact("sales").id
         with pytest.raises(RefusedError, match="log"):
             client.backup(tmp_path / "archive", ["sales"])
+
+
+def test_a_request_waits_until_the_log_was_read(tmp_path: Path) -> None:
+    with attached(tmp_path / "sales") as (_, client, store):
+        table = client.describe("sales").id
+
+        def mirror() -> None:
+            step = MirrorFiles(table=table, after="", token="m1", version=5)
+            applied(asyncio.run(store.apply(step)))
+
+        later = threading.Timer(0.6, mirror)
+        later.start()
+        client.compact("sales")
+        (state,) = asyncio.run(store.mirrors([table]))
+        assert state.head is not None, "a request that knows no files would be done at once"
+        later.join()
+
+
+def test_a_log_that_is_not_read_is_said_to_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "MIRROR_WAIT_MAX_S", 0.0)
+    with attached(tmp_path / "sales") as (gateway, _, _):
+        answer = httpx.post(
+            f"{gateway.url}/v1/tables/sales/compactions",
+            json={},
+            headers={"Authorization": f"Bearer {TOKEN}"},
+        )
+        assert answer.status_code == 503
+        assert "has not been read" in answer.json()["detail"]
 
 
 def test_a_detached_table_is_gone_and_its_files_stay(tmp_path: Path) -> None:
