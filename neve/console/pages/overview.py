@@ -207,6 +207,7 @@ async def overview(view: View) -> Variables:
         "grave": any(need.is_grave for need in wanting),
         "headline": headline(wanting, status, tables, activity, backlog),
         "status": status,
+        "is_silent": bool(silences),
         "plots": [] if series is None else plots(series),
         "tables": tables,
         "busiest": sorted(activity, key=lambda line: line.queued_bytes, reverse=True)[:8],

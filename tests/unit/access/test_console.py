@@ -345,6 +345,8 @@ def test_a_page_names_the_part_that_is_silent(door: Callers) -> None:
     try:
         with door.browser("admin") as browser:
             page = browser.page_with(CONSOLE, "the coordinator does not answer")
+            assert "The jobs are not known now." in page, "unknown is not none"
+            assert "No job is queued" not in page
             tables = browser.page(f"{CONSOLE}/tables")
     finally:
         door.gateway.coordinator.up = True
