@@ -130,6 +130,12 @@ class Budget:
 
 CALL_LIFE_S = 24 * 3600
 """How long the mark of a call is kept; older call ids are refused."""
+PUBLISH_LIFE_S = 24 * 3600.0
+"""An attempt at a lake table that reserved its inputs longer ago may not publish.
+
+It is less than the shortest retention of old versions and of files without a reference, so what
+the attempt has read and written is still there (`docs/lake-tables.md`).
+"""
 
 
 def call_time_s(call: str) -> float | None:

@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 from common.control_settings import CatalogSettings
 from common.errors import (
@@ -29,7 +30,6 @@ from common.lake.mirror import (
     Difference,
     Mirrored,
     difference,
-    mirrored_columns,
     mirrored_file,
     mirrored_of,
     tablets_of,
@@ -50,12 +50,14 @@ from common.metadata.changes import (
 from common.metadata.store_values import GarbageEntry, PublishingMark
 from common.model.outcome import AttemptEnd
 from common.model.table import Column, Table, TableState
-from common.model.tablet import Reservation, Tablet, TabletId
+from common.model.tablet import Tablet, TabletId
 from common.primitives import BoundedMap
 from common.wire import MetricValue
 from coordinator.context import ShellContext
 from coordinator.core import events as on
 from coordinator.ports import Submit
+
+T = TypeVar("T")
 
 PART = "following the log"
 LOOK_S = 0.25
@@ -105,7 +107,6 @@ class _Suspect:
     """A running attempt with an input that the log no longer names."""
 
     tablet: TabletId
-    entry: Reservation
     since_s: float
 
 
@@ -209,10 +210,11 @@ class LakeFollower:
         if followed.source is None or options != followed.options:
             followed.source = await asyncio.to_thread(self._open, lake.format, lake.uri, options)
             followed.options, followed.known = options, None
-        followed.known = await self._ask(table, followed.source.load, followed.known)
+        followed.known = await self._call(table, followed.source.load, followed.known)
         return followed.known
 
-    async def _ask(self, table: Table, call: Callable[..., "Snapshot"], *args: object) -> Snapshot:
+    async def _call(self, table: Table, call: Callable[..., T], *args: object) -> T:
+        """Return what a call of a source returns; it is made in a thread with a deadline."""
         threads = self._context.threads.within(self._rules.catalog.answer_max_s)
         return await threads.run(table.location, call, *args)
 
@@ -261,8 +263,7 @@ class LakeFollower:
         present = {column.name: column for column in table.schema}
         since = table.schema_id + 1
         wanted = tuple(
-            _with_history(column, present.get(column.name), since)
-            for column in mirrored_columns(snapshot)
+            _with_history(column, present.get(column.name), since) for column in snapshot.columns
         )
         if wanted == table.schema:
             return table
@@ -298,7 +299,7 @@ class LakeFollower:
             is_hit = any(path not in tablet.files for path in entry.inputs)
             if is_hit and self._suspects.get(attempt) is None:
                 now_s = self._context.clock.now_s()
-                self._suspects.put(attempt, _Suspect(tablet.id, entry, now_s))
+                self._suspects.put(attempt, _Suspect(tablet.id, now_s))
 
     async def _settle_suspects(self, table: Table, snapshot: Snapshot) -> None:
         """End the suspects of a table that committed, and cancel the others."""
@@ -309,28 +310,32 @@ class LakeFollower:
             if suspect.tablet.table == table.id and now_s - suspect.since_s >= END_GRACE_S
         ]
         for attempt, suspect in own:
-            present = await self._context.store.tablet(suspect.tablet)
-            entry = present.running.get(attempt) if present is not None else None
-            if entry is not None and not await self._finished(table, entry, suspect, snapshot):
+            runs = await self._runs(suspect.tablet, attempt)
+            if runs and not await self._finished(table, suspect.tablet, attempt, snapshot):
                 cause = "an input was replaced or removed by another writer of the table"
                 self._submit(on.AttemptCancelAsked(attempt=attempt, cause=cause, lost_input=True))
                 self._context.log("attempt has lost an input", table=table.name, attempt=attempt)
             self._suspects.pop(attempt)
 
+    async def _runs(self, tablet: TabletId, attempt: str) -> bool:
+        """Return whether an attempt holds its reservation."""
+        present = await self._context.store.tablet(tablet)
+        return present is not None and attempt in present.running
+
     async def _finished(
-        self, table: Table, entry: Reservation, suspect: _Suspect, snapshot: Snapshot
+        self, table: Table, tablet: TabletId, attempt: str, snapshot: Snapshot
     ) -> bool:
         """End an attempt if it is in the log; return whether it has ended so."""
         marks = {mark.attempt: mark for mark in await self._context.store.publishing(table.id)}
-        if (mark := marks.get(entry.attempt)) is None:
+        if (mark := marks.get(attempt)) is None:
             return False  # It has sent nothing.
         sighting = await self._look(table, mark)
         if sighting.look is not Look.FOUND:
             return False
         named = [snapshot.files[path] for path in mark.outputs if path in snapshot.files]
         change = EndLakeAttempt(
-            tablet=suspect.tablet,
-            attempt=entry.attempt,
+            tablet=tablet,
+            attempt=attempt,
             end=AttemptEnd.COMMITTED,
             cause="its compactor did not report it",
             version=sighting.version,
@@ -338,28 +343,24 @@ class LakeFollower:
             reason="found in the log of the table",
         )
         outcome = await self._context.apply_or_unknown(change)
-        self._context.log("attempt found in the log", table=table.name, attempt=entry.attempt)
+        self._context.log("attempt found in the log", table=table.name, attempt=attempt)
         return isinstance(outcome, Applied)
 
-    async def finish(self, tablet: TabletId, attempt: str) -> bool:
+    async def finish(self, table: Table, tablet: TabletId, attempt: str) -> bool:
         """End an attempt that is about to be released, if it is in the log of its table.
 
         Returns:
             Whether it has committed. False also if the log does not answer: a release is safe,
             because the sweep looks for the attempt again.
         """
-        table = next((table for table in self._tables() if table.id == tablet.table), None)
-        if table is None or table.lake is None or table.state is TableState.GOING:
+        if table.state is TableState.GOING:
             return False
         try:
-            present = await self._context.store.tablet(tablet)
-            entry = present.running.get(attempt) if present is not None else None
-            if entry is None:
+            if not await self._runs(tablet, attempt):
                 return False
             followed = self._followed.setdefault(table.id, _Followed())
             snapshot = await self._load(table, followed)
-            suspect = _Suspect(tablet, entry, self._context.clock.now_s())
-            return await self._finished(table, entry, suspect, snapshot)
+            return await self._finished(table, tablet, attempt, snapshot)
         except CompactionError as error:
             self._context.log("attempt not looked for", attempt=attempt, cause=str(error))
             return False
@@ -367,10 +368,7 @@ class LakeFollower:
     async def _look(self, table: Table, mark: PublishingMark) -> Sighting:
         source = self._followed[table.id].source
         assert source is not None, table.name
-        threads = self._context.threads.within(self._rules.catalog.answer_max_s)
-        return await threads.run(
-            table.location, source.look, mark.attempt, mark.outputs, mark.planned
-        )
+        return await self._call(table, source.look, mark.attempt, mark.outputs, mark.planned)
 
     # ------------------------------------------------------------------------------------- Sweep
 
@@ -445,8 +443,7 @@ class LakeFollower:
         source = self._followed[table.id].source
         if not paths or source is None:
             return
-        threads = self._context.threads.within(self._rules.catalog.answer_max_s)
-        await threads.run(table.location, source.delete, paths)
+        await self._call(table, source.delete, paths)
         self.deleted += len(paths)
         self._context.log("outputs of a lake table deleted", table=table.name, files=len(paths))
 

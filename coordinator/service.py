@@ -64,6 +64,9 @@ RELEASE_TRIES_MAX = 5
 RETRY_PAUSE_S = 0.5
 
 
+FinishPublished = Callable[[Table, TabletId, str], Awaitable[bool]]
+
+
 class StoreActions:
     """Performs actions on the store. Its only state is a count of conflicts."""
 
@@ -79,7 +82,7 @@ class StoreActions:
         self._submit = submit
         self._tables = tables
         self.conflicts = 0
-        self.finish_published: Callable[[TabletId, str], Awaitable[bool]] | None = None
+        self.finish_published: FinishPublished | None = None
         """Ends an attempt at a lake table that is in its log; returns whether it did."""
 
     async def perform(self, action: do.Reserve | do.Release) -> None:
@@ -167,10 +170,13 @@ class StoreActions:
 
     async def _released(self, action: do.Release) -> AttemptEnd | None:
         finish, table = self.finish_published, self._tables.get(action.tablet.table)
-        if finish is not None and table is not None and table.lake is not None:
-            is_committed = await finish(action.tablet, action.attempt)
-            if is_committed:
-                return AttemptEnd.COMMITTED
+        if (
+            finish is not None
+            and table is not None
+            and table.lake is not None
+            and await finish(table, action.tablet, action.attempt)
+        ):
+            return AttemptEnd.COMMITTED
         change = ReleaseAttempt(
             tablet=action.tablet,
             attempt=action.attempt,
@@ -447,7 +453,7 @@ class CoordinatorService:
         """Set to the exception that ended the shell; the actor waits for it."""
         self.turns = 0
 
-    def finish_published_by(self, finish: Callable[[TabletId, str], Awaitable[bool]]) -> None:
+    def finish_published_by(self, finish: FinishPublished) -> None:
         """Look for an attempt at a lake table in its log before each release."""
         self._store_actions.finish_published = finish
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from common.errors import RequestError
 from common.lake.source import LakeFile, Snapshot
 from common.model.file import MIRRORED_MAX, DataFile, MirroredFiles
-from common.model.table import Column, Table
+from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY
 from common.rows.key_encoding import partition_of, partition_types, value_of_folder
 from common.units import parse_size_bytes
@@ -25,11 +25,6 @@ DELETES = "deletes"
 TARGET_BYTES_MIN = 1024
 TARGET_PROPERTIES = ("delta.targetFileSize", "write.target-file-size-bytes")
 """Properties with the size of files that the table's own engine aims for."""
-
-
-def mirrored_columns(snapshot: Snapshot) -> tuple[Column, ...]:
-    """Return the columns of a version as those of a table."""
-    return tuple(Column(column.name, column.type, column.nullable) for column in snapshot.columns)
 
 
 def target_bytes_of(snapshot: Snapshot) -> int | None:

@@ -26,9 +26,8 @@ from common.lake.source import (
     Sighting,
     Snapshot,
 )
+from common.primitives import PUBLISH_LIFE_S
 
-AGE_MAX_S = 24 * 3600.0
-"""An older attempt does not send: less than any retention of logs and files (rule 11)."""
 TRIES_MAX = 20
 MOVED_MAX = 1_000_000
 """Most rows deleted since the plan that one output carries over; above, it is dropped."""
@@ -427,8 +426,8 @@ def _decide(
 def _after_mark(state: Publishing, is_held: bool, now_s: float) -> tuple[Publishing, PublishStep]:
     if not is_held:
         return state, _end(state, PublishEnd.RELEASED, "the attempt holds its reservation no more")
-    if now_s - state.started_at_s > AGE_MAX_S:
-        reason = f"the attempt is older than {AGE_MAX_S / 3600:.0f} hours"
+    if now_s - state.started_at_s > PUBLISH_LIFE_S:  # Rule 11.
+        reason = f"the attempt is older than {PUBLISH_LIFE_S / 3600:.0f} hours"
         return state, _end(state, PublishEnd.TOO_OLD, reason)
     assert state.head is not None, state
     return replace(state, tries=state.tries + 1), SendVersion(state.head, state.verdict)

@@ -597,6 +597,7 @@ def _read_span(
             metadata, present = parquet.metadata, parquet.schema_arrow.names
             names = [name for name in plan.rules.schema.names if name in present]
             leaves = leaf_columns(metadata, names or present[:1])
+            instants = _instants(metadata, plan.rules.schema)
             start = sum(metadata.row_group(group).num_rows for group in range(span.first))
             for group in range(span.first, span.end):
                 pay(stored_bytes(metadata, group, leaves))
@@ -605,7 +606,7 @@ def _read_span(
                 ):
                     table = pa.Table.from_batches([batch])
                     if names:
-                        yield start, _with_instants(table, plan.rules.schema, metadata)
+                        yield start, _with_zone(table, instants)
                     else:
                         yield start, _nulls(plan.rules.schema, table.num_rows)
                     start += table.num_rows
@@ -617,17 +618,22 @@ INT96_UNIT = "us"
 """Lake tables keep microseconds; nanoseconds could not hold distant times."""
 
 
-def _with_instants(table: pa.Table, schema: pa.Schema, metadata: pq.FileMetaData) -> pa.Table:
-    """Return rows whose timestamps of 96 bits have a zone: they are instants, but do not say so."""
-    for leaf in range(metadata.num_columns):
-        column = metadata.schema.column(leaf)
-        name = column.path
-        if column.physical_type != "INT96" or name not in table.column_names:
-            continue
-        if name in schema.names and getattr(schema.field(name).type, "tz", None):
-            at = table.column_names.index(name)
-            instants = pc.assume_timezone(table.column(at), "UTC")
-            table = table.set_column(at, name, instants)
+def _instants(metadata: pq.FileMetaData, schema: pa.Schema) -> list[str]:
+    """Return the columns of timestamps of 96 bits that are instants, but do not say so."""
+    columns = map(metadata.schema.column, range(metadata.num_columns))
+    paths = [column.path for column in columns if column.physical_type == "INT96"]
+    return [
+        path
+        for path in paths
+        if path in schema.names and getattr(schema.field(path).type, "tz", None)
+    ]
+
+
+def _with_zone(table: pa.Table, names: Iterable[str]) -> pa.Table:
+    """Return rows with a zone in columns that have none."""
+    for name in names:
+        at = table.column_names.index(name)
+        table = table.set_column(at, name, pc.assume_timezone(table.column(at), "UTC"))
     return table
 
 

@@ -217,8 +217,7 @@ class JobWindows:
                 key=lambda scope: (self._is_open(scope, now_s), *scope),
             )
             until = (self._state(scope, now_s).until_s for scope in self._rules)
-            self._shown_until_s = min(until, default=now_s + SHOWN_LASTS_S)
-            self._shown_until_s = min(self._shown_until_s, now_s + SHOWN_LASTS_S)
+            self._shown_until_s = min((now_s + SHOWN_LASTS_S, *until))
         return tuple(self._line(scope, name_of, now_s) for scope in self._shown)
 
     # ------------------------------------------------------------------------------------ Budgets

@@ -313,12 +313,12 @@ def _clock_text(at_s: float) -> str:
 def lake_view(lake: LakeTable, mirror: Mirror) -> api.LakeMirror:
     """Return the wire model of the log of a lake table and its mirror."""
     head = mirror.head
-    is_read = head is not None and head.version >= 0
+    read = head if head is not None and head.version >= 0 else None
     return api.LakeMirror(
         format=lake.format,
         uri=lake.uri,
         table_id=lake.table_id,
-        version=head.version if head is not None and is_read else None,
-        moved_at_s=head.moved_s if head is not None and is_read else None,
+        version=None if read is None else read.version,
+        moved_at_s=None if read is None else read.moved_s,
         problem="" if head is None else head.problem,
     )

@@ -10,17 +10,14 @@ source. Nothing is written into the folder of the table.
 """
 
 import asyncio
-import posixpath
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
-from common.errors import RefusedError, RequestError, UnavailableError
+from common.errors import RefusedError, RequestError
 from common.lake.mirror import (
     MirroredTablet,
-    mirrored_columns,
     mirrored_file,
     tablets_of,
     target_bytes_of,
@@ -33,7 +30,6 @@ from common.model.job import Job
 from common.model.table import LakeTable, Table, TableState
 from common.model.tablet import Bounds, Tablet, TabletId
 from common.parquet.location import Location, ResolvedLocation, open_location
-from common.parquet.service_files import read_owner
 from neve import api
 from neve.gateway.access.callers import ADMIN, ADMIN_ALL, current_call, route
 from neve.gateway.problems import ChangeRefusedError, require_applied
@@ -44,7 +40,7 @@ from neve.gateway.tables import (
     drop_remains,
     refuse_being_dropped,
 )
-from neve.recovery.location_ownership import OtherTables, other_tables
+from neve.recovery.location_ownership import OtherTables, other_tables, owners_upwards
 from neve.setting_values import settings_by_name
 
 REASONS_MAX = 10
@@ -90,7 +86,6 @@ async def _prepare(services: Services, name: str, body: api.AttachTable) -> _Att
     others.refuse_overlap(site)
     await services.footers.run(site.uri, _refuse_owned, open_location(site.uri))
     snapshot = await _read(services, body.format, site.uri)
-    columns = mirrored_columns(snapshot)
     settings, planner = settings_of_new_table(
         name, keyed=False, changes=body.settings, services=services.settings.services
     )
@@ -102,8 +97,8 @@ async def _prepare(services: Services, name: str, body: api.AttachTable) -> _Att
         id=services.ids.next("t"),
         name=name,
         location=site.uri,
-        schema=columns,
-        partition_by=tuple(snapshot.partition_columns),
+        schema=snapshot.columns,
+        partition_by=snapshot.partition_columns,
         settings=replace(settings, **fixed),
         state=TableState.PAUSED if body.paused else TableState.LIVE,
         created_at_s=await services.store.now_s(),
@@ -137,18 +132,12 @@ def _refuse_owned(location: Location) -> None:
     Raises:
         RefusedError: It does.
     """
-    folder = location.root
-    while folder.strip("/"):
-        owner = None
-        with suppress(UnavailableError):  # Without access, no table of this service is there.
-            owner = read_owner(Location(location.uri, location.filesystem, folder))
-        if owner is not None:
-            raise RefusedError(
-                f"location {location.uri} is in {folder}, which belongs to a table of the store "
-                f"{owner.store}: two tables may not share files",
-                "location",
-            )
-        folder = posixpath.dirname(folder)
+    for folder, owner in owners_upwards(location, location.root):
+        raise RefusedError(
+            f"location {location.uri} is in {folder}, which belongs to a table of the store "
+            f"{owner.store}: two tables may not share files",
+            "location",
+        )
 
 
 async def _planned(services: Services, attachment: _Attachment) -> list[Job]:

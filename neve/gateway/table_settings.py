@@ -24,6 +24,7 @@ from common.parquet.file_inspection import (
 )
 from common.plugins import (
     DEFAULT_PLANNER,
+    PLANNERS,
     load_configurer,
     load_planner,
     load_requested,
@@ -257,16 +258,9 @@ def check_table_planner(table: Table) -> None:
 
 LAKE_SETTINGS: Mapping[str, Any] = {"manifest_interval_s": None, "directory_guard": False}
 """Settings that every lake table has: nothing of the service lies in its folder."""
-LAKE_PLANNERS = frozenset({"", "bin-pack", "ratio"})
+LAKE_PLANNERS = frozenset({"bin-pack", "ratio"})
 """Planners of the service that need neither keys nor times nor tags of files, which a log does not
-keep."""
-OTHER_PLANNERS = frozenset(
-    {
-        *("size-tiered", "leveled", "unified", "time-window", "time-chunk", "log-segment"),
-        *("budgeted", "delta"),
-    }
-)
-"""The other planners of the service. Those of packages decide for themselves."""
+keep. Planners of packages decide for themselves."""
 
 
 def check_lake_settings(table: str, settings: TableSettings) -> None:
@@ -278,8 +272,8 @@ def check_lake_settings(table: str, settings: TableSettings) -> None:
     """
     for setting in ("planner", "shadow_planner"):
         name = getattr(settings, setting)
-        if name in OTHER_PLANNERS:
-            known = ", ".join(sorted(filter(None, LAKE_PLANNERS)))
+        if name in PLANNERS.built_in.keys() - LAKE_PLANNERS:
+            known = ", ".join(sorted(LAKE_PLANNERS))
             raise RequestError(
                 f"setting {setting}: planner {name!r} needs keys, times or tags of files, which the"
                 f" log of lake table {table!r} does not keep; choose one of {known}"

@@ -604,11 +604,14 @@ class TableRoutes:
         """Return the tables that the caller may read, sorted by name."""
         listed = await self._services.store.listed_tables()
         visible = [table for table in listed.tables if sees_table(table.name)]
-        lake_ids = [table.id for table in visible if table.lake is not None]
-        found = await self._services.store.mirrors(lake_ids)
-        mirrors = dict(zip(lake_ids, found, strict=True))
+        mirrors = await self._mirrors(visible)
         view = partial(table_view, whole_schema=False)
         return {"tables": [view(table, mirror=mirrors.get(table.id)) for table in visible]}
+
+    async def _mirrors(self, tables: Sequence[Table]) -> dict[str, Mirror]:
+        """Return the states of the mirrors of those that are lake tables, by table id."""
+        lake_ids = [table.id for table in tables if table.lake is not None]
+        return dict(zip(lake_ids, await self._services.store.mirrors(lake_ids), strict=True))
 
     @route("POST /v1/tables", ADMIN_ALL, status_code=201)
     async def create(self, body: api.NewTable) -> api.Table:
@@ -636,7 +639,7 @@ class TableRoutes:
             stored_table,
             await self._totals(stored_table) if totals else None,
             self._services.unread_settings(stored_table.settings),
-            mirror=(await self._services.store.mirrors([stored_table.id]))[0],
+            mirror=(await self._mirrors([stored_table])).get(stored_table.id),
         )
 
     @route("PATCH /v1/tables/{table}", ADMIN)

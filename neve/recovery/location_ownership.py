@@ -1,7 +1,8 @@
 """Ownership of locations: sites where a table may be created, and checks of a table's location."""
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -162,17 +163,23 @@ def _read_site(location: Location) -> tuple[LocationOwner | None, dict[str, Loca
     mark = foreign_mark(location) or foreign_mark_below(location)
     if mark is not None:
         raise RefusedError(mark.refusal(location.uri), "location")
-    above: dict[str, LocationOwner] = {}
-    folder = posixpath.dirname(location.root)
-    while folder.strip("/"):
-        try:
-            owner = read_owner(Location(location.uri, location.filesystem, folder))
-        except UnavailableError:
-            owner = None  # Without access to the folder, this service has no table there.
-        if owner is not None:
-            above[folder] = owner
-        folder = posixpath.dirname(folder)
+    above = dict(owners_upwards(location, posixpath.dirname(location.root)))
     return read_owner(location), above, written_generation(location)
+
+
+def owners_upwards(location: Location, folder: str) -> Iterator[tuple[str, LocationOwner]]:
+    """Yield the folders with an owner from one up, and their owners. Blocks.
+
+    Args:
+        location: A location in the storage of the folder.
+        folder: The first folder.
+    """
+    while folder.strip("/"):
+        with suppress(UnavailableError):  # Without access, this service has no table there.
+            owner = read_owner(Location(location.uri, location.filesystem, folder))
+            if owner is not None:
+                yield folder, owner
+        folder = posixpath.dirname(folder)
 
 
 async def create_at_site(

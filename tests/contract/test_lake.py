@@ -16,7 +16,6 @@ from common.metadata.changes import (
     ReleaseAttempt,
     Unknown,
 )
-from common.metadata.changes.lake import PUBLISH_LIFE_S
 from common.metadata.codec.layout import unpack
 from common.metadata.codec.table import SPEC
 from common.metadata.keys import TableKeys
@@ -26,6 +25,7 @@ from common.model.file import DataFile, MirroredFiles
 from common.model.outcome import AttemptEnd, RowCounts
 from common.model.table import LakeTable, Table
 from common.model.tablet import PLUS_INFINITY, TabletId
+from common.primitives import PUBLISH_LIFE_S
 from tests.contract.test_unknown import AT_EXEC, always, once
 from tests.support.flaky import Fault
 from tests.support.predictable import ManualClock

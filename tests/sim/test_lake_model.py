@@ -145,7 +145,7 @@ RULES: dict[str, tuple[str, tuple[str, ...]]] = {
         "zombies and late requests", ("    if not is_held:\n", "    if False:\n"),
     ),
     "an attempt older than a day does not send": (
-        "days and vacuums", ("> AGE_MAX_S:", "> 1e9:"),
+        "days and vacuums", ("> PUBLISH_LIFE_S:", "> 1e9:"),
     ),
     "a compactor deletes its outputs only if it never sent": (
         "lost, late and false answers",

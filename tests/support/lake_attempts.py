@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from common.control_settings import CatalogSettings
-from common.lake.mirror import mirrored_columns, mirrored_file
+from common.lake.mirror import mirrored_file
 from common.lake.open import open_source
 from common.lake.source import Snapshot
 from common.model.file import DataFile
@@ -45,7 +45,7 @@ def service_table(delta: DeltaTable, **fields: Any) -> Table:
         "id": "table-1",
         "name": "sales",
         "location": delta.folder.as_uri(),
-        "schema": mirrored_columns(head),
+        "schema": head.columns,
         "partition_by": tuple(head.partition_columns),
         "lake": LakeTable(format="delta", uri=delta.folder.as_uri(), table_id=head.table_id),
     }

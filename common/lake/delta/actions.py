@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 
 from common.errors import RefusedError
 from common.lake.delta.vectors import POSITIONS_MAX, VECTOR_BYTES_MAX
-from common.lake.source import BOUNDS_BYTES_MAX, LakeFile, LakeOutput, Partition
+from common.lake.source import BOUNDS_BYTES_MAX, LakeFile, LakeOutput
 
 LINE_BYTES_MAX = 64 * 1024**2
 TEXT_CHARS_MAX = 4096
@@ -290,7 +290,7 @@ class CommitLines:
         stats["numRecords"] = output.rows
         line = {
             "path": encoded_path(output.path),
-            "partitionValues": _partition_values(output.partition),
+            "partitionValues": dict(output.partition),
             "size": output.size_bytes,
             "modificationTime": self.now_ms,
             "dataChange": False,
@@ -330,7 +330,3 @@ class CommitLines:
             for line in ({"commitInfo": info}, *self.lines)
         )
         return "".join(f"{text}\n" for text in texts).encode()
-
-
-def _partition_values(partition: Partition) -> dict[str, str | None]:
-    return dict(partition)

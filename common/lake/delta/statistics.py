@@ -140,9 +140,7 @@ def _low_bound(value: Any, arrow: pa.DataType) -> object | None:
         return value[:TEXT_CHARS_MAX]
     if is_type.is_timestamp(arrow):
         return _moment(value // _TICKS_PER_MS[arrow.unit], arrow)
-    if isinstance(value, Decimal):
-        return float(value)
-    return value.isoformat() if isinstance(value, date) else value
+    return _json_value(value)
 
 
 def _high_bound(value: Any, arrow: pa.DataType) -> object | None:
@@ -153,6 +151,11 @@ def _high_bound(value: Any, arrow: pa.DataType) -> object | None:
         return value if len(value) <= end else value[:end] + _LAST_CHARACTER
     if is_type.is_timestamp(arrow):
         return _moment(-(-value // _TICKS_PER_MS[arrow.unit]), arrow)
+    return _json_value(value)
+
+
+def _json_value(value: Any) -> object:
+    """Return a bound that needs no rounding as a value of JSON."""
     if isinstance(value, Decimal):
         return float(value)
     return value.isoformat() if isinstance(value, date) else value

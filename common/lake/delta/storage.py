@@ -236,11 +236,7 @@ def _translated(action: str, uri: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise
-    except (
-        failures.PermissionDeniedError,
-        failures.UnauthenticatedError,
-        PermissionError,
-    ) as error:
+    except (*_NO_RIGHT, PermissionError) as error:
         message = f"no right to {action} of {uri}: {_line(error)}"
         raise RefusedError(message) from None
     except (failures.BaseError, OSError, ValueError) as error:

@@ -80,6 +80,7 @@ from common.metadata.store_values import (
 from common.model.file import MIRRORED_MAX, DataFile, MirroredFiles
 from common.model.outcome import AttemptEnd, Refusal, RefusalCode, RowCounts
 from common.model.tablet import Bounds, Reservation, Selection, TabletId
+from common.primitives import PUBLISH_LIFE_S
 
 # ------------------------------------------------------------------------------------------- Mirror
 
@@ -243,13 +244,6 @@ def note_mirror_problem(change: NoteMirrorProblem) -> Transaction:
 
 
 # --------------------------------------------------------------------------------------- Publishing
-
-PUBLISH_LIFE_S = 24 * 3600.0
-"""An attempt that reserved its inputs longer ago may not publish.
-
-It is less than the shortest retention of old versions and of files without a reference, so what
-the attempt has read and written is still there (`docs/lake-tables.md`).
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

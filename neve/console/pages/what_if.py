@@ -111,8 +111,7 @@ def _line(variant: Mapping[str, Any], number: int, times_s: Sequence[float]) -> 
 def simulation_body(form: Mapping[str, str]) -> dict[str, Any]:
     """Return the body of the call from the fields of a form: those of a table, or a specification.
 
-    Raises:
-        RequestError: Not here: the API checks the values.
+    The API checks the values.
     """
     if form.get("kind") != "table":
         return {"specification": form.get("specification", "").replace("\r\n", "\n")}

@@ -14,7 +14,7 @@ from tests.support.patience import PATIENCE_S
 
 
 class Context:
-    """Records what each thread tells Spark."""
+    """A Spark context that records the pool and the job groups that each thread sets."""
 
     def __init__(self) -> None:
         self.pools: dict[int, str] = {}

@@ -113,6 +113,13 @@ class Life:
         assert reservation is not None
         return reservation.output_paths
 
+    async def begin(self) -> str:
+        """Reserve the files `a` and `b` of the mirror for the attempt `x1`; return its output."""
+        self.log.write(lake_file("a"), lake_file("b"))
+        await self.poll()
+        (output,) = await self.reserve("a", "b")
+        return output
+
     async def mark(self, outputs: tuple[str, ...]) -> None:
         head = self.log.head.version
         change = MarkPublishing(
@@ -281,9 +288,7 @@ def test_a_silent_log_is_shown_until_it_answers() -> None:
 
 def test_an_attempt_that_lost_an_input_is_cancelled() -> None:
     async def tell(life: Life) -> None:
-        life.log.write(lake_file("a"), lake_file("b"))
-        await life.poll()
-        await life.mark(await life.reserve("a", "b"))
+        await life.mark((await life.begin(),))
         life.log.write(went=["a"])
         await life.poll()
         await life.suspect()
@@ -297,9 +302,7 @@ def test_an_attempt_that_lost_an_input_is_cancelled() -> None:
 
 def test_an_attempt_in_the_log_is_ended_though_its_compactor_is_dead() -> None:
     async def tell(life: Life) -> None:
-        life.log.write(lake_file("a"), lake_file("b"))
-        await life.poll()
-        (output,) = await life.reserve("a", "b")
+        output = await life.begin()
         await life.mark((output,))
         life.log.write(lake_file(output, 20), went=["a", "b"], attempt="x1")
         await life.poll()
@@ -317,28 +320,24 @@ def test_an_attempt_in_the_log_is_ended_though_its_compactor_is_dead() -> None:
 
 def test_a_release_looks_for_the_attempt_first() -> None:
     async def tell(life: Life) -> None:
-        life.log.write(lake_file("a"), lake_file("b"))
-        await life.poll()
-        (output,) = await life.reserve("a", "b")
-        assert not await life.follower.finish(life.tablet, "x1")
+        output = await life.begin()
+        assert not await life.follower.finish(life.table, life.tablet, "x1")
         await life.mark((output,))
-        assert not await life.follower.finish(life.tablet, "x1")
+        assert not await life.follower.finish(life.table, life.tablet, "x1")
         life.log.write(lake_file(output, 20), went=["a", "b"], attempt="x1")
-        assert await life.follower.finish(life.tablet, "x1")
+        assert await life.follower.finish(life.table, life.tablet, "x1")
         outcome = await life.store.outcome("t1", "x1")
         assert outcome is not None
         assert outcome.end is AttemptEnd.COMMITTED
         life.log.silence = "away"
-        assert not await life.follower.finish(life.tablet, "x1")
+        assert not await life.follower.finish(life.table, life.tablet, "x1")
 
     story(tell)
 
 
 def test_outputs_of_an_attempt_that_sent_nothing_are_deleted_after_the_grace() -> None:
     async def tell(life: Life) -> None:
-        life.log.write(lake_file("a"), lake_file("b"))
-        await life.poll()
-        (output,) = await life.reserve("a", "b")
+        output = await life.begin()
         await life.end(AttemptEnd.FAILED, cause="out of memory")
         await life.poll()
         assert not life.log.deleted
@@ -352,9 +351,7 @@ def test_outputs_of_an_attempt_that_sent_nothing_are_deleted_after_the_grace() -
 
 def test_outputs_that_may_have_been_sent_wait_until_the_version_has_grown() -> None:
     async def tell(life: Life) -> None:
-        life.log.write(lake_file("a"), lake_file("b"))
-        await life.poll()
-        (output,) = await life.reserve("a", "b")
+        output = await life.begin()
         await life.mark((output,))
         await life.end(AttemptEnd.FAILED, cause="the answer was lost")
         await life.poll()
@@ -374,9 +371,7 @@ def test_outputs_that_may_have_been_sent_wait_until_the_version_has_grown() -> N
 
 def test_outputs_of_a_late_commit_are_never_deleted() -> None:
     async def tell(life: Life) -> None:
-        life.log.write(lake_file("a"), lake_file("b"))
-        await life.poll()
-        (output,) = await life.reserve("a", "b")
+        output = await life.begin()
         await life.mark((output,))
         await life.end(AttemptEnd.LOST, cause="silent")
         await life.poll()
@@ -395,9 +390,7 @@ def test_outputs_of_a_late_commit_are_never_deleted() -> None:
 @pytest.mark.parametrize("case", ["removed-again", "history-missing"])
 def test_outputs_that_a_version_had_are_left_to_the_vacuum(case: str) -> None:
     async def tell(life: Life) -> None:
-        life.log.write(lake_file("a"), lake_file("b"))
-        await life.poll()
-        (output,) = await life.reserve("a", "b")
+        output = await life.begin()
         await life.mark((output,))
         await life.end(AttemptEnd.LOST, cause="silent")
         await life.poll()
@@ -419,9 +412,7 @@ def test_outputs_that_a_version_had_are_left_to_the_vacuum(case: str) -> None:
 
 def test_the_mark_of_a_running_attempt_stays() -> None:
     async def tell(life: Life) -> None:
-        life.log.write(lake_file("a"), lake_file("b"))
-        await life.poll()
-        await life.mark(await life.reserve("a", "b"))
+        await life.mark((await life.begin(),))
         for _ in range(3):
             life.clock.advance(GRACE_S)
             await life.poll()
@@ -432,9 +423,7 @@ def test_the_mark_of_a_running_attempt_stays() -> None:
 
 def test_a_detached_table_leaves_the_store_and_its_files_stay() -> None:
     async def tell(life: Life) -> None:
-        life.log.write(lake_file("a"), lake_file("b"))
-        await life.poll()
-        (output,) = await life.reserve("a", "b")
+        output = await life.begin()
         applied(await life.store.apply(DropTable(table="t1")))
         life.table = (await life.store.table("t1")) or life.table
         assert life.table.state is TableState.GOING
@@ -452,9 +441,7 @@ def test_a_detached_table_leaves_the_store_and_its_files_stay() -> None:
 
 def test_a_detached_table_with_a_marked_attempt_does_not_wait_for_versions() -> None:
     async def tell(life: Life) -> None:
-        life.log.write(lake_file("a"), lake_file("b"))
-        await life.poll()
-        await life.mark(await life.reserve("a", "b"))
+        await life.mark((await life.begin(),))
         applied(await life.store.apply(DropTable(table="t1")))
         await life.poll()
         await life.poll()

@@ -20,6 +20,7 @@ from common.lake.source import (
     Sighting,
     Snapshot,
 )
+from common.primitives import PUBLISH_LIFE_S
 
 FILES = {"a": LakeFile("a", 1, 10), "b": LakeFile("b", 1, 10, deleted_rows=2, deletes="v1")}
 HEAD = Snapshot(5, "t", files=FILES, steady_since=3)
@@ -182,8 +183,8 @@ def test_the_end_states_what_was_committed() -> None:
 def test_an_old_attempt_does_not_send() -> None:
     state, step = rules.next_step(publishing(), LOADED, now_s=1.0)
     assert isinstance(step, rules.MarkReservation)
-    _, on_time = rules.next_step(state, MARKED, now_s=rules.AGE_MAX_S)
-    _, late = rules.next_step(state, MARKED, now_s=rules.AGE_MAX_S + 1)
+    _, on_time = rules.next_step(state, MARKED, now_s=PUBLISH_LIFE_S)
+    _, late = rules.next_step(state, MARKED, now_s=PUBLISH_LIFE_S + 1)
 
     assert isinstance(on_time, rules.SendVersion)
     assert isinstance(late, rules.EndPublishing)
