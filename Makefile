@@ -13,6 +13,7 @@ SERVER_LOCK := requirements/server.txt
 BENCH_LOCK := requirements/bench.txt
 AUDIT_LOCK := requirements/audit.txt
 MUTATION_LOCK := requirements/mutation.txt
+READER_LOCK := requirements/reader.txt
 # Names this checkout, so that two checkouts can share an environment.
 STAMP := $(VENV)/.neve-installed-$(shell pwd | cksum | cut -d ' ' -f 1)
 QUIET := $(if $(MAKE_TERMOUT),,--quiet)
@@ -203,6 +204,7 @@ lock: install  ## Pin all requirements again, with hashes
 	@scripts/lock $(PY) $(AUDIT_LOCK) "What \`make sbom\` and \`make audit\` run" "audit" \
 	--constraint $(LOCK)
 	@scripts/lock $(PY) $(MUTATION_LOCK) "What \`make mutation\` runs" "mutation" --constraint $(LOCK)
+	@scripts/lock $(PY) $(READER_LOCK) "An independent reader of lake tables, for tests" "reader"
 
 .PHONY: console-scripts
 console-scripts: install  ## Copy the console's scripts, and axe for its tests, from the lock in requirements/npm; needs npm
