@@ -9,14 +9,16 @@
     many     `client.writer`s of one row per second each
     append   the batches of `full` as appends, for comparison
 
-Redis (`appendfsync everysec`), a gateway and the writers share this machine, each in a process of
-its own. There is no coordinator: a thread flushes the buffer. Afterwards every acknowledged row is
-counted. On a machine with other work look at the processor time: it decides what two idle cores do.
+Redis (`appendfsync everysec`), a gateway and the writers share this machine. The writers are
+threads of a few processes (`--processes`), like those of a service. There is no coordinator: a
+thread flushes the buffer. Afterwards every acknowledged row is counted. On a machine with other
+work look at the processor time: it decides what two idle cores do.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import subprocess
 import sys
 import tempfile
@@ -25,8 +27,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pyarrow as pa
 
@@ -50,7 +54,7 @@ PACERS = 8
 
 @dataclass
 class Stack:
-    """Redis, a gateway, and this process."""
+    """Redis and a gateway."""
 
     url: str
     processes: dict[str, psutil.Process]
@@ -78,7 +82,6 @@ def stack() -> Iterator[tuple[Stack, Path]]:
         ended.callback(gateway.kill)
         assert gateway.stdout is not None
         processes = {
-            "writers": psutil.Process(),
             "gateway": psutil.Process(gateway.pid),
             "redis": psutil.Process(redis.pid),
         }
@@ -126,13 +129,15 @@ def _send_batches(
 ) -> None:
     client = stack.client()
     send = client.append if by_append else client.buffer_rows
-    count_of = options.rows
-    columns = {"writer": [number] * count_of, "v": [1] * count_of, "text": [TEXT] * count_of}
+    same = pa.table(
+        [[number] * options.rows, [0] * options.rows, [1] * options.rows, [TEXT] * options.rows],
+        schema=SCHEMA,
+    )
+    numbers = np.arange(options.rows)
     due_s = time.monotonic() + pause_s * number / options.writers
     count = 0
     while not tally.over.wait(max(0.0, due_s - time.monotonic()) if pause_s else 0.0):
-        numbers = range(count * options.rows, (count + 1) * options.rows)
-        rows = pa.table({**columns, "n": list(numbers)}).select(SCHEMA.names)
+        rows = same.set_column(1, SCHEMA.field("n"), pa.array(count * options.rows + numbers))
         begun_s = due_s if pause_s else time.monotonic()
         count, due_s = count + 1, due_s + pause_s
         try:
@@ -191,6 +196,58 @@ def warm_up(stack: Stack) -> None:
     client.flush("events")
 
 
+def write_apart(
+    parent: Connection, url: str, name: str, options: argparse.Namespace, numbers: list[int]
+) -> None:
+    """Run the writers of these numbers in this process until the parent says stop.
+
+    Sends `None` when it is ready, and the tally without its event and the processor seconds at the
+    end.
+    """
+    exit_on_sigterm()
+    pa.array([0])  # As in `main`.
+    parts, tally = Stack(url, {}), Tally()
+    threads = [
+        threading.Thread(target=SHAPES[name], args=(parts, options, tally, number))
+        for number in numbers
+    ]
+    parent.send(None)
+    parent.recv()
+    before_s = time.process_time()
+    for thread in threads:
+        thread.start()
+    if name != "many":  # Which ends by itself.
+        parent.recv()
+        tally.over.set()
+    for thread in threads:
+        thread.join()
+    cpu_s = time.process_time() - before_s
+    parent.send((tally.latencies_s, tally.acknowledged, tally.failures, cpu_s))
+
+
+@contextmanager
+def writers(url: str, name: str, options: argparse.Namespace) -> Iterator[list[Connection]]:
+    """Start the processes of the writers; yield a connection to each that is ready."""
+    count = PACERS if name == "many" else options.writers
+    start = multiprocessing.get_context("spawn")
+    processes, connections = [], []
+    for first in range(min(count, options.processes)):
+        mine, theirs = start.Pipe()
+        numbers = list(range(first, count, options.processes))
+        process = start.Process(target=write_apart, args=(theirs, url, name, options, numbers))
+        process.start()
+        processes.append(process)
+        connections.append(mine)
+    try:
+        for connection in connections:
+            connection.recv()
+        yield connections
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+
+
 def measure(name: str, options: argparse.Namespace) -> None:
     """Start Redis and a gateway, and print what one shape has reached."""
     with stack() as (parts, folder):
@@ -198,24 +255,27 @@ def measure(name: str, options: argparse.Namespace) -> None:
         keyed = {"key": ["writer", "n"], "version_column": "v"} if options.key else {}
         client.create_table("events", f"{folder}/events", schema=SCHEMA, **keyed)
         warm_up(parts)
-        count = PACERS if name == "many" else options.writers
-        threads = [
-            threading.Thread(target=SHAPES[name], args=(parts, options, tally, number))
-            for number in range(count)
-        ]
         flusher = threading.Thread(target=flushes, args=(parts, options.flush_s, tally.over))
-        before, begun_s = parts.cpu_s(), time.monotonic()
-        for thread in (*threads, flusher):
-            thread.start()
-        if name != "many":  # Which ends by itself.
-            time.sleep(options.seconds)
-            tally.over.set()
-        for thread in threads:
-            thread.join()
-        took_s = time.monotonic() - begun_s
-        used = {part: cpu_s - before[part] for part, cpu_s in parts.cpu_s().items()}
+        with writers(parts.url, name, options) as connections:
+            before, begun_s = parts.cpu_s(), time.monotonic()
+            flusher.start()
+            for connection in connections:
+                connection.send("start")
+            if name != "many":
+                time.sleep(options.seconds)
+                for connection in connections:
+                    connection.send("stop")
+            parts_of_tally = [connection.recv() for connection in connections]
+            took_s = time.monotonic() - begun_s
+            used = {part: cpu_s - before[part] for part, cpu_s in parts.cpu_s().items()}
         tally.over.set()
         flusher.join()
+        used["writers"] = 0.0
+        for latencies_s, acknowledged, failures, cpu_s in parts_of_tally:
+            tally.latencies_s += latencies_s
+            tally.acknowledged += acknowledged
+            tally.failures += failures
+            used["writers"] += cpu_s
         client.flush("events")
         counted, files = client.count("events") - 3, len(client.files("events")) - 1
     report(name, options, tally, took_s, used)
@@ -254,6 +314,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["full", "half", "many"])
     parser.add_argument("--writers", type=int, default=16)
+    parser.add_argument("--processes", type=int, default=4, help="Processes of the writers.")
     parser.add_argument("--many", type=int, default=500, help="Writers of one row per second.")
     parser.add_argument("--rows", type=int, default=20, help="Rows of a batch.")
     parser.add_argument("--seconds", type=float, default=30.0)
