@@ -8,6 +8,7 @@
     half     the same batches at a fixed rate, half of the goal; latency from when a batch is due
     many     `client.writer`s of one row per second each
     append   the batches of `full` as appends, for comparison
+    beside   appends to another table, one after the other: beside empty and beside full buffers
 
 Redis (`appendfsync everysec`), a gateway and the writers share this machine. The writers are
 threads of a few processes (`--processes`), like those of a service. There is no coordinator: a
@@ -35,7 +36,7 @@ import psutil
 import pyarrow as pa
 
 from neve.client import Client
-from neve.client.errors import NeveError
+from neve.client.errors import NeveError, UnavailableError
 from neve.local.processes import exit_on_sigterm
 from tests.support.gateway import TOKEN
 from tests.support.redis_server import RedisServer, free_port
@@ -282,6 +283,48 @@ def measure(name: str, options: argparse.Namespace) -> None:
     print(f"    counted {counted:,} of {sum(tally.acknowledged):,}, {files} files")
 
 
+def commit_latencies(client: Client, seconds: float) -> list[float]:
+    """Append to `other` one batch after the other; return the latency of each, in seconds."""
+    rows = pa.table([[1] * 1000, list(range(1000)), [1] * 1000, [TEXT] * 1000], schema=SCHEMA)
+    over_s, latencies_s = time.monotonic() + seconds, []
+    while (begun_s := time.monotonic()) < over_s:
+        client.append("other", rows)
+        latencies_s.append(time.monotonic() - begun_s)
+    return latencies_s
+
+
+def fill(client: Client) -> int:
+    """Buffer rows in `events` until they are refused; return their number."""
+    count = 20_000
+    random = np.random.default_rng(0)
+    text = pa.array([random.bytes(38).hex() for _ in range(count)])
+    rows = pa.table([[1] * count, list(range(count)), [1] * count, text], schema=SCHEMA)
+    buffered = 0
+    with suppress(UnavailableError):
+        while True:
+            buffered += client.buffer_rows("events", rows).rows
+    return buffered
+
+
+def measure_beside(options: argparse.Namespace) -> None:
+    """Print the latency of commits beside empty buffers, and beside full ones."""
+    latencies: dict[str, list[float]] = {"empty": [], "full": []}
+    for _ in range(options.rounds):
+        for state, seen_s in latencies.items():
+            with stack() as (parts, folder):
+                client = parts.client()
+                for name in ("events", "other"):
+                    client.create_table(name, f"{folder}/{name}", schema=SCHEMA)
+                commit_latencies(client, 2.0)
+                buffered = fill(client) if state == "full" else 0
+                seen_s += commit_latencies(client, options.seconds)
+                print(f"{state}: {buffered:,} rows buffered")
+    for state, seen_s in latencies.items():
+        ordered = sorted(seen_s)
+        p50, p99 = (1000 * ordered[int(len(ordered) * part)] for part in (0.5, 0.99))
+        print(f"beside {state} buffers: {len(ordered)} commits, p50 {p50:.2f}, p99 {p99:.2f} ms")
+
+
 def report(
     name: str,
     options: argparse.Namespace,
@@ -312,17 +355,23 @@ def main() -> None:
     exit_on_sigterm()
     pa.array([0])  # Arrow loads pandas at the first value, which takes seconds on a busy machine.
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["full", "half", "many"])
+    parser.add_argument(
+        "--shapes", nargs="+", choices=[*SHAPES, "beside"], default=["full", "half", "many"]
+    )
     parser.add_argument("--writers", type=int, default=16)
     parser.add_argument("--processes", type=int, default=4, help="Processes of the writers.")
     parser.add_argument("--many", type=int, default=500, help="Writers of one row per second.")
     parser.add_argument("--rows", type=int, default=20, help="Rows of a batch.")
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--flush-s", type=float, default=10.0, help="Pause between two flushes.")
+    parser.add_argument("--rounds", type=int, default=3, help="Rounds of `beside`.")
     parser.add_argument("--key", action="store_true", help="Rows have a key: writer and number.")
     options = parser.parse_args()
     for name in options.shapes:
-        measure(name, options)
+        if name == "beside":
+            measure_beside(options)
+        else:
+            measure(name, options)
 
 
 if __name__ == "__main__":
