@@ -8,7 +8,7 @@
     half     the same batches at a fixed rate, half of the goal; latency from when a batch is due
     many     `client.writer`s of one row per second each
     append   the batches of `full` as appends, for comparison
-    beside   appends to another table, one after the other: beside empty and beside full buffers
+    others   appends to another table, one after the other, with empty and with full buffers
 
 Redis (`appendfsync everysec`), a gateway and the writers share this machine. The writers are
 threads of a few processes (`--processes`), like those of a service. There is no coordinator: a
@@ -306,8 +306,8 @@ def fill(client: Client) -> int:
     return buffered
 
 
-def measure_beside(options: argparse.Namespace) -> None:
-    """Print the latency of commits beside empty buffers, and beside full ones."""
+def measure_others(options: argparse.Namespace) -> None:
+    """Print the latency of commits to another table, with empty buffers and with full ones."""
     latencies: dict[str, list[float]] = {"empty": [], "full": []}
     for _ in range(options.rounds):
         for state, seen_s in latencies.items():
@@ -322,7 +322,7 @@ def measure_beside(options: argparse.Namespace) -> None:
     for state, seen_s in latencies.items():
         ordered = sorted(seen_s)
         p50, p99 = (1000 * ordered[int(len(ordered) * part)] for part in (0.5, 0.99))
-        print(f"beside {state} buffers: {len(ordered)} commits, p50 {p50:.2f}, p99 {p99:.2f} ms")
+        print(f"{state} buffers: {len(ordered)} commits, p50 {p50:.2f}, p99 {p99:.2f} ms")
 
 
 def report(
@@ -356,7 +356,7 @@ def main() -> None:
     pa.array([0])  # Arrow loads pandas at the first value, which takes seconds on a busy machine.
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--shapes", nargs="+", choices=[*SHAPES, "beside"], default=["full", "half", "many"]
+        "--shapes", nargs="+", choices=[*SHAPES, "others"], default=["full", "half", "many"]
     )
     parser.add_argument("--writers", type=int, default=16)
     parser.add_argument("--processes", type=int, default=4, help="Processes of the writers.")
@@ -364,12 +364,12 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=20, help="Rows of a batch.")
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--flush-s", type=float, default=10.0, help="Pause between two flushes.")
-    parser.add_argument("--rounds", type=int, default=3, help="Rounds of `beside`.")
+    parser.add_argument("--rounds", type=int, default=3, help="Rounds of `others`.")
     parser.add_argument("--key", action="store_true", help="Rows have a key: writer and number.")
     options = parser.parse_args()
     for name in options.shapes:
-        if name == "beside":
-            measure_beside(options)
+        if name == "others":
+            measure_others(options)
         else:
             measure(name, options)
 
