@@ -2,7 +2,9 @@
 
 A *version* is a state of a table that its log or catalog numbers; the *head* is the newest one.
 The *deletes* of a file are the positions of rows that readers must skip. They have an identity: two
-equal identities mean equal positions. Positions count the rows of a file from 0.
+equal identities mean equal positions. Positions count the rows of a file from 0. *Equality deletes*
+skip rows by their values instead: a file of them has a *sequence number*, and removes rows of data
+files with smaller ones.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -34,19 +36,23 @@ class LakeFile:
     """A data file of one version. Sizes in bytes, times in seconds since the epoch."""
 
     path: str
-    """Relative to the table's root, decoded: a `%` stands for itself."""
+    """Relative to the table's root, decoded: a `%` stands for itself. A file elsewhere: its URI."""
     size_bytes: int
     rows: int
     """Rows in the file, deleted ones included; -1: the log does not state them."""
     partition: Partition = ()
     deleted_rows: int = 0
     deletes: str = ""
-    """Identity of its deletes at this version; empty: none."""
+    """Identity of its deletes by position at this version; empty: none."""
     bounds: str = ""
     """Statistics of the format as JSON text of at most `BOUNDS_BYTES_MAX`, or empty."""
     added_at_s: float = 0.0
     entry: str = ""
     """The log's own entry of the file. Only the source that returned the file reads it."""
+    sequence: int = 0
+    """Data sequence number; 0 where the format has none."""
+    equality: tuple[tuple[int, str], ...] = ()
+    """Files of equality deletes that apply to it, as sequence number and path, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,7 @@ class Snapshot:
     """One version of a table, read whole. A newer one of the same source is another value."""
 
     version: int
+    """Number of the version. With sequence numbers: that of the version, 0 for an empty table."""
     table_id: str
     columns: tuple[Column, ...] = ()
     partition_columns: tuple[str, ...] = ()
@@ -69,6 +76,8 @@ class Snapshot:
     """When the version was committed, by the clock of its writer."""
     state: object = None
     """What the source needs to read on from here. Only the source reads it."""
+    field_ids: Mapping[str, int] = field(default_factory=dict)
+    """Identifiers of columns, which stay when a column is renamed; empty: names identify them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +121,12 @@ class Planned:
     """Identity of the deletes of each input, by path: exactly the inputs of the attempt."""
     positions: Mapping[str, Positions] = field(default_factory=dict)
     """Deleted positions that the attempt left out, by path; inputs without any may be missing."""
+    sequences: Mapping[str, int] = field(default_factory=dict)
+    """Data sequence number of each input, by path; a missing one is 0."""
+    equality: Mapping[str, tuple[tuple[int, str], ...]] = field(default_factory=dict)
+    """Files of equality deletes that were applied to each input, by path."""
+    matched: Mapping[str, Positions] = field(default_factory=dict)
+    """Positions of rows that these removed, by path; a row may be in `positions`, too."""
 
 
 class Answer(StrEnum):
@@ -155,6 +170,7 @@ class Commit:
         removed: Files to remove, as the head has them.
         deletes: Deleted positions of outputs, by path: rows deleted since the plan.
         now_s: Time of the commit, in seconds since the epoch.
+        sequence: Data sequence number of the outputs: the planned version.
     """
 
     base: Snapshot
@@ -163,6 +179,7 @@ class Commit:
     removed: tuple[LakeFile, ...] = ()
     deletes: Mapping[str, Positions] = field(default_factory=dict)
     now_s: float = 0.0
+    sequence: int = 0
 
 
 BOUNDS_BYTES_MAX = 64 * 1024
@@ -190,11 +207,18 @@ class TableSource(Protocol):
         """Return the deleted positions of a file, all below its number of rows."""
         ...
 
+    def matched(self, file: LakeFile) -> Positions:
+        """Return the positions of rows that the equality deletes of a file remove.
+
+        Rows that are deleted by position may be among them.
+        """
+        ...
+
     def look(self, attempt: str, outputs: Collection[str], since: int) -> Sighting:
         """Look for an attempt in all versions above `since`.
 
         It is found if a version names it or adds one of its outputs, and no checkpoint
-        contradicts that version.
+        contradicts that version. It is absent only if every version above `since` was read.
 
         Args:
             attempt: Id of the attempt.

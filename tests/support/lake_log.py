@@ -72,6 +72,11 @@ class LakeLog:
         self._answer()
         return np.arange(file.deleted_rows, dtype=np.uint64)
 
+    def matched(self, file: LakeFile) -> Positions:
+        self._answer()
+        assert not file.equality, file.path
+        return np.empty(0, np.uint64)
+
     def look(self, attempt: str, outputs: Collection[str], since: int) -> Sighting:
         self._answer()
         for snapshot in self.versions:

@@ -72,6 +72,11 @@ class DeltaSource:
             raise InputError(message)
         return positions
 
+    def matched(self, file: LakeFile) -> Positions:
+        """Return nothing: the format has no equality deletes."""
+        assert not file.equality, file.path
+        return np.empty(0, np.uint64)
+
     def _vector_bytes(self, vector: VectorEntry) -> bytes:
         if vector.storage == "i":
             return from_base85(vector.text, vector.size_bytes)
