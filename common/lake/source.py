@@ -21,6 +21,8 @@ from common.model.table import Column
 
 Positions = NDArray[np.uint64]
 """Positions of rows in a file: one dimension, ascending, without duplicates."""
+LOCATIONS = "neve.locations"
+"""Option of a source: the locations at which files of a table may lie, one in a line."""
 Partition = tuple[tuple[str, str | None], ...]
 """Names and values of the partition columns, in the table's order; None: null."""
 
