@@ -24,7 +24,7 @@ from pyiceberg.io.pyarrow import (
     parquet_path_to_id_mapping,
     schema_to_pyarrow,
 )
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
@@ -53,6 +53,7 @@ from common.lake.iceberg.manifests import (
     ManifestReader,
     read_list,
 )
+from common.lake.iceberg.write import file_schema, stored_columns
 from common.lake.source import (
     LOCATIONS,
     LakeFile,
@@ -181,6 +182,7 @@ class IcebergSource:
             changed_at_s=(head.timestamp_ms if head else metadata.last_updated_ms) / 1000,
             state=state,
             field_ids={column.name: column.field_id for column in metadata.schema().fields},
+            file_schema=file_schema(metadata.schema()) if columns else None,
         )
 
     def _manifests(
@@ -354,6 +356,13 @@ class IcebergSource:
         assert isinstance(state, IcebergState), type(state)
         return file_metrics(state.metadata, footer)
 
+    def stored_columns(self, snapshot: Snapshot, file: LakeFile, schema: pa.Schema) -> pa.Schema:
+        """Return the columns of a data file with field ids, and those that its partition gives."""
+        state = snapshot.state
+        assert isinstance(state, IcebergState), type(state)
+        with translated(f"identify the columns of {file.path}"):
+            return stored_columns(state.metadata, file.path, file.partition, schema)
+
     def delete(self, paths: Sequence[str]) -> None:
         """Delete outputs that were never committed."""
         state, io = self._present()
@@ -508,7 +517,7 @@ def file_metrics(metadata: TableMetadata, footer: FileMetaData) -> str:
         statistics = data_file_statistics_from_parquet_metadata(
             footer,
             compute_statistics_plan(schema, metadata.properties),
-            parquet_path_to_id_mapping(schema),
+            parquet_path_to_id_mapping(sanitize_column_names(schema)),
         )
     values = statistics.to_serialized_dict()
     counts = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
