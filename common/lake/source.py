@@ -80,6 +80,13 @@ class Snapshot:
     """What the source needs to read on from here. Only the source reads it."""
     field_ids: Mapping[str, int] = field(default_factory=dict)
     """Identifiers of columns, which stay when a column is renamed; empty: names identify them."""
+    newest: int = -1
+    """Greatest number that any version ever had; -1: that of this one. See `last_version`."""
+
+    @property
+    def last_version(self) -> int:
+        """Return the greatest number so far: a table that went back gives no number twice."""
+        return max(self.version, self.newest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +232,7 @@ class TableSource(Protocol):
         Args:
             attempt: Id of the attempt.
             outputs: Paths of all files that it wrote.
-            since: The planned version.
+            since: The planned version, or the last one before the last send.
         """
         ...
 

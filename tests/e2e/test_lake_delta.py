@@ -1,13 +1,14 @@
 """A Delta table of other writers, compacted in place beside them: no row is lost, doubled or back.
 
 Each test compares the table as an independent reader sees it with the rows that its writers have
-acknowledged: deltalake and Polars read the table's log themselves.
+acknowledged: deltalake, Polars and DuckDB read the table's log themselves.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -24,6 +25,7 @@ import redis
 from common.control_settings import CatalogSettings
 from neve.local import StackOptions
 from tests.support.delta_tables import DeltaTable
+from tests.support.independent_reader import independent_reader
 from tests.support.installed_stack import InstalledStack
 from tests.support.stack import COMPACTORS, SETTINGS, Service
 
@@ -107,7 +109,7 @@ class Sales:
         self.service.wait(f"rest of {self.name}", self.rests)
 
     def check(self) -> None:
-        """Compare the rows that three readers see with those that were acknowledged."""
+        """Compare the rows that four readers see with those that were acknowledged."""
         expected = sorted(self.ids)
         assert [row["id"] for row in self.delta.rows()] == expected
         folder = str(self.delta.folder)
@@ -118,6 +120,8 @@ class Sales:
         seen = pl.scan_delta(folder).select("id", "day").sort("id").collect()
         assert seen["id"].to_list() == expected
         assert seen["day"].to_list() == rows["day"].to_pylist()
+        other = independent_reader().delta_rows(folder, "id", "text", "day")
+        assert other == Counter(zip(*rows.to_pydict().values(), strict=True))
 
     def stored(self) -> set[str]:
         """Return the service's own files in the table's folder."""

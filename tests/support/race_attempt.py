@@ -105,9 +105,9 @@ class LakeAttempt:
         match step:
             case rules.LoadHead():
                 return rules.HeadLoaded(self.source.load())
-            case rules.LookForAttempt():
+            case rules.LookForAttempt(since):
                 paths = [output.path for output in state.outputs]
-                return rules.Looked(self.source.look(self.name, paths, state.planned.version))
+                return rules.Looked(self.source.look(self.name, paths, since))
             case rules.ReadDeletes(files):
                 return rules.DeletesRead({file.path: self.source.positions(file) for file in files})
             case rules.MarkReservation():
