@@ -82,6 +82,8 @@ class Snapshot:
     """Identifiers of columns, which stay when a column is renamed; empty: names identify them."""
     newest: int = -1
     """Greatest number that any version ever had; -1: that of this one. See `last_version`."""
+    root: str = ""
+    """Location of the table's files, where the catalog names it: a URI or an absolute path."""
 
     @property
     def last_version(self) -> int:
