@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow.parquet import FileMetaData
 
@@ -80,6 +81,9 @@ class Snapshot:
     """What the source needs to read on from here. Only the source reads it."""
     field_ids: Mapping[str, int] = field(default_factory=dict)
     """Identifiers of columns, which stay when a column is renamed; empty: names identify them."""
+    file_schema: pa.Schema | None = None
+    """Columns of data files to be written, with the identifiers of all fields in their metadata
+    (`common.rows.conform.FIELD_ID`); None: all columns but those of the partition, by name."""
     newest: int = -1
     """Greatest number that any version ever had; -1: that of this one. See `last_version`."""
     root: str = ""
@@ -222,6 +226,19 @@ class TableSource(Protocol):
         """Return the positions of rows that the equality deletes of a file remove.
 
         Rows that are deleted by position may be among them.
+        """
+        ...
+
+    def stored_columns(self, snapshot: Snapshot, file: LakeFile, schema: pa.Schema) -> pa.Schema:
+        """Return the columns of a data file, with the identifiers that the table gives them.
+
+        A column that the file lacks and its partition gives is added, with its value as the
+        metadata `common.rows.conform.ONLY_VALUE`.
+
+        Args:
+            snapshot: A version of the table that has the file, and a `file_schema`.
+            file: The data file.
+            schema: Its columns as Arrow reads them.
         """
         ...
 

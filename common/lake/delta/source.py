@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from pyarrow.parquet import FileMetaData
 
 from common.errors import InputError, RefusedError
@@ -202,6 +203,10 @@ class DeltaSource:
             name: A random name for a file of the trial, which is deleted at the end.
         """
         self._storage.require_conditions(f"{log.LOG}/.{name}.tmp")
+
+    def stored_columns(self, snapshot: Snapshot, file: LakeFile, schema: pa.Schema) -> pa.Schema:
+        """Return the columns of a data file; names identify them."""
+        return schema
 
     def statistics(self, snapshot: Snapshot, footer: FileMetaData) -> str:
         """Return the statistics of a file for its `add` action."""
