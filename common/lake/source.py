@@ -86,6 +86,8 @@ class Snapshot:
     (`common.rows.conform.FIELD_ID`); None: all columns but those of the partition, by name."""
     newest: int = -1
     """Greatest number that any version ever had; -1: that of this one. See `last_version`."""
+    root: str = ""
+    """Location of the table's files, where the catalog names it: a URI or an absolute path."""
 
     @property
     def last_version(self) -> int:

@@ -72,6 +72,7 @@ FILES_MAX = 2_000_000
 """Most live files of a table."""
 MANIFESTS_MAX = 200_000
 READERS = 8
+CODE_PROPERTIES = ("py-io-impl", "write.py-location-provider.impl")
 COUNTED_FILES_MAX = 2_000
 """Most position-delete files of several data files that one load counts."""
 
@@ -181,6 +182,8 @@ class IcebergSource:
             refusal=refusal,
             changed_at_s=(head.timestamp_ms if head else metadata.last_updated_ms) / 1000,
             state=state,
+            newest=getattr(metadata, "last_sequence_number", 0),
+            root=TableRoot(metadata.location).uri,
             field_ids={column.name: column.field_id for column in metadata.schema().fields},
             file_schema=file_schema(metadata.schema()) if columns else None,
         )
@@ -459,6 +462,12 @@ def _why_refused(metadata: TableMetadata) -> str:
             f"the table has version {version} of the format, and Névé does not keep its row "
             "lineage; use the engine's own compaction"
         )
+    for name in CODE_PROPERTIES:
+        if name in metadata.properties:
+            return (
+                f"the table has the property {name}, with which PyIceberg loads other code; remove "
+                "it, and set it in the settings of those who need it"
+            )
     if metadata.properties.get("encryption.key-id"):
         return "the table is encrypted, which Névé does not support"
     return _why_unreadable(metadata)
