@@ -364,6 +364,7 @@ _MALFORMED = (
     IndexError,
     KeyError,
     RecursionError,
+    SystemError,
     TypeError,
     ValueError,
     zlib.error,
