@@ -71,6 +71,11 @@ def why_refused(table: Table, snapshot: Snapshot) -> str:
         )
     if snapshot.refusal:
         return snapshot.refusal
+    if snapshot.root != table.lake.root:
+        return (
+            f"the table {uri} has the location {snapshot.root}, it was attached at "
+            f"{table.lake.root}: `neve detach {table.name}`, and attach it again"
+        )
     if not table.lake.partition_types and tuple(snapshot.partition_columns) != table.partition_by:
         return (
             f"the table at {uri} has other partition columns than when it was attached: "
@@ -98,7 +103,7 @@ def mirrored_file(file: LakeFile) -> DataFile:
 
 def _tags(file: LakeFile) -> tuple[tuple[str, str], ...]:
     tags = ((DELETES, _identity(file)),) if file.deletes or file.equality else ()
-    return (*tags, (DELETE_FILES, str(len(file.equality)))) if file.equality else tags
+    return (*tags, (DELETE_FILES, str(file.delete_files))) if file.delete_files else tags
 
 
 def _identity(file: LakeFile) -> str:

@@ -14,8 +14,7 @@ DATA_VERSION = "data-version"
 """Name of the tag with the version that `neve add --version` gave to the rows of a file."""
 
 DELETE_FILES = "delete-files"
-"""Name of the tag with the number of files of a lake table that delete rows of it by their values.
-"""
+"""Name of the tag with the number of files of a lake table that delete rows of it."""
 
 
 @readable_across_releases
@@ -75,7 +74,7 @@ class DataFile(StoredValue):
 
     @property
     def delete_files(self) -> int:
-        """Number of files that delete rows of it by their values; readers apply each of them."""
+        """Number of files that delete rows of it; readers apply each of them."""
         text = next((value for name, value in self.tags if name == DELETE_FILES), "")
         return int(text) if text.isdecimal() else 0
 

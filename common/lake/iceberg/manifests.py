@@ -221,8 +221,9 @@ class _BoundedAvro(AvroFile[Any]):
             self.decoder = new_decoder(stream.read())
         self.header = self._read_header()
         self.schema = self.header.get_schema()
+        assert self.read_schema is not None
         self._is_known = _numbers(self.schema) <= _numbers(self.read_schema)
-        resolver = ReadSchemaResolver(self.read_types, self.read_enums)
+        resolver: Any = ReadSchemaResolver(self.read_types, self.read_enums)
         self.reader = visit_with_partner(self.schema, self.read_schema, resolver, _Partners())
         return self
 

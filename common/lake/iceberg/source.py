@@ -442,6 +442,7 @@ def _applied(state: IcebergState) -> tuple[dict[str, LakeFile], dict[str, tuple[
                 deletes=identity,
                 deleted_rows=min(file.rows, sum(count for _, count in deletes)),
                 equality=equality,
+                delete_files=len(deletes) + len(equality),
             )
     return files, applied
 

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,18 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from common.errors import ConfigError, InputError, RefusedError, RequestError, UnavailableError
+from common.lake import mirror
 from common.lake.iceberg import manifests, source
 from common.lake.iceberg.catalogs import PRIVATE_NAMES, Admission, TableRoot
 from common.lake.iceberg.source import IcebergSource, IcebergState, open_iceberg
 from common.lake.open import open_source
 from common.lake.source import LOCATIONS, LakeFile, Look, Snapshot
+from common.model.job import Job, Kind
+from common.model.keys import decode_key
+from common.model.table import LakeTable, Table
+from common.model.tablet import TabletId
+from common.rows.key_encoding import partition_types
+from coordinator.core.assignment import output_prefix
 from tests.support.iceberg_tables import IcebergTable, sqlite_catalog, sqlite_properties
 
 SCHEMA = pa.schema([("id", pa.int64()), ("region", pa.string())])
@@ -132,6 +140,7 @@ def test_position_deletes_apply_to_their_files(tmp_path: Path, single: bool) -> 
     for found, path in by_rows.items():
         assert head.files[path].deleted_rows == len(found)
     assert len({head.files[path].deletes for path in by_rows.values()}) == 2
+    assert sorted(head.files[path].delete_files for path in by_rows.values()) == [1, 2]
     assert sum(file.deletes == "" for file in head.files.values()) == 2
 
     # A source that has read nothing before goes on from a snapshot of another one.
@@ -467,3 +476,89 @@ def test_the_state_has_what_a_commit_needs(tmp_path: Path) -> None:
     assert isinstance(state, IcebergState)
     assert state.metadata_location.removeprefix("file://") == table.metadata
     assert [delete.sequence for delete in state.deletes] == [2]
+
+
+# ------------------------------------------------------------------------------------------ Mirror
+
+
+def mirrored_table(head: Snapshot, **options: str) -> Table:
+    named = {"uri": "prod:db.events", "table_id": head.table_id, "root": head.root, **options}
+    lake = LakeTable(format="iceberg", **named)
+    return Table(
+        id="t1",
+        name="events",
+        location=f"file://{head.root}",
+        schema=head.columns,
+        partition_by=mirror.partition_names("iceberg", head),
+        lake=lake,
+    )
+
+
+def test_a_tablet_is_a_partition_of_a_spec(tmp_path: Path) -> None:
+    written = table_in(tmp_path)
+    written.append(rows(1))
+    with written.table.update_spec() as update:
+        update.add_identity("region")
+    written.append(rows(2, 3, 4, region=["eu", "a/b", None]))
+    head = source_of(tmp_path).load()
+    table = mirrored_table(head)
+
+    tablets = mirror.tablets_of(table, head.files.values())
+
+    assert mirror.why_refused(table, head) == ""
+    assert "attached at" in mirror.why_refused(table, replace(head, root="/elsewhere"))
+    assert [tablets[end].partition for end in sorted(tablets)] == [
+        "spec=0",
+        "spec=1/region=__HIVE_DEFAULT_PARTITION__",
+        "spec=1/region=a%2Fb",
+        "spec=1/region=eu",
+    ]
+    types = partition_types(table)
+    assert [decode_key(end, types) for end in sorted(tablets)][-1] == [1, "region=eu"]
+
+
+def test_new_equality_deletes_move_the_mirror(tmp_path: Path) -> None:
+    written = table_in(tmp_path)
+    written.append(rows(1, 2))
+    reader = source_of(tmp_path)
+    first = reader.load()
+    table = mirrored_table(first)
+    before = mirror.difference({}, mirror.tablets_of(table, first.files.values())).mirrored
+    written.delete_equal(pa.table({"id": [2]}))
+    second = reader.load(first)
+
+    changed = mirror.difference(before, mirror.tablets_of(table, second.files.values()))
+
+    ((end, moved),) = changed.steps[0].items()
+    (came,) = moved.came
+    assert (came.delete_files, came.tombstones) == (1, 0)
+    assert mirror.mirrored_of([(end, {came.path: came})]) == changed.mirrored
+    again = mirror.difference(changed.mirrored, mirror.tablets_of(table, second.files.values()))
+    assert again.steps == ({},)
+
+
+def test_outputs_lie_where_writers_put_files(tmp_path: Path) -> None:
+    written = table_in(tmp_path, BY_REGION)
+    written.append(rows(1))
+    head = source_of(tmp_path).load()
+    assert mirror.data_folder_of(head) == "data"
+    root = f"file://{head.root}"
+    for path, folder in [(f"{root}/more/files/", "more/files"), ("s3://elsewhere/x", "data")]:
+        moved = replace(head, properties={"write.data.path": path})
+        assert mirror.data_folder_of(moved) == folder
+    job = Job(
+        id="j1",
+        tablet=TabletId("t1", b"x"),
+        table_name="events",
+        kind=Kind.SYSTEM,
+        inputs=("a", "b"),
+        input_bytes=2,
+        group="default",
+        priority=1,
+        reason="small",
+        partition="spec=0/region=eu",
+    )
+    prefix = output_prefix(job, "a1", mirrored_table(head, data_folder="data"))
+    assert prefix == "data/region=eu/neve-j1-a1"
+    whole = replace(job, partition="spec=0")
+    assert output_prefix(whole, "a1", mirrored_table(head, data_folder="data")) == "data/neve-j1-a1"
