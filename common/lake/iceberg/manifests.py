@@ -175,7 +175,7 @@ class DeleteFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class ManifestFiles:
     """The live files that a manifest names."""
 
     files: tuple[LakeFile, ...] = ()
@@ -366,7 +366,7 @@ class ManifestReader:
         self._root, self._specs, self._schemas = root, specs, schemas
         self._times_s, self._io = times_s, io
 
-    def read(self, listed: ListedManifest) -> Manifest:
+    def read(self, listed: ListedManifest) -> ManifestFiles:
         """Return the live files of a manifest.
 
         Raises:
@@ -389,7 +389,7 @@ class ManifestReader:
         )
         return frozenset(path for path in paths if path in wanted)
 
-    def _data(self, listed: ListedManifest, partitions: "_Partitions") -> Manifest:
+    def _data(self, listed: ListedManifest, partitions: "_Partitions") -> ManifestFiles:
         files, spelled, left_out = [], dict[str, str](), 0
         for record in _records(self._io, listed.path, _ENTRY):
             status, snapshot_id, own_sequence, file, _ = record
@@ -397,7 +397,7 @@ class ManifestReader:
                 continue
             _, uri, kind, partition, rows, size_bytes, _, _, key, *_ = file
             if key:
-                return Manifest(refusal=ENCRYPTED)
+                return ManifestFiles(refusal=ENCRYPTED)
             _require_text(uri, "file_path")
             _require_numbers(rows, size_bytes)
             if str(kind).upper() != PARQUET:
@@ -417,9 +417,9 @@ class ManifestReader:
                     sequence=_sequence(own_sequence, listed),
                 )
             )
-        return Manifest(tuple(files), spelled=spelled or None, left_out=left_out)
+        return ManifestFiles(tuple(files), spelled=spelled or None, left_out=left_out)
 
-    def _deletes(self, listed: ListedManifest, partitions: "_Partitions") -> Manifest:
+    def _deletes(self, listed: ListedManifest, partitions: "_Partitions") -> ManifestFiles:
         deletes = []
         for record in _records(self._io, listed.path, _ENTRY):
             status, _, own_sequence, file, _ = record
@@ -428,9 +428,9 @@ class ManifestReader:
             content, uri, kind, partition, rows, size_bytes, *more = file
             lower, upper, key, ids, data_path, *_ = more
             if key:
-                return Manifest(refusal=ENCRYPTED)
+                return ManifestFiles(refusal=ENCRYPTED)
             if str(kind).upper() != PARQUET:
-                return Manifest(refusal=OTHER_DELETES.format(str(kind)[:40]))
+                return ManifestFiles(refusal=OTHER_DELETES.format(str(kind)[:40]))
             _require_text(uri, "file_path")
             _require_numbers(rows, size_bytes)
             least, greatest = _path_bounds(lower, upper)
@@ -452,7 +452,7 @@ class ManifestReader:
                     path_max=data_path or greatest,
                 )
             )
-        return Manifest(deletes=tuple(deletes))
+        return ManifestFiles(deletes=tuple(deletes))
 
     def _added_at_s(self, snapshot_id: int | None, listed: ListedManifest) -> float:
         own = listed.snapshot_id if snapshot_id is None else snapshot_id

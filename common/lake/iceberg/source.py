@@ -49,7 +49,7 @@ from common.lake.iceberg.deletes import (
 from common.lake.iceberg.manifests import (
     DeleteFile,
     ListedManifest,
-    Manifest,
+    ManifestFiles,
     ManifestReader,
     read_list,
 )
@@ -85,7 +85,7 @@ class IcebergState:
 
     metadata: TableMetadata
     metadata_location: str
-    manifests: Mapping[str, Manifest] = field(default_factory=dict)
+    manifests: Mapping[str, ManifestFiles] = field(default_factory=dict)
     """Manifests of the snapshot, by path."""
     deletes: tuple[DeleteFile, ...] = ()
     """Live delete files."""
@@ -194,7 +194,7 @@ class IcebergSource:
         metadata: TableMetadata,
         head: IcebergSnapshot,
         known: IcebergState | None,
-    ) -> dict[str, Manifest]:
+    ) -> dict[str, ManifestFiles]:
         """Return the manifests of a snapshot; only those that are new are read."""
         listed = read_list(io, head.manifest_list)
         if len(listed) > MANIFESTS_MAX:
@@ -204,7 +204,7 @@ class IcebergSource:
         fresh = [manifest for manifest in listed if manifest.path not in before]
         reader = _reader(metadata, io)
 
-        def read(manifest: ListedManifest) -> Manifest:
+        def read(manifest: ListedManifest) -> ManifestFiles:
             content = reader.read(manifest)
             self._require_admitted(content, metadata)
             return content
@@ -220,7 +220,7 @@ class IcebergSource:
             raise RefusedError(message)
         return manifests
 
-    def _require_admitted(self, manifest: Manifest, metadata: TableMetadata) -> None:
+    def _require_admitted(self, manifest: ManifestFiles, metadata: TableMetadata) -> None:
         """Refuse a manifest that names a file outside of the allowed locations."""
         root, spelled = TableRoot(metadata.location), manifest.spelled or {}
         for file in manifest.files:
