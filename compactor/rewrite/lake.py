@@ -270,7 +270,11 @@ def make_lake_plan(
     wanted = output_settings(assignment)
     settings, codec = settings_like_inputs(assignment, wanted, footers, inputs.snapshot.properties)
     memory = memory_budget(task[0], assignment.halvings, settings.row_group_bytes, task[1])
-    settings = replace(settings, row_group_bytes=memory.group_bytes)
+    settings = replace(
+        settings,
+        row_group_bytes=memory.group_bytes,
+        decimals_as_integers=inputs.snapshot.file_schema is not None,
+    )
     groups = tuple(tuple(size.rows for size in footer.sizes) for footer in footers)
     live = tuple(map(_live_rows, groups, left_out))
     parts = min(max(1, assignment.job.outputs_expected), reservation.outputs_max)

@@ -24,7 +24,7 @@ from pyiceberg.io.pyarrow import (
     parquet_path_to_id_mapping,
     schema_to_pyarrow,
 )
-from pyiceberg.schema import Schema
+from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
@@ -50,10 +50,11 @@ from common.lake.iceberg.deletes import (
 from common.lake.iceberg.manifests import (
     DeleteFile,
     ListedManifest,
-    Manifest,
+    ManifestFiles,
     ManifestReader,
     read_list,
 )
+from common.lake.iceberg.write import file_schema, stored_columns
 from common.lake.source import (
     LOCATIONS,
     Answer,
@@ -85,7 +86,7 @@ class IcebergState:
 
     metadata: TableMetadata
     metadata_location: str
-    manifests: Mapping[str, Manifest] = field(default_factory=dict)
+    manifests: Mapping[str, ManifestFiles] = field(default_factory=dict)
     """Manifests of the snapshot, by path."""
     deletes: tuple[DeleteFile, ...] = ()
     """Live delete files."""
@@ -186,6 +187,7 @@ class IcebergSource:
             newest=getattr(metadata, "last_sequence_number", 0),
             root=TableRoot(metadata.location).uri,
             field_ids={column.name: column.field_id for column in metadata.schema().fields},
+            file_schema=file_schema(metadata.schema()) if columns else None,
         )
 
     def _manifests(
@@ -194,7 +196,7 @@ class IcebergSource:
         metadata: TableMetadata,
         head: IcebergSnapshot,
         known: IcebergState | None,
-    ) -> dict[str, Manifest]:
+    ) -> dict[str, ManifestFiles]:
         """Return the manifests of a snapshot; only those that are new are read."""
         listed = read_list(io, head.manifest_list)
         if len(listed) > MANIFESTS_MAX:
@@ -204,7 +206,7 @@ class IcebergSource:
         fresh = [manifest for manifest in listed if manifest.path not in before]
         reader = _reader(metadata, io)
 
-        def read(manifest: ListedManifest) -> Manifest:
+        def read(manifest: ListedManifest) -> ManifestFiles:
             content = reader.read(manifest)
             self._require_admitted(content, metadata)
             return content
@@ -220,7 +222,7 @@ class IcebergSource:
             raise RefusedError(message)
         return manifests
 
-    def _require_admitted(self, manifest: Manifest, metadata: TableMetadata) -> None:
+    def _require_admitted(self, manifest: ManifestFiles, metadata: TableMetadata) -> None:
         """Refuse a manifest that names a file outside of the allowed locations."""
         root, spelled = TableRoot(metadata.location), manifest.spelled or {}
         for file in manifest.files:
@@ -388,6 +390,13 @@ class IcebergSource:
         assert isinstance(state, IcebergState), type(state)
         return file_metrics(state.metadata, footer)
 
+    def stored_columns(self, snapshot: Snapshot, file: LakeFile, schema: pa.Schema) -> pa.Schema:
+        """Return the columns of a data file with field ids, and those that its partition gives."""
+        state = snapshot.state
+        assert isinstance(state, IcebergState), type(state)
+        with translated(f"identify the columns of {file.path}"):
+            return stored_columns(state.metadata, file.path, file.partition, schema)
+
     def delete(self, paths: Sequence[str]) -> None:
         """Delete outputs that were never committed."""
         state, io = self._present()
@@ -464,6 +473,7 @@ def _applied(state: IcebergState) -> tuple[dict[str, LakeFile], dict[str, tuple[
                 deletes=identity,
                 deleted_rows=min(file.rows, sum(count for _, count in deletes)),
                 equality=equality,
+                delete_files=len(deletes) + len(equality),
             )
     return files, applied
 
@@ -548,7 +558,7 @@ def file_metrics(metadata: TableMetadata, footer: FileMetaData) -> str:
         statistics = data_file_statistics_from_parquet_metadata(
             footer,
             compute_statistics_plan(schema, metadata.properties),
-            parquet_path_to_id_mapping(schema),
+            parquet_path_to_id_mapping(sanitize_column_names(schema)),
         )
     values = statistics.to_serialized_dict()
     counts = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")

@@ -118,11 +118,3 @@ def _given_columns(spec: PartitionSpec, text: str, schema: Schema) -> Iterator[p
         if isinstance(field.transform, IdentityTransform) and name is not None and value != NULL:
             metadata = {FIELD_ID: str(number), ONLY_VALUE: value}
             yield pa.field(name, pa.string(), True, metadata)
-
-
-def data_folder(metadata: TableMetadata) -> str:
-    """Return the URI of the folder where the table's own writers put data files."""
-    properties = metadata.properties
-    return (properties.get("write.data.path") or f"{metadata.location.rstrip('/')}/data").rstrip(
-        "/"
-    )

@@ -64,6 +64,8 @@ class OutputSettings:
     row_group_bytes: int
     bloom_columns: tuple[str, ...] = ()
     """Columns with a Bloom filter in each row group."""
+    decimals_as_integers: bool = False
+    """Whether decimals of up to 18 digits are integers in files, as Iceberg has them."""
 
 
 def output_settings(assignment: Assignment) -> OutputSettings:
