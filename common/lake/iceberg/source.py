@@ -37,6 +37,7 @@ from common.lake.iceberg.catalogs import (
     split_identifier,
     translated,
 )
+from common.lake.iceberg.commit import ATTEMPT, HeadFiles, SnapshotSender
 from common.lake.iceberg.deletes import (
     COUNTED_ROWS_MAX,
     NO_POSITIONS,
@@ -56,6 +57,8 @@ from common.lake.iceberg.manifests import (
 from common.lake.iceberg.write import file_schema, stored_columns
 from common.lake.source import (
     LOCATIONS,
+    Answer,
+    Commit,
     LakeFile,
     Look,
     Positions,
@@ -66,8 +69,6 @@ from common.model.table import Column
 from common.rows.schema import CHARS_MAX, normal_type, type_to_text
 
 FORMAT_VERSION = 2
-ATTEMPT = "neve.attempt"
-"""Property of a snapshot's summary with the id of the attempt that committed it."""
 FILES_MAX = 2_000_000
 """Most live files of a table."""
 MANIFESTS_MAX = 200_000
@@ -122,6 +123,7 @@ class IcebergSource:
         self._options = dict(options)
         locations = options.get(LOCATIONS)
         self._admission = Admission(None if locations is None else locations.splitlines())
+        self._sender = SnapshotSender()
         self._state: IcebergState | None = None
         self._table: Table | None = None
 
@@ -347,6 +349,35 @@ class IcebergSource:
         with ThreadPoolExecutor(READERS) as threads:
             named = threads.map(lambda manifest: reader.added(manifest, wanted), listed)
             return frozenset().union(*named)
+
+    # ---------------------------------------------------------------------------------------- Send
+
+    def send(self, commit: Commit) -> Answer:
+        """Make a commit the next snapshot, if its base is the head, by one request."""
+        state = commit.base.state
+        assert isinstance(state, IcebergState), type(state)
+        assert not commit.base.refusal, commit.base.refusal
+        _, io = self._present()
+        assert self._table is not None, self.title
+        table = Table(
+            self._identifier,
+            state.metadata,
+            state.metadata_location,
+            io,
+            self.catalog,
+            self._table.config,
+        )
+        manifests, root = state.manifests.values(), state.root
+        spelled = {
+            path: uri for manifest in manifests for path, uri in (manifest.spelled or {}).items()
+        }
+        head = HeadFiles(
+            uri_of=lambda path: spelled.get(path) or root.uri_of(path),
+            deletes=state.deletes,
+            counts=state.counts,
+            is_whole=not any(manifest.left_out for manifest in manifests),
+        )
+        return self._sender.send(table, commit, head)
 
     # ---------------------------------------------------------------------------------- Other calls
 
