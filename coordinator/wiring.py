@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from common.lake.open import storage_options
+from common.lake.open import catalog_access, storage_options
 from common.metadata.store import TabletStore
 from common.metadata.store_values import StoreHealth
 from common.model.job import Kind
@@ -563,7 +563,9 @@ def _lake(
     """Return the follower of lake tables; it polls at once after own commits."""
     own = settings.coordinator
     rules = LakeRules(
-        catalog=settings.catalog, grace_s=own.garbage_grace_s, sweep_s=own.collect_interval_s
+        catalog=catalog_access(settings),
+        grace_s=own.garbage_grace_s,
+        sweep_s=own.collect_interval_s,
     )
     lake = LakeFollower(context, rules, scanner.tables.values, service.submit)
     service.finish_published_by(lake.finish)

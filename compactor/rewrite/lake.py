@@ -6,8 +6,9 @@
     stitch    rewritten and copied row groups to outputs; large ones are copied as bytes
 
 A file without a live row is in no output. Rows keep the order of the inputs, so counts tell where
-each row lies in an output: a row that is deleted while the job runs is found there. Files hold no
-partition columns, because the log has their values. Nothing is committed here; that does
+each row lies in an output: a row that is deleted while the job runs is found there. Columns are
+found by their identifiers if the table has them, else by name; the files of a table without them
+hold no partition columns, because its log has the values. Nothing is committed here; that does
 `compactor.lake_commit`, in the compactor's own process.
 """
 
@@ -20,8 +21,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from common.control_settings import CatalogSettings
 from common.errors import (
@@ -46,7 +45,14 @@ from common.model.outcome import RowCounts
 from common.parquet.file_inspection import open_table_file
 from common.parquet.location import open_location
 from common.primitives import BoundedMap
-from common.rows.conform import conform, null_array
+from common.rows.conform import (
+    conform,
+    field_id,
+    is_stored_alike,
+    null_array,
+    project,
+    stored_names,
+)
 from common.rows.merge import DIGEST_MODULUS, Tally, digest_of, sum_counts
 from common.rows.row_facts import RowFacts
 from common.rows.rules import DropRule, RowRules
@@ -55,12 +61,16 @@ from common.wire import Assignment
 from compactor.lake_commit import LakeResult, packed_result, require_same_table
 from compactor.rewrite.attempt_folder import ProgressMark, allowance_of, remove_parts
 from compactor.rewrite.file_io import (
+    INT96_UNIT,
     Pay,
     delete_file,
+    folder_and_name,
     leaf_columns,
     opened_input,
     stored_bytes,
     table_location,
+    unmarked_instants,
+    with_zone,
 )
 from compactor.rewrite.general_merge import BagPart, write_part
 from compactor.rewrite.memory_budget import memory_budget
@@ -71,10 +81,10 @@ from compactor.rewrite.plan.inputs import (
     LARGER_FACTOR_MAX,
     FooterQuery,
     InputFooter,
-    OutputSettings,
     estimate_decoded_bytes,
     output_settings,
     read_footers,
+    settings_like_inputs,
     too_fragmented,
 )
 from compactor.rewrite.plan.rewrite_plan import Inputs, Output, RewritePlan, Rules
@@ -92,6 +102,14 @@ class LakeInputs:
     """The inputs, in the order of the assignment."""
     positions: tuple[Positions, ...]
     """Deleted positions of each of them."""
+    matched: tuple[Positions, ...]
+    """Positions of rows that equality deletes remove."""
+
+    @property
+    def left_out(self) -> tuple[Positions, ...]:
+        """Positions of all rows that no output has."""
+        pairs = zip(self.positions, self.matched, strict=True)
+        return tuple(np.union1d(one, other) if len(other) else one for one, other in pairs)
 
     @property
     def planned(self) -> Planned:
@@ -100,12 +118,15 @@ class LakeInputs:
             version=self.snapshot.version,
             table_id=self.snapshot.table_id,
             deletes={file.path: file.deletes for file in self.files},
-            positions={
-                file.path: positions
-                for file, positions in zip(self.files, self.positions, strict=True)
-                if len(positions)
-            },
+            positions=self._by_path(self.positions),
+            sequences={file.path: file.sequence for file in self.files},
+            equality={file.path: file.equality for file in self.files if file.equality},
+            matched=self._by_path(self.matched),
         )
+
+    def _by_path(self, positions: Sequence[Positions]) -> dict[str, Positions]:
+        pairs = zip(self.files, positions, strict=True)
+        return {file.path: own for file, own in pairs if len(own)}
 
 
 def read_lake_inputs(
@@ -129,7 +150,7 @@ def read_lake_inputs(
     snapshot = source.load(_HEADS.get(lake.uri))
     _HEADS.put(lake.uri, snapshot)
     require_same_table(lake, snapshot)
-    files, positions = [], []
+    files, positions, matched = [], [], []
     for assigned in assignment.inputs:
         file = snapshot.files.get(assigned.path)
         if file is None:
@@ -138,12 +159,13 @@ def read_lake_inputs(
             )
         files.append(file)
         positions.append(source.positions(file) if file.deletes else _NO_POSITIONS)
+        matched.append(source.matched(file) if file.equality else _NO_POSITIONS)
         step()
     if len({file.partition for file in files}) > 1:
         raise RewriteError(
             f"the files of attempt {assignment.reservation.attempt} are in more than one partition"
         )
-    return LakeInputs(source, snapshot, tuple(files), tuple(positions))
+    return LakeInputs(source, snapshot, tuple(files), tuple(positions), tuple(matched))
 
 
 TABLES_MAX = 4
@@ -240,27 +262,30 @@ def make_lake_plan(
         InputError: An input is missing, unreadable or does not fit its entry in the log.
     """
     table, reservation = assignment.table, assignment.reservation
-    location, paths = table_location(table.location), [file.path for file in inputs.files]
-    footers = read_footers(location, paths, FooterQuery(), on_read)
-    for footer, file, positions in zip(footers, inputs.files, inputs.positions, strict=True):
+    paths, left_out = [file.path for file in inputs.files], inputs.left_out
+    footers, decoded_bytes = _read_inputs(table.location, paths, on_read)
+    for footer, file, positions in zip(footers, inputs.files, left_out, strict=True):
         _require_as_logged(footer, file, positions)
     schema = _file_schema(inputs.snapshot)
     wanted = output_settings(assignment)
-    settings, codec = _settings_like_inputs(assignment, wanted, footers)
+    settings, codec = settings_like_inputs(assignment, wanted, footers, inputs.snapshot.properties)
     memory = memory_budget(task[0], assignment.halvings, settings.row_group_bytes, task[1])
-    settings = replace(settings, row_group_bytes=memory.group_bytes)
+    settings = replace(
+        settings,
+        row_group_bytes=memory.group_bytes,
+        decimals_as_integers=inputs.snapshot.file_schema is not None,
+    )
     groups = tuple(tuple(size.rows for size in footer.sizes) for footer in footers)
-    live = tuple(map(_live_rows, groups, inputs.positions))
+    live = tuple(map(_live_rows, groups, left_out))
     parts = min(max(1, assignment.job.outputs_expected), reservation.outputs_max)
     outputs = tuple(spans for spans in divide(live, parts) if _live_in(live, spans))
-    by_path = dict(zip(paths, footers, strict=True))
     plan = RewritePlan(
         location=table.location,
         folder=folder,
         inputs=Inputs(
             paths=tuple(paths),
             rows=sum(footer.num_rows for footer in footers),
-            decoded_bytes=estimate_decoded_bytes(location, by_path),
+            decoded_bytes=decoded_bytes,
             footer_bytes=sum(footer.size_bytes for footer in footers),
         ),
         rules=Rules(
@@ -283,8 +308,25 @@ def make_lake_plan(
         _copied_groups(footer, rows, kept, plan, codec)
         for footer, rows, kept in zip(footers, groups, live, strict=True)
     )
-    _store_positions(folder, inputs.positions)
+    _store_positions(folder, left_out)
+    _store_columns(folder, inputs, footers)
     return LakePlan(inputs, plan, groups, live, copied, outputs)
+
+
+def _read_inputs(
+    uri: str, paths: Sequence[str], on_read: Callable[[], None]
+) -> tuple[list[InputFooter], int]:
+    """Return the footers of inputs, in order, and the decoded size of all rows."""
+    folders: dict[str, list[str]] = {}
+    for path in paths:
+        folders.setdefault(folder_and_name(uri, path)[0], []).append(path)
+    footers, decoded_bytes = dict[str, InputFooter](), 0
+    for folder, whole in folders.items():
+        location, names = table_location(folder), [folder_and_name(uri, path)[1] for path in whole]
+        read = read_footers(location, names, FooterQuery(), on_read)
+        decoded_bytes += estimate_decoded_bytes(location, dict(zip(names, read, strict=True)))
+        footers |= zip(whole, read, strict=True)
+    return [footers[path] for path in paths], decoded_bytes
 
 
 def _require_as_logged(footer: InputFooter, file: LakeFile, positions: Positions) -> None:
@@ -303,6 +345,8 @@ def _require_as_logged(footer: InputFooter, file: LakeFile, positions: Positions
 
 def _file_schema(snapshot: Snapshot) -> pa.Schema:
     """Return the columns of data files: all but those that the partition gives."""
+    if snapshot.file_schema is not None:
+        return snapshot.file_schema
     columns = [
         column for column in snapshot.columns if column.name not in snapshot.partition_columns
     ]
@@ -310,23 +354,6 @@ def _file_schema(snapshot: Snapshot) -> pa.Schema:
         return arrow_schema(columns)
     except RequestError as error:
         raise RewriteError(str(error)) from error
-
-
-def _settings_like_inputs(
-    assignment: Assignment, wanted: OutputSettings, footers: Sequence[InputFooter]
-) -> tuple[OutputSettings, str | None]:
-    """Return how outputs are written, and the only codec of copied row groups; None: any.
-
-    Outputs keep the codec of the largest input, unless a request names one.
-    """
-    request = assignment.request
-    if request is not None and request.output.codec is not None:
-        return wanted, wanted.codec
-    largest = max(footers, key=lambda footer: footer.decoded_bytes)
-    codec = next(iter(sorted(codec for codec in largest.codecs if codec is not None)), wanted.codec)
-    if codec == wanted.codec:
-        return wanted, None
-    return replace(wanted, codec=codec, codec_level=None), None
 
 
 def _live_in(live: Sequence[Sequence[int]], spans: Sequence[GroupSpan]) -> int:
@@ -351,7 +378,11 @@ def _copied_groups(
     schema, settings = plan.rules.schema, plan.output.settings
     is_alike = footer.schema.equals(schema) or pa.schema(
         list(map(normal_field, footer.schema))
-    ).equals(schema)
+    ).equals(pa.schema(list(map(normal_field, schema))))
+    if any(field_id(field) is not None for field in schema):
+        names = {name: name for name in schema.names}
+        is_alike = is_alike and stored_names(footer.schema, schema) == names
+        is_alike = is_alike and is_stored_alike(footer.schema, schema)
     if not is_alike or (codec is not None and footer.codecs != {codec}):
         return (False,) * len(rows)
     largest = LARGER_FACTOR_MAX * settings.row_group_bytes
@@ -379,6 +410,28 @@ def _stored_positions(folder: str, at: int) -> Positions:
     path = _positions_path(folder, at)
     stored: Positions = np.load(path, mmap_mode="r") if path.exists() else _NO_POSITIONS
     return stored
+
+
+# -------------------------------------------------------------------------- Identified columns
+
+
+def _columns_path(folder: str, at: int) -> Path:
+    return Path(folder, f"columns-{at}.arrow")
+
+
+def _store_columns(folder: str, inputs: LakeInputs, footers: Sequence[InputFooter]) -> None:
+    """Store the columns of inputs for tasks, if identifiers tell which columns they are."""
+    if inputs.snapshot.file_schema is None:
+        return
+    for at, (file, footer) in enumerate(zip(inputs.files, footers, strict=True)):
+        stored = inputs.source.stored_columns(inputs.snapshot, file, footer.schema)
+        _columns_path(folder, at).write_bytes(stored.serialize().to_pybytes())
+
+
+def _stored_columns(folder: str, at: int) -> pa.Schema | None:
+    """Return the columns of an input with identifiers; None: names identify them."""
+    path = _columns_path(folder, at)
+    return pa.ipc.read_schema(pa.py_buffer(path.read_bytes())) if path.exists() else None
 
 
 # ------------------------------------------------------------------------------------------ Rewrite
@@ -558,11 +611,20 @@ def _kept_rows(
     """Yield rows as in a file, without the deleted ones, and these in the plan's schema."""
     for span in spans:
         path = plan.inputs.paths[span.at]
-        deleted = _stored_positions(plan.folder, span.at)
-        for start, table in _read_span(plan, path, span, pay):
+        deleted, stored = (
+            _stored_positions(plan.folder, span.at),
+            _stored_columns(plan.folder, span.at),
+        )
+        schema, source = plan.rules.schema, f"file {path}"
+        for start, table in _read_span(plan, path, span, stored, pay):
             read = _without_deleted(table, start, deleted)
             try:
-                yield table, read, conform(read, plan.rules.schema, f"file {path}")
+                if stored is None:
+                    yield table, read, conform(read, schema, source)
+                    continue
+                kept = project(read, stored, schema, source)
+                # Hashes have the names of nested fields: only top-level ones may differ.
+                yield table, read if is_stored_alike(stored, schema) else kept, kept
             except RequestError as error:
                 raise InputError(str(error)) from error
 
@@ -585,19 +647,24 @@ def _without_deleted(table: pa.Table, start: int, deleted: Positions) -> pa.Tabl
 
 
 def _read_span(
-    plan: RewritePlan, path: str, span: GroupSpan, pay: Pay
+    plan: RewritePlan, path: str, span: GroupSpan, stored: pa.Schema | None, pay: Pay
 ) -> Iterator[tuple[int, pa.Table]]:
     """Yield the rows of row groups in batches, each with the position of its first row.
 
-    Columns that the table does not have are left out: other readers ignore them as well.
+    Columns have the table's names. Those that the table does not have are left out: other readers
+    ignore them as well.
     """
-    location = table_location(plan.location)
+    folder, name = folder_and_name(plan.location, path)
     try:
-        with open_table_file(location, path, int96_unit=INT96_UNIT) as parquet:
+        with open_table_file(table_location(folder), name, int96_unit=INT96_UNIT) as parquet:
             metadata, present = parquet.metadata, parquet.schema_arrow.names
-            names = [name for name in plan.rules.schema.names if name in present]
+            if stored is None:
+                named = {name: name for name in plan.rules.schema.names if name in present}
+            else:
+                named = stored_names(stored, plan.rules.schema)
+            names = list(named)
             leaves = leaf_columns(metadata, names or present[:1])
-            instants = _instants(metadata, plan.rules.schema)
+            instants = unmarked_instants(metadata, named, plan.rules.schema)
             start = sum(metadata.row_group(group).num_rows for group in range(span.first))
             for group in range(span.first, span.end):
                 pay(stored_bytes(metadata, group, leaves))
@@ -606,40 +673,20 @@ def _read_span(
                 ):
                     table = pa.Table.from_batches([batch])
                     if names:
-                        yield start, _with_zone(table, instants)
+                        renamed = table.select(names).rename_columns(list(named.values()))
+                        yield start, with_zone(renamed, instants)
                     else:
-                        yield start, _nulls(plan.rules.schema, table.num_rows)
+                        yield start, _nothing(plan.rules.schema, table, stored)
                     start += table.num_rows
     except RequestError as error:
         raise InputError(str(error)) from error
 
 
-INT96_UNIT = "us"
-"""Lake tables keep microseconds; nanoseconds could not hold distant times."""
-
-
-def _instants(metadata: pq.FileMetaData, schema: pa.Schema) -> list[str]:
-    """Return the columns of timestamps of 96 bits that are instants, but do not say so."""
-    columns = map(metadata.schema.column, range(metadata.num_columns))
-    paths = [column.path for column in columns if column.physical_type == "INT96"]
-    return [
-        path
-        for path in paths
-        if path in schema.names and getattr(schema.field(path).type, "tz", None)
-    ]
-
-
-def _with_zone(table: pa.Table, names: Iterable[str]) -> pa.Table:
-    """Return rows with a zone in columns that have none."""
-    for name in names:
-        at = table.column_names.index(name)
-        table = table.set_column(at, name, pc.assume_timezone(table.column(at), "UTC"))
-    return table
-
-
-def _nulls(schema: pa.Schema, rows: int) -> pa.Table:
+def _nothing(schema: pa.Schema, table: pa.Table, stored: pa.Schema | None) -> pa.Table:
     """Return the rows of a file that has no column of the table."""
-    columns = [null_array(rows, field.type) for field in schema]
+    if stored is not None:
+        return table  # The projection takes no column of it.
+    columns = [null_array(table.num_rows, field.type) for field in schema]
     return pa.table(
         columns, schema=pa.schema([field.with_nullable(nullable=True) for field in schema])
     )
@@ -658,10 +705,7 @@ def stitch_output(plan: RewritePlan, steps: Sequence[_Step], path: str) -> int:
         if step.name:
             pieces.append(StitchPiece(step.name, location=parts))
             continue
-        pieces += [
-            StitchPiece(plan.inputs.paths[span.at], tuple(range(span.first, span.end)))
-            for span in step.spans
-        ]
+        pieces += [_copied_piece(plan, span) for span in step.spans]
     metadata = dict(plan.output.footer)
     mark, allowance = (
         ProgressMark(plan.folder, f"stitch-{path.rpartition('/')[2]}"),
@@ -684,6 +728,12 @@ def stitch_output(plan: RewritePlan, steps: Sequence[_Step], path: str) -> int:
         delete_file(location, path)
         raise NotStitchableError(f"output {path} has columns {schema}, not {plan.rules.schema}")
     return made.rows
+
+
+def _copied_piece(plan: RewritePlan, span: GroupSpan) -> StitchPiece:
+    path, groups = plan.inputs.paths[span.at], tuple(range(span.first, span.end))
+    folder, name = folder_and_name(plan.location, path)
+    return StitchPiece(name, groups, None if folder == plan.location else table_location(folder))
 
 
 # ------------------------------------------------------------------------------------------- Result

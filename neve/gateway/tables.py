@@ -371,7 +371,8 @@ def check_columns(table: Table) -> None:
     types = {column.name: column.type for column in table.schema}
     _check_distinct("key", table.key)
     _check_distinct("partition_by", table.partition_by)
-    for name in (*table.key, *table.partition_by):
+    partition_by = () if table.lake and table.lake.partition_types else table.partition_by
+    for name in (*table.key, *partition_by):
         key_type_of(_type_of_column(types, name, "key" if name in table.key else "partition_by"))
     _check_version(table, types)
     if table.tombstone_column is not None:
