@@ -348,9 +348,8 @@ def check_catalog(name: str, properties: Mapping[str, str]) -> str:
         raise SettingError(f"{where}.type: {HIVE}", f"catalogs.{name}.type")
     if kind not in CATALOG_TYPES:
         expected = ", ".join(CATALOG_TYPES)
-        raise SettingError(
-            f"{where}.type is {kind!r}, expected one of {expected}", f"catalogs.{name}.type"
-        )
+        names = (f"catalogs.{name}.{key}" for key in properties)
+        raise SettingError(f"{where}.type is {kind!r}, expected one of {expected}", *names)
     for code in CODE_PROPERTIES:
         if code in properties:
             raise SettingError(

@@ -231,6 +231,7 @@ class LakeFollower:
             followed.mirrored = await self._stored_files(table)
             followed.token = token
         elif present.head is not None and present.head.version == snapshot.version:
+            await self._with_columns(table, snapshot)  # A catalog changes them without a version.
             return
         table = await self._with_columns(table, snapshot)
         changes = await asyncio.to_thread(_changes, table, followed.mirrored, snapshot)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from common.errors import RequestError
 from common.lake.source import LakeFile, LakeFormat, Snapshot
-from common.model.file import MIRRORED_MAX, DataFile, MirroredFiles
+from common.model.file import DELETE_FILES, MIRRORED_MAX, DataFile, MirroredFiles
 from common.model.table import SPEC_PARTITIONS, LakeTable, Table
 from common.model.tablet import PLUS_INFINITY
 from common.rows.key_encoding import partition_of, partition_types, value_of_folder
@@ -22,8 +22,6 @@ from common.units import parse_size_bytes
 
 DELETES = "deletes"
 """Name of the tag with the identity of a file's deletes."""
-DELETE_FILES = "delete-files"
-"""Name of the tag with the number of delete files that apply to a file by values of rows."""
 TARGET_BYTES_MIN = 1024
 TARGET_PROPERTIES = ("delta.targetFileSize", "write.target-file-size-bytes")
 """Properties with the size of files that the table's own engine aims for."""
@@ -73,6 +71,11 @@ def why_refused(table: Table, snapshot: Snapshot) -> str:
         )
     if snapshot.refusal:
         return snapshot.refusal
+    if snapshot.root != table.lake.root:
+        return (
+            f"the table {uri} has the location {snapshot.root}, it was attached at "
+            f"{table.lake.root}: `neve detach {table.name}`, and attach it again"
+        )
     if not table.lake.partition_types and tuple(snapshot.partition_columns) != table.partition_by:
         return (
             f"the table at {uri} has other partition columns than when it was attached: "
@@ -100,7 +103,7 @@ def mirrored_file(file: LakeFile) -> DataFile:
 
 def _tags(file: LakeFile) -> tuple[tuple[str, str], ...]:
     tags = ((DELETES, _identity(file)),) if file.deletes or file.equality else ()
-    return (*tags, (DELETE_FILES, str(len(file.equality)))) if file.equality else tags
+    return (*tags, (DELETE_FILES, str(file.delete_files))) if file.delete_files else tags
 
 
 def _identity(file: LakeFile) -> str:

@@ -56,6 +56,8 @@ class LakeFile:
     """Data sequence number; 0 where the format has none."""
     equality: tuple[tuple[int, str], ...] = ()
     """Files of equality deletes that apply to it, as sequence number and path, ascending."""
+    delete_files: int = 0
+    """Number of files of both kinds of deletes that readers apply to it."""
 
 
 @dataclass(frozen=True, slots=True)

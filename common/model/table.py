@@ -230,6 +230,8 @@ class LakeTable(StoredValue):
     """Address of the table for its format; without credentials."""
     table_id: str
     """Id of the table in its own log. A table that was created anew there has another one."""
+    root: str = ""
+    """Location as the table's catalog names it; empty: no catalog does."""
     data_folder: str = ""
     """Folder below the location in which the table's writers put data files; empty: the location
     itself."""

@@ -111,6 +111,7 @@ async def _prepare(services: Services, name: str, body: api.AttachTable) -> _Att
             format=body.format,
             uri=uri,
             table_id=snapshot.table_id,
+            root=snapshot.root,
             data_folder=data_folder_of(snapshot) if body.format == LakeFormat.ICEBERG else "",
         ),
     )

@@ -214,13 +214,13 @@ class GuardedFileIO(PyArrowFileIO):
         locations = own.get(LOCATIONS)
         self.admission = Admission(None if locations is None else locations.splitlines())
 
-    def new_input(self, location: str) -> InputFile:
+    def new_input(self, location: str) -> PyArrowFile:
         """Return a file to read."""
         self.admission.require(location)
         scheme, host, path = self.parse_location(location, self.properties)
         return _GuardedFile(location, path, self.fs_by_scheme(scheme, host))
 
-    def new_output(self, location: str) -> OutputFile:
+    def new_output(self, location: str) -> PyArrowFile:
         """Return a file to write."""
         self.admission.require(location)
         return super().new_output(location)
@@ -364,6 +364,7 @@ _MALFORMED = (
     IndexError,
     KeyError,
     RecursionError,
+    SystemError,
     TypeError,
     ValueError,
     zlib.error,

@@ -11,6 +11,7 @@ columns are found by their field ids, sizes have bounds, and positions must be t
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -359,25 +360,32 @@ def _file_batches(
     required: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Yield columns of a Parquet file in the order of field ids; nulls for one that it lacks."""
+    with translated(f"read {path}"), _as_input_errors(path), io.new_input(path).open() as stream:
+        file = pq.ParquetFile(stream)
+        wanted = [_column_of(file.schema_arrow, number, names.get(number)) for number in ids]
+        if required and None in wanted:
+            message = f"delete file {path} lacks the column with field id {ids[wanted.index(None)]}"
+            raise InputError(message)
+        present = list(dict.fromkeys(name for name in wanted if name is not None))
+        read = present or file.schema_arrow.names[:1]
+        for batch in file.iter_batches(BATCH_ROWS, columns=read):
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.nulls(batch.num_rows) if name is None else batch.column(name)
+                    for name in wanted
+                ],
+                names=[str(number) for number in ids],
+            )
+
+
+@contextmanager
+def _as_input_errors(path: str) -> Iterator[None]:
+    """Raise in place of Arrow's errors that a file is missing or damaged."""
     try:
-        with translated(f"read {path}"), io.new_input(path).open() as stream:
-            file = pq.ParquetFile(stream)
-            wanted = [_column_of(file.schema_arrow, number, names.get(number)) for number in ids]
-            if required and None in wanted:
-                message = (
-                    f"delete file {path} lacks the column with field id {ids[wanted.index(None)]}"
-                )
-                raise InputError(message)
-            present = list(dict.fromkeys(name for name in wanted if name is not None))
-            read = present or file.schema_arrow.names[:1]
-            for batch in file.iter_batches(BATCH_ROWS, columns=read):
-                yield pa.RecordBatch.from_arrays(
-                    [
-                        pa.nulls(batch.num_rows) if name is None else batch.column(name)
-                        for name in wanted
-                    ],
-                    names=[str(number) for number in ids],
-                )
+        yield
+    except FileNotFoundError:
+        message = f"{path} is missing"
+        raise InputError(message) from None
     except pa.ArrowException as error:
         message = f"{path} is unreadable: {error!s:.200}"
         raise InputError(message) from None

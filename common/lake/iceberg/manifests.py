@@ -2,7 +2,7 @@
 
 A snapshot names a manifest list, which names manifests of data files and manifests of delete files.
 All of them are Avro and never change, so what was read from one path is kept. PyIceberg's reader is
-used with fewer columns than it has, and with bounds: a few packed bytes may claim to be any number
+used with bounds: a few packed bytes may claim to be any number
 of entries.
 """
 
@@ -15,7 +15,7 @@ from urllib.parse import quote_plus
 
 import pyarrow as pa
 from pyiceberg.avro.codecs import AVRO_CODEC_KEY
-from pyiceberg.avro.decoder import new_decoder
+from pyiceberg.avro.decoder import StreamingBinaryDecoder, new_decoder
 from pyiceberg.avro.file import SYNC_SIZE, AvroFile, Block
 from pyiceberg.avro.resolver import ReadSchemaResolver, SchemaPartnerAccessor
 from pyiceberg.io import FileIO
@@ -23,6 +23,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, visit_with_partner
 from pyiceberg.types import (
     BinaryType,
+    BooleanType,
     IcebergType,
     IntegerType,
     ListType,
@@ -49,6 +50,7 @@ DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
 DELETED = 2
 """Status of an entry whose file is no more in the table."""
 DELETE_MANIFEST = 1
+DATA_FILE_ID = 2
 PARQUET = "PARQUET"
 PATH_ID = 2_147_483_546
 """Field of the path of a data file in position deletes."""
@@ -58,10 +60,20 @@ PARTITION = "partition"
 """Name of the second part: names and values of the spec's fields, as in a path."""
 NULL = "__HIVE_DEFAULT_PARTITION__"
 
+
+def _counts(number: int, name: str, key: int, value: int) -> NestedField:
+    kind = MapType(key, IntegerType(), value, LongType())
+    return NestedField(number, name, kind, required=False)
+
+
+def _optional(number: int, name: str, kind: IcebergType) -> NestedField:
+    return NestedField(number, name, kind, required=False)
+
+
 _ENTRY = Schema(
     NestedField(0, "status", IntegerType(), required=True),
-    NestedField(1, "snapshot_id", LongType(), required=False),
-    NestedField(3, "sequence_number", LongType(), required=False),
+    _optional(1, "snapshot_id", LongType()),
+    _optional(3, "sequence_number", LongType()),
     NestedField(
         2,
         "data_file",
@@ -72,44 +84,56 @@ _ENTRY = Schema(
             NestedField(102, "partition", StructType(), required=True),
             NestedField(103, "record_count", LongType(), required=True),
             NestedField(104, "file_size_in_bytes", LongType(), required=True),
-            NestedField(
-                125, "lower_bounds", MapType(126, IntegerType(), 127, BinaryType()), required=False
-            ),
-            NestedField(
-                128, "upper_bounds", MapType(129, IntegerType(), 130, BinaryType()), required=False
-            ),
-            NestedField(131, "key_metadata", BinaryType(), required=False),
-            NestedField(
-                135,
-                "equality_ids",
-                ListType(136, LongType(), element_required=True),
-                required=False,
-            ),
-            NestedField(143, "referenced_data_file", StringType(), required=False),
+            _optional(125, "lower_bounds", MapType(126, IntegerType(), 127, BinaryType())),
+            _optional(128, "upper_bounds", MapType(129, IntegerType(), 130, BinaryType())),
+            _optional(131, "key_metadata", BinaryType()),
+            _optional(135, "equality_ids", ListType(136, LongType(), element_required=True)),
+            _optional(143, "referenced_data_file", StringType()),
+            # The others are read, but not used.
+            _optional(105, "block_size_in_bytes", LongType()),
+            _optional(106, "file_ordinal", IntegerType()),
+            _optional(107, "sort_columns", ListType(114, IntegerType(), element_required=True)),
+            _counts(108, "column_sizes", 117, 118),
+            _counts(109, "value_counts", 119, 120),
+            _counts(110, "null_value_counts", 121, 122),
+            _counts(111, "distinct_counts", 123, 124),
+            _counts(137, "nan_value_counts", 138, 139),
+            _optional(132, "split_offsets", ListType(133, LongType(), element_required=True)),
+            _optional(140, "sort_order_id", IntegerType()),
+            _optional(142, "first_row_id", LongType()),
+            _optional(144, "content_offset", LongType()),
+            _optional(145, "content_size_in_bytes", LongType()),
         ),
         required=True,
     ),
+    _optional(4, "file_sequence_number", LongType()),
 )
-"""What is read of the entry of a delete file; that of a data file has no bounds."""
-_BOUNDS = {125, 128}
-
-
-def _without_bounds(schema: Schema) -> Schema:
-    *fields, data_file = schema.fields
-    kept = [field for field in data_file.field_type.fields if field.field_id not in _BOUNDS]
-    narrow = NestedField(2, "data_file", StructType(*kept), required=True)
-    return Schema(*fields, narrow)
-
-
-_DATA_ENTRY = _without_bounds(_ENTRY)
 _LISTED = Schema(
     NestedField(500, "manifest_path", StringType(), required=True),
-    NestedField(501, "manifest_length", LongType(), required=True),
     NestedField(502, "partition_spec_id", IntegerType(), required=True),
     NestedField(517, "content", IntegerType(), required=True, initial_default=DATA),
     NestedField(515, "sequence_number", LongType(), required=True, initial_default=0),
     NestedField(503, "added_snapshot_id", LongType(), required=True),
-    NestedField(519, "key_metadata", BinaryType(), required=False),
+    _optional(519, "key_metadata", BinaryType()),
+    # The others are read, but not used.
+    _optional(501, "manifest_length", LongType()),
+    _optional(516, "min_sequence_number", LongType()),
+    *(_optional(number, f"files_{number}", IntegerType()) for number in (504, 505, 506)),
+    *(_optional(number, f"rows_{number}", LongType()) for number in (512, 513, 514, 520)),
+    _optional(
+        507,
+        "partitions",
+        ListType(
+            508,
+            StructType(
+                NestedField(509, "contains_null", BooleanType(), required=True),
+                _optional(518, "contains_nan", BooleanType()),
+                _optional(510, "lower_bound", BinaryType()),
+                _optional(511, "upper_bound", BinaryType()),
+            ),
+            element_required=True,
+        ),
+    ),
 )
 
 # ------------------------------------------------------------------------------------------ Values
@@ -151,7 +175,7 @@ class DeleteFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class ManifestFiles:
     """The live files that a manifest names."""
 
     files: tuple[LakeFile, ...] = ()
@@ -168,7 +192,7 @@ class Manifest:
 
 
 class _Partners(SchemaPartnerAccessor):
-    """Lets lists and maps be skipped that are not wanted; PyIceberg refuses such files."""
+    """Lets unknown lists and maps be skipped; PyIceberg refuses files that have some."""
 
     def field_partner(
         self, partner_struct: IcebergType | None, field_id: int, field_name: str
@@ -190,14 +214,16 @@ class _Partners(SchemaPartnerAccessor):
 class _BoundedAvro(AvroFile[Any]):
     """An Avro file of which at most a number of records are read."""
 
-    __slots__ = ("_left",)
+    __slots__ = ("_is_known", "_left")
 
     def __enter__(self) -> Self:
         with self.input_file.open() as stream:
             self.decoder = new_decoder(stream.read())
         self.header = self._read_header()
         self.schema = self.header.get_schema()
-        resolver = ReadSchemaResolver(self.read_types, self.read_enums)
+        assert self.read_schema is not None
+        self._is_known = _numbers(self.schema) <= _numbers(self.read_schema)
+        resolver: Any = ReadSchemaResolver(self.read_types, self.read_enums)
         self.reader = visit_with_partner(self.schema, self.read_schema, resolver, _Partners())
         return self
 
@@ -214,8 +240,19 @@ class _BoundedAvro(AvroFile[Any]):
             message = f"the file has more than {ENTRIES_MAX} entries"
             raise RefusedError(message)
         data = _unpack(self.header.meta.get(AVRO_CODEC_KEY, "null"), packed)
-        self.block = Block(self.reader, count, new_decoder(data))
+        # The faster decoder skips without regard to the end or begin of the bytes.
+        decoder = new_decoder(data) if self._is_known else StreamingBinaryDecoder(data)
+        self.block = Block(self.reader, count, decoder)
         return count
+
+
+def _numbers(schema: Schema) -> set[int]:
+    """Return the field ids of a schema and of its data file, if it has one."""
+    fields = [*schema.fields]
+    for field in schema.fields:
+        if field.field_id == DATA_FILE_ID and isinstance(field.field_type, StructType):
+            fields += field.field_type.fields
+    return {field.field_id for field in fields}
 
 
 def _unpack(codec: str, packed: bytes) -> bytes:
@@ -294,7 +331,7 @@ def read_list(io: FileIO, path: str) -> tuple[ListedManifest, ...]:
     """
     listed = []
     for record in _records(io, path, _LISTED):
-        manifest, _, spec_id, content, sequence, snapshot_id, key = record
+        manifest, spec_id, content, sequence, snapshot_id, key, *_ = record
         if key:
             message = f"the table is encrypted ({path[:200]}), which Névé does not support"
             raise RefusedError(message)
@@ -329,7 +366,7 @@ class ManifestReader:
         self._root, self._specs, self._schemas = root, specs, schemas
         self._times_s, self._io = times_s, io
 
-    def read(self, listed: ListedManifest) -> Manifest:
+    def read(self, listed: ListedManifest) -> ManifestFiles:
         """Return the live files of a manifest.
 
         Raises:
@@ -348,20 +385,19 @@ class ManifestReader:
     def added(self, listed: ListedManifest, wanted: frozenset[str]) -> frozenset[str]:
         """Return which paths a manifest names, deleted entries included."""
         paths = (
-            self._root.path_of(record[3][1])
-            for record in _records(self._io, listed.path, _DATA_ENTRY)
+            self._root.path_of(record[3][1]) for record in _records(self._io, listed.path, _ENTRY)
         )
         return frozenset(path for path in paths if path in wanted)
 
-    def _data(self, listed: ListedManifest, partitions: "_Partitions") -> Manifest:
+    def _data(self, listed: ListedManifest, partitions: "_Partitions") -> ManifestFiles:
         files, spelled, left_out = [], dict[str, str](), 0
-        for record in _records(self._io, listed.path, _DATA_ENTRY):
-            status, snapshot_id, own_sequence, file = record
+        for record in _records(self._io, listed.path, _ENTRY):
+            status, snapshot_id, own_sequence, file, _ = record
             if status == DELETED:
                 continue
-            _, uri, kind, partition, rows, size_bytes, key, _, _ = file
+            _, uri, kind, partition, rows, size_bytes, _, _, key, *_ = file
             if key:
-                return Manifest(refusal=ENCRYPTED)
+                return ManifestFiles(refusal=ENCRYPTED)
             _require_text(uri, "file_path")
             _require_numbers(rows, size_bytes)
             if str(kind).upper() != PARQUET:
@@ -381,21 +417,20 @@ class ManifestReader:
                     sequence=_sequence(own_sequence, listed),
                 )
             )
-        return Manifest(tuple(files), spelled=spelled or None, left_out=left_out)
+        return ManifestFiles(tuple(files), spelled=spelled or None, left_out=left_out)
 
-    def _deletes(self, listed: ListedManifest, partitions: "_Partitions") -> Manifest:
+    def _deletes(self, listed: ListedManifest, partitions: "_Partitions") -> ManifestFiles:
         deletes = []
         for record in _records(self._io, listed.path, _ENTRY):
-            status, _, own_sequence, file = record
+            status, _, own_sequence, file, _ = record
             if status == DELETED:
                 continue
-            content, uri, kind, partition, rows, size_bytes, lower, upper, key, ids, data_path = (
-                file
-            )
+            content, uri, kind, partition, rows, size_bytes, *more = file
+            lower, upper, key, ids, data_path, *_ = more
             if key:
-                return Manifest(refusal=ENCRYPTED)
+                return ManifestFiles(refusal=ENCRYPTED)
             if str(kind).upper() != PARQUET:
-                return Manifest(refusal=OTHER_DELETES.format(str(kind)[:40]))
+                return ManifestFiles(refusal=OTHER_DELETES.format(str(kind)[:40]))
             _require_text(uri, "file_path")
             _require_numbers(rows, size_bytes)
             least, greatest = _path_bounds(lower, upper)
@@ -417,7 +452,7 @@ class ManifestReader:
                     path_max=data_path or greatest,
                 )
             )
-        return Manifest(deletes=tuple(deletes))
+        return ManifestFiles(deletes=tuple(deletes))
 
     def _added_at_s(self, snapshot_id: int | None, listed: ListedManifest) -> float:
         own = listed.snapshot_id if snapshot_id is None else snapshot_id

@@ -37,6 +37,7 @@ from common.lake.iceberg.catalogs import (
     split_identifier,
     translated,
 )
+from common.lake.iceberg.commit import ATTEMPT, HeadFiles, SnapshotSender
 from common.lake.iceberg.deletes import (
     COUNTED_ROWS_MAX,
     NO_POSITIONS,
@@ -49,13 +50,15 @@ from common.lake.iceberg.deletes import (
 from common.lake.iceberg.manifests import (
     DeleteFile,
     ListedManifest,
-    Manifest,
+    ManifestFiles,
     ManifestReader,
     read_list,
 )
 from common.lake.iceberg.write import file_schema, stored_columns
 from common.lake.source import (
     LOCATIONS,
+    Answer,
+    Commit,
     LakeFile,
     Look,
     Positions,
@@ -66,8 +69,6 @@ from common.model.table import Column
 from common.rows.schema import CHARS_MAX, normal_type, type_to_text
 
 FORMAT_VERSION = 2
-ATTEMPT = "neve.attempt"
-"""Property of a snapshot's summary with the id of the attempt that committed it."""
 FILES_MAX = 2_000_000
 """Most live files of a table."""
 MANIFESTS_MAX = 200_000
@@ -85,7 +86,7 @@ class IcebergState:
 
     metadata: TableMetadata
     metadata_location: str
-    manifests: Mapping[str, Manifest] = field(default_factory=dict)
+    manifests: Mapping[str, ManifestFiles] = field(default_factory=dict)
     """Manifests of the snapshot, by path."""
     deletes: tuple[DeleteFile, ...] = ()
     """Live delete files."""
@@ -122,6 +123,7 @@ class IcebergSource:
         self._options = dict(options)
         locations = options.get(LOCATIONS)
         self._admission = Admission(None if locations is None else locations.splitlines())
+        self._sender = SnapshotSender()
         self._state: IcebergState | None = None
         self._table: Table | None = None
 
@@ -194,7 +196,7 @@ class IcebergSource:
         metadata: TableMetadata,
         head: IcebergSnapshot,
         known: IcebergState | None,
-    ) -> dict[str, Manifest]:
+    ) -> dict[str, ManifestFiles]:
         """Return the manifests of a snapshot; only those that are new are read."""
         listed = read_list(io, head.manifest_list)
         if len(listed) > MANIFESTS_MAX:
@@ -204,7 +206,7 @@ class IcebergSource:
         fresh = [manifest for manifest in listed if manifest.path not in before]
         reader = _reader(metadata, io)
 
-        def read(manifest: ListedManifest) -> Manifest:
+        def read(manifest: ListedManifest) -> ManifestFiles:
             content = reader.read(manifest)
             self._require_admitted(content, metadata)
             return content
@@ -220,7 +222,7 @@ class IcebergSource:
             raise RefusedError(message)
         return manifests
 
-    def _require_admitted(self, manifest: Manifest, metadata: TableMetadata) -> None:
+    def _require_admitted(self, manifest: ManifestFiles, metadata: TableMetadata) -> None:
         """Refuse a manifest that names a file outside of the allowed locations."""
         root, spelled = TableRoot(metadata.location), manifest.spelled or {}
         for file in manifest.files:
@@ -348,6 +350,35 @@ class IcebergSource:
             named = threads.map(lambda manifest: reader.added(manifest, wanted), listed)
             return frozenset().union(*named)
 
+    # ---------------------------------------------------------------------------------------- Send
+
+    def send(self, commit: Commit) -> Answer:
+        """Make a commit the next snapshot, if its base is the head, by one request."""
+        state = commit.base.state
+        assert isinstance(state, IcebergState), type(state)
+        assert not commit.base.refusal, commit.base.refusal
+        _, io = self._present()
+        assert self._table is not None, self.title
+        table = Table(
+            self._identifier,
+            state.metadata,
+            state.metadata_location,
+            io,
+            self.catalog,
+            self._table.config,
+        )
+        manifests, root = state.manifests.values(), state.root
+        spelled = {
+            path: uri for manifest in manifests for path, uri in (manifest.spelled or {}).items()
+        }
+        head = HeadFiles(
+            uri_of=lambda path: spelled.get(path) or root.uri_of(path),
+            deletes=state.deletes,
+            counts=state.counts,
+            is_whole=not any(manifest.left_out for manifest in manifests),
+        )
+        return self._sender.send(table, commit, head)
+
     # ---------------------------------------------------------------------------------- Other calls
 
     def require_conditions(self, name: str) -> None:
@@ -442,6 +473,7 @@ def _applied(state: IcebergState) -> tuple[dict[str, LakeFile], dict[str, tuple[
                 deletes=identity,
                 deleted_rows=min(file.rows, sum(count for _, count in deletes)),
                 equality=equality,
+                delete_files=len(deletes) + len(equality),
             )
     return files, applied
 
