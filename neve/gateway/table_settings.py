@@ -13,6 +13,7 @@ from common.model.table import (
     BACKLOG_MODES,
     DNS_LABEL,
     FIXED_SETTINGS,
+    LAKE_OPERATIONS,
     TRIGGERS,
     Table,
     TableSettings,
@@ -66,6 +67,9 @@ _BOUNDS: dict[str, dict[str, Any]] = {
     "trigger_interval_s": {"least": 1},
     "backlog_mode": {"choices": BACKLOG_MODES},
     "window_exempt": {"choices": EXEMPTIONS},
+    "lake_maintenance": {"choices": LAKE_OPERATIONS},
+    "lake_maintenance_interval_s": {"least": 60},
+    "lake_maintenance_files": {"least": 1, "most": 1_000_000},
 }
 """Bounds of a setting besides its kind."""
 

@@ -396,6 +396,11 @@ def check_settings(table: Table) -> None:
         )
     if table.lake is not None:
         check_lake_settings(table.name, table.settings)
+    elif table.settings.lake_maintenance:
+        raise RequestError(
+            f"setting lake_maintenance is for lake tables; table {table.name!r} has its metadata "
+            "and its files maintained by the service anyway"
+        )
     _check_readers(table)
     _check_blooms(table)
     _check_analysis_columns(table)
