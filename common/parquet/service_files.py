@@ -9,7 +9,6 @@ The last section recognises tables of other formats, which the service leaves al
 
 import json
 import posixpath
-import re
 import secrets
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -25,9 +24,14 @@ from common.model.fields import as_plain
 from common.model.location_identity import (
     COPIED_FOLDER,
     DESCRIPTION_PATH,
+    FORMATS,
     GENERATION_PATH,
+    ICEBERG,
+    ICEBERG_FILE,
+    ICEBERG_FOLDER,
     PUBLISHED_PATH,
     SERVICE_FOLDER,
+    mark_in_path,
 )
 from common.model.table import Column, Table, TableSettings, TableState
 from common.parquet.location import Location, fault, is_transient
@@ -373,15 +377,6 @@ def _copied_path(table: str, number: int) -> str:
 # `_neve/published` lists the marks that Névé wrote itself, one per line; they are ignored.
 
 
-FORMATS = {
-    "_delta_log": "Delta Lake",
-    ".hoodie": "Apache Hudi",
-    "_spark_metadata": "Spark's streaming file sink",
-    "_versions": "Lance",
-}
-"""Name of a folder in a table → its format."""
-ICEBERG_FOLDER, ICEBERG = "metadata", "Apache Iceberg"
-_ICEBERG_FILE = re.compile(r"[^/]+\.metadata\.json(?:\.gz)?")
 FOLDERS_MAX = 1000
 """Folders below a location that are listed before a table is created there."""
 PUBLISHED_BYTES_MAX = 64 * 1024
@@ -410,17 +405,6 @@ class ForeignMark:
             f"of {self.format} ({self.path}); move one of the two to a folder of its own, or drop "
             f"{table} without its files"
         )
-
-
-def mark_in_path(path: str) -> tuple[str, str] | None:
-    """Return the mark that a path is or is in, and its format; None: there is none."""
-    parts = path.split("/")
-    for number, part in enumerate(parts):
-        if part in FORMATS:
-            return "/".join(parts[: number + 1]), FORMATS[part]
-    if parts[-2:-1] == [ICEBERG_FOLDER] and _ICEBERG_FILE.fullmatch(parts[-1]):
-        return path, ICEBERG
-    return None
 
 
 def published_marks(location: Location) -> frozenset[str]:
@@ -517,7 +501,7 @@ def _mark_in_folder(
         if name in FORMATS:
             return ForeignMark(FORMATS[name], info.path)
         for entry in _listed(location, info.path):
-            if _ICEBERG_FILE.fullmatch(entry.base_name):
+            if ICEBERG_FILE.fullmatch(entry.base_name):
                 return ForeignMark(ICEBERG, entry.path)
     return None
 

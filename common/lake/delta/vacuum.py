@@ -30,8 +30,7 @@ from common.lake.delta.actions import (
 from common.lake.delta.checkpoints import bounded, removed_ms, replayed
 from common.lake.delta.storage import LakeStorage, ListedFile
 from common.lake.source import Freed, LakeSurvey, MaintenanceRules, Snapshot, WasteFile
-from common.model.location_identity import SERVICE_FOLDER
-from common.parquet.service_files import mark_in_path
+from common.model.location_identity import SERVICE_FOLDER, mark_in_path
 
 VACUUM = "vacuum"
 CHANGE_FEED = "_change_data"
