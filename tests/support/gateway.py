@@ -301,6 +301,20 @@ class FakeCoordinator:
     async def replan(self, table: str) -> None:
         self._hear("replan", table)
 
+    async def maintain(self, table: str, order: api.LakeOrder) -> api.LakeRun:
+        self._hear("maintain", table, order.operation, str(order.dry_run), str(order.files))
+        state = api.LakeRunState.DRY_RUN if order.dry_run else api.LakeRunState.WAITING
+        return api.LakeRun(
+            table="sales",
+            operation=order.operation,
+            state=state.value,
+            files=2,
+            size_bytes=2048,
+            more=1,
+            spared={"younger than the retention": 3},
+            paths=("a.parquet", "b.parquet"),
+        )
+
     async def maintenance(self, table: str, tablet: str | None) -> api.TableMaintenance:
         self._hear("maintenance", table, tablet)
         merging = api.MaintenanceOperation(
