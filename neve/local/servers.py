@@ -18,7 +18,6 @@ import psutil
 
 import neve
 from common.errors import ConfigError, error_line
-from common.metadata.keyspace import RedisUser, acl_rules
 from common.runtime import Clock
 from neve.local.machine import LOOPBACK, Java, free_ports
 from neve.local.processes import (
@@ -303,6 +302,9 @@ class RedisServer:
 
     def _settings(self) -> str:
         """Return the content of the settings file."""
+        # Imported here, because the supervisor seldom starts a server.
+        from common.metadata.keyspace import RedisUser, acl_rules
+
         digest = hashlib.sha256(self.password.encode()).hexdigest()
         return "\n".join(
             (
