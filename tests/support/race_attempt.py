@@ -26,7 +26,7 @@ from common.lake.source import (
     Snapshot,
     TableSource,
 )
-from tests.support.delta_writer import DeltaWriter
+from tests.support.delta_tables import DeltaTable
 
 NOW_S = 1_800_000_000.0
 
@@ -41,7 +41,7 @@ class LakeAttempt:
 
     name: str
     source: TableSource
-    writer: DeltaWriter
+    writer: DeltaTable
     between: Callable[[rules.PublishStep], None] = nothing
     answers: Callable[[Answer], Answer] = lambda answer: answer
     """What the attempt hears of an answer."""
