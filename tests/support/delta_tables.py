@@ -193,7 +193,7 @@ class DeltaTable:
         )
         path, data = f"{folders}part-{uuid.uuid4()}.parquet", io.BytesIO()
         pq.write_table(rows, data, **{"compression": "snappy", **options})
-        obstore.put(self.store, path, data.getvalue())
+        self.put(path, data.getvalue())
         return {
             "path": quote(path, safe="/="),
             "partitionValues": dict(values or {}),
@@ -202,6 +202,10 @@ class DeltaTable:
             "dataChange": True,
             "stats": json.dumps({"numRecords": rows.num_rows}),
         }
+
+    def put(self, path: str, data: bytes) -> None:
+        """Store a data file."""
+        obstore.put(self.store, path, data)
 
     def append(
         self, rows: pa.Table, values: Mapping[str, str | None] | None = None, **options: Any
@@ -225,7 +229,7 @@ class DeltaTable:
             actions: list[dict[str, Any]] = []
             for path, add in files.items():
                 before = set(self.deleted(add))
-                stored = self._stored(path, ["id"])["id"].to_pylist()
+                stored = self.stored(path, ["id"])["id"].to_pylist()
                 positions = {at for at, row in enumerate(stored) if row in wanted}
                 if not positions <= before:
                     vector = self.vector(before | positions)
@@ -316,7 +320,7 @@ class DeltaTable:
 
     def rows_of(self, path: str, add: Mapping[str, Any]) -> pa.Table:
         """Return the live rows of a file, without partition columns."""
-        rows, gone = self._stored(path), set(self.deleted(add))
+        rows, gone = self.stored(path), set(self.deleted(add))
         return rows.filter(pa.array([at not in gone for at in range(rows.num_rows)], pa.bool_()))
 
     def rows(self, version: int | None = None) -> list[dict[str, Any]]:
@@ -329,7 +333,8 @@ class DeltaTable:
             rows += [missing | row | add["partitionValues"] for row in stored]
         return sorted(rows, key=lambda row: row["id"])
 
-    def _stored(self, path: str, columns: list[str] | None = None) -> pa.Table:
+    def stored(self, path: str, columns: list[str] | None = None) -> pa.Table:
+        """Return all rows of a data file."""
         data = obstore.get(self.store, path).bytes()
         return pq.ParquetFile(pa.BufferReader(data)).read(columns)
 

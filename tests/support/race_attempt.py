@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import obstore
 import pyarrow as pa
 from pyarrow import parquet
 
@@ -68,8 +67,7 @@ class LakeAttempt:
     ) -> LakeOutput | None:
         tables, runs, start = [], [], 0
         for file in inputs:
-            data = bytes(obstore.get(self.writer.store, file.path).bytes())
-            table = parquet.ParquetFile(io.BytesIO(data)).read()
+            table = self.writer.stored(file.path)
             keep = np.ones(table.num_rows, bool)
             keep[planned.positions[file.path].astype(np.int64)] = False
             runs.append(KeptRows(file.path, 0, table.num_rows, start))
@@ -81,7 +79,7 @@ class LakeAttempt:
         path = f"{folder}/part-{self.name}-{number}.parquet".lstrip("/")
         buffer = io.BytesIO()
         parquet.write_table(pa.concat_tables(tables), buffer)
-        obstore.put(self.writer.store, path, buffer.getvalue())
+        self.writer.put(path, buffer.getvalue())
         return LakeOutput(
             path=path,
             size_bytes=len(buffer.getvalue()),
