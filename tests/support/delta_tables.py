@@ -207,6 +207,10 @@ class DeltaTable:
         """Store a data file."""
         obstore.put(self.store, path, data)
 
+    def stats(self, _head: object, _data: bytes, rows: int) -> str:
+        """Return the statistics of a data file."""
+        return json.dumps({"numRecords": rows})
+
     def append(
         self, rows: pa.Table, values: Mapping[str, str | None] | None = None, **options: Any
     ) -> str:
