@@ -318,6 +318,22 @@ def test_the_log_of_an_earlier_table_goes(tmp_path: Path) -> None:
     story(tmp_path, tell)
 
 
+def test_a_recovered_table_continues_its_log(tmp_path: Path) -> None:
+    async def tell(site: PublishedSite) -> None:
+        await site.add("day=7/a.parquet", 1)
+        assert await site.publish()
+        recovered = await published_site(site.table.location, "t2", former_ids=("t1",))
+        assert foreign_mark(site.location) is None
+        await recovered.add("day=7/b.parquet", 2)
+        assert await recovered.publish()
+        assert (recovered.log.table, recovered.log.version) == ("t2", 1)
+        assert read_note(site.location).tables == ("t2", "t1")
+        assert DeltaTable(root(site)).metadata().id == "t1"
+        check_rows(recovered)
+
+    story(tmp_path, tell)
+
+
 def test_new_and_wider_columns_are_published(tmp_path: Path) -> None:
     async def tell(site: PublishedSite) -> None:
         await site.add("day=7/a.parquet", 1)
