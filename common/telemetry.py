@@ -269,6 +269,18 @@ METRICS: tuple[Metric, ...] = (
         "counter",
         "Publications and removals of logs that failed; they are tried again.",
     ),
+    Metric(
+        "neve_lake_maintenance_runs_total",
+        "counter",
+        "Runs of checkpoint, log-cleanup and vacuum that did something, or failed.",
+        ("operation", "outcome"),
+    ),
+    Metric(
+        "neve_lake_maintenance_files_total", "counter", "Files that these deleted.", ("operation",)
+    ),
+    Metric(
+        "neve_lake_maintenance_bytes_total", "counter", "Bytes that these freed.", ("operation",)
+    ),
     Metric("neve_requests", "gauge", "Requests that have not ended.", ("state",)),
     Metric(
         "neve_requests_ended_total",

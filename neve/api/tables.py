@@ -82,7 +82,7 @@ class LakeMirror:
     """The log of a lake table, and how far the service has followed it."""
 
     format: str
-    """Format of the log, such as `delta`."""
+    """Format of the log or catalog: `delta`, `iceberg`."""
     uri: str
     table_id: str
     """Id of the table in its log."""
@@ -92,6 +92,11 @@ class LakeMirror:
     """Time at which it was mirrored."""
     problem: str = ""
     """Why the log is not followed, so that no job starts; empty: it is followed."""
+
+    @property
+    def partition_types(self) -> tuple[str, ...]:
+        """Types of the parts of a partition where these are no columns; empty: they are columns."""
+        return ("int64", "string") if self.format == "iceberg" else ()
 
     @property
     def text(self) -> str:
@@ -129,9 +134,10 @@ class AttachTable:
     __pydantic_config__ = STRICT
 
     format: ShortText
-    """Format of its log: `delta`."""
+    """Format of its log or catalog: `delta`, `iceberg`."""
     uri: ShortText
-    """URI of its folder, or an absolute path on the service's machine."""
+    """Delta: URI of its folder, or an absolute path on the service's machine. Iceberg:
+    `CATALOG:NAMESPACE.TABLE`, with a catalog of the settings."""
     settings: SettingValues = field(default_factory=dict)
     paused: bool = False
     dry_run: bool = False

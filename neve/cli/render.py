@@ -55,6 +55,8 @@ def keys_of(table: api.Table, tablet: str) -> str:
 
     columns = table.partition_by or table.key
     types = {column.name: column.type for column in table.schema}
+    if table.lake is not None and table.lake.partition_types:
+        types = dict(zip(columns, table.lake.partition_types, strict=True))
     try:
         end = TabletId.parse(table.id, tablet).end
         if not columns:

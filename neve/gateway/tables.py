@@ -68,6 +68,7 @@ from neve.gateway.services import (
 from neve.gateway.table_files import published_log
 from neve.gateway.table_settings import (
     changed_settings,
+    check_lake_maintenance,
     check_lake_settings,
     check_publish,
     check_readers,
@@ -371,7 +372,8 @@ def check_columns(table: Table) -> None:
     types = {column.name: column.type for column in table.schema}
     _check_distinct("key", table.key)
     _check_distinct("partition_by", table.partition_by)
-    for name in (*table.key, *table.partition_by):
+    partition_by = () if table.lake and table.lake.partition_types else table.partition_by
+    for name in (*table.key, *partition_by):
         key_type_of(_type_of_column(types, name, "key" if name in table.key else "partition_by"))
     _check_version(table, types)
     if table.tombstone_column is not None:
@@ -410,6 +412,7 @@ def check_settings(table: Table) -> None:
         )
     if table.lake is not None:
         check_lake_settings(table.name, table.settings)
+    check_lake_maintenance(table)
     check_publish(table)
     check_readers(table)
     _check_blooms(table)

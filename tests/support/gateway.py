@@ -301,6 +301,20 @@ class FakeCoordinator:
     async def replan(self, table: str) -> None:
         self._hear("replan", table)
 
+    async def maintain(self, table: str, order: api.LakeOrder) -> api.LakeRun:
+        self._hear("maintain", table, order.operation, str(order.dry_run), str(order.files))
+        state = api.LakeRunState.DRY_RUN if order.dry_run else api.LakeRunState.WAITING
+        return api.LakeRun(
+            table="sales",
+            operation=order.operation,
+            state=state.value,
+            files=2,
+            size_bytes=2048,
+            more=1,
+            spared={"younger than the retention": 3},
+            paths=("a.parquet", "b.parquet"),
+        )
+
     async def maintenance(self, table: str, tablet: str | None) -> api.TableMaintenance:
         self._hear("maintenance", table, tablet)
         merging = api.MaintenanceOperation(
@@ -593,6 +607,7 @@ def serving(
     ingest: Mapping[str, object] = {},
     notify: Mapping[str, object] = {},
     catalog: Mapping[str, object] = {},
+    catalogs: Mapping[str, Mapping[str, str]] = {},
     **gateway: object,
 ) -> Iterator[Gateway]:
     """Serve the application until the block ends.
@@ -609,15 +624,17 @@ def serving(
         ingest: Settings of the section of that name.
         notify: Settings of the section of that name.
         catalog: Settings of the section of that name.
+        catalogs: Catalogs of Iceberg tables by name.
         gateway: Settings of the section of that name.
     """
     store = store or MemoryStore(SystemClock())
     log: list[tuple[str, dict[str, object]]] = []
     coordinator = FakeCoordinator()
+    settings = _settings(coordinator_s, gateway, access, control, ingest, notify, catalog)
     services = _services(
         store,
         coordinator,
-        _settings(coordinator_s, gateway, access, control, ingest, notify, catalog),
+        replace(settings, catalogs=catalogs),
         lambda event, **fields: log.append((event, fields)),
         watch_s,
         storage or Storage(),

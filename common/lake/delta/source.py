@@ -5,10 +5,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from pyarrow.parquet import FileMetaData
 
 from common.errors import InputError, RefusedError
-from common.lake.delta import log
+from common.lake.delta import checkpoints, log, vacuum
 from common.lake.delta.actions import (
     CommitLines,
     VectorEntry,
@@ -30,8 +31,11 @@ from common.lake.delta.vectors import (
 from common.lake.source import (
     Answer,
     Commit,
+    Freed,
     LakeFile,
+    LakeSurvey,
     Look,
+    MaintenanceRules,
     Positions,
     Sighting,
     Snapshot,
@@ -71,6 +75,11 @@ class DeltaSource:
             message = f"file {file.path} has {file.rows} rows; row {positions[-1]} is deleted"
             raise InputError(message)
         return positions
+
+    def matched(self, file: LakeFile) -> Positions:
+        """Return nothing: the format has no equality deletes."""
+        assert not file.equality, file.path
+        return np.empty(0, np.uint64)
 
     def _vector_bytes(self, vector: VectorEntry) -> bytes:
         if vector.storage == "i":
@@ -198,6 +207,10 @@ class DeltaSource:
         """
         self._storage.require_conditions(f"{log.LOG}/.{name}.tmp")
 
+    def stored_columns(self, snapshot: Snapshot, file: LakeFile, schema: pa.Schema) -> pa.Schema:
+        """Return the columns of a data file; names identify them."""
+        return schema
+
     def statistics(self, snapshot: Snapshot, footer: FileMetaData) -> str:
         """Return the statistics of a file for its `add` action."""
         return file_statistics(footer, snapshot.properties)
@@ -206,6 +219,47 @@ class DeltaSource:
         """Delete outputs that were never committed."""
         for path in paths:
             self._storage.delete(path)
+
+    # ----------------------------------------------------------------------------- Maintenance
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """Return the names of the maintenance operations."""
+        return checkpoints.CHECKPOINT, checkpoints.LOG_CLEANUP, vacuum.VACUUM
+
+    def survey(self, operation: str, snapshot: Snapshot, rules: MaintenanceRules) -> LakeSurvey:
+        """Return what an operation would do; see `TableSource`."""
+        if snapshot.refusal:
+            raise RefusedError(snapshot.refusal)
+        if operation == checkpoints.CHECKPOINT:
+            return checkpoints.survey_checkpoint(self._storage, snapshot, rules)
+        if operation == checkpoints.LOG_CLEANUP:
+            return checkpoints.survey_log(self._storage, snapshot, rules)
+        assert operation == vacuum.VACUUM, operation
+        return vacuum.survey_files(self._storage, snapshot, rules, self._own_vector_path)
+
+    def carry_out(self, survey: LakeSurvey, snapshot: Snapshot, rules: MaintenanceRules) -> Freed:
+        """Do what a survey says; see `TableSource`."""
+        if snapshot.refusal:
+            raise RefusedError(snapshot.refusal)
+        if survey.operation == checkpoints.CHECKPOINT:
+            return checkpoints.write_checkpoint(self._storage, snapshot, rules)
+        if survey.operation == checkpoints.LOG_CLEANUP:
+            return checkpoints.clean_log(self._storage, survey, snapshot, rules)
+        assert survey.operation == vacuum.VACUUM, survey
+        return vacuum.delete_files(self._storage, survey, snapshot, rules, self._own_vector_path)
+
+    def _own_vector_path(self, vector: VectorEntry) -> str | None:
+        """Return the path of a vector's file; None: it is in the log, or outside of the root."""
+        if vector.storage == "i":
+            return None
+        if vector.storage == "p" and self._storage.relative(vector.text) is None:
+            return None
+        try:
+            return self._vector_path(vector)
+        except VectorError as error:
+            message = f"deletion vector {vector.text[:200]} has no readable name: {error}"
+            raise RefusedError(message) from None
 
 
 def _inline(rows: Positions) -> VectorEntry:
