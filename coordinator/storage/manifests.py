@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from common.errors import CompactionError, ConflictError, redacted
+from common.errors import CompactionError, ConflictError, RefusedError, redacted
 from common.metadata.changes import Applied, PublishManifest
 from common.metadata.file_pin import RENEW_S, FilePin
 from common.metadata.store import TabletStore, walk_tiles
@@ -265,6 +265,8 @@ class LogPublication:
             self._listing.add(tablet.bounds.partition, files)
         except CompactionError as error:
             self._error = error
+        except (LookupError, ValueError) as error:  # A path or partition without a form in a log.
+            self._error = RefusedError(f"tablet {tablet.id.text}: {error}")
 
     async def publish(self, begun_s: float) -> bool:
         """Create the next version; return whether the log names the files as of `begun_s`."""
@@ -523,9 +525,11 @@ class ManifestPublisher:
         return True
 
     async def _stays(self, table: Table) -> bool:
-        """Return whether no drop of a table has begun."""
+        """Return whether no drop of a table has begun, and its log is wanted as before."""
         stored = await self._store.table(table.id)
-        return stored is not None and stored.state is not TableState.GOING
+        if stored is None or stored.state is TableState.GOING:
+            return False
+        return stored.settings.publish == table.settings.publish
 
     async def _written(
         self,

@@ -130,10 +130,9 @@ async def drop_table(services: Services, table: Table, *, delete_files: bool) ->
     require_applied(
         await services.store.apply(DropTable(table=table.id, delete_files=delete_files))
     )
-    with suppress(UnavailableError, RefusedError):  # A remaining guard does no harm to rows.
-        await _clear(services, table, remove_guards)
-    with suppress(UnavailableError, RefusedError):  # The next table there removes what remains.
-        await _clear(services, table, remove_own_log)
+    for remove in (remove_guards, remove_own_log):
+        with suppress(UnavailableError, RefusedError):  # What remains does no harm to rows.
+            await _clear(services, table, remove)
     left = await drop_remains(services, table)
     if left.files_left and table.state is TableState.GOING:
         raise being_dropped_error(left)
@@ -148,8 +147,7 @@ async def _clear(services: Services, table: Table, remove: Callable[[Location], 
         UnavailableError: The storage does not answer.
     """
     await check_table_owner(services, table)
-    location = open_location(table.location)
-    await services.footers.run(location.uri, remove, location)
+    await services.footers.run(table.location, remove, open_location(table.location))
 
 
 async def _published(services: Services, table: Table) -> api.PublishedLog | None:

@@ -52,6 +52,7 @@ SUITES = {
         "tests/unit/coordinator/test_publishing.py",
         "tests/unit/coordinator_shell/test_manifests.py",
     ],
+    "published": ["tests/unit/coordinator_shell/test_published_logs.py"],
     "splits": [
         "tests/unit/operations/test_core.py",
         "tests/unit/operations/test_split_keys.py",

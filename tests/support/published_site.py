@@ -188,12 +188,15 @@ class PublishedSite:
         return await (by or self.here).manifests.look(self.table)
 
 
-async def published_site(uri: str) -> PublishedSite:
+async def published_site(
+    uri: str, table_id: str = "t1", former_ids: tuple[str, ...] = ()
+) -> PublishedSite:
     """Return an empty table in a location, which publishes its log."""
     clock = ManualClock(1_000_000.0)
     store = MemoryStore(clock)
     table = Table(
-        id="t1",
+        id=table_id,
+        former_ids=former_ids,
         name="events",
         location=uri,
         schema=COLUMNS,

@@ -6,6 +6,7 @@ import httpx
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from neve import api
 from neve.client import Client
@@ -47,6 +48,38 @@ def test_a_delta_table_is_attached_planned_and_detached(service: Service) -> Non
     assert sorted(path for path in folder.rglob("*") if path.is_file()) == before
     assert not (folder / "_neve").exists()
     assert DeltaTable(folder).to_pyarrow_table().num_rows == 12
+
+
+def test_a_native_table_is_a_delta_table_to_other_engines(service: Service) -> None:
+    client, folder = service.client, service.folder / "published"
+    settings = {"publish": "delta", "manifest_interval_s": "1s", "target": "1MB"}
+    client.create_table("published", str(folder), schema=ROWS.schema, settings=settings)
+    wanted = []
+    for number in range(12):
+        rows = pa.table({"day": [str(number)], "amount": [number]})
+        client.append("published", rows)
+        wanted += rows.to_pylist()
+
+    def shown() -> api.PublishedLog:
+        published = client.describe("published").published
+        assert published is not None
+        return published
+
+    client.wait_until_at_rest("published", timeout_s=120)
+    files = len(client.files("published"))
+    assert files < len(wanted), "files were merged"
+    service.wait("the log has all rows", lambda: (shown().files, shown().rows) == (files, 12))
+    rows = DeltaTable(folder).to_pyarrow_table().sort_by("amount").to_pylist()
+    assert rows == wanted
+    with pytest.raises(DeltaError, match="neveManaged"):
+        write_deltalake(folder, ROWS, mode="append")
+    assert "neve_published_logs 1" in metrics(service)
+    client.set("published", {"publish": "off"})
+    service.wait("the log is gone", lambda: not (folder / "_delta_log").exists())
+    client.set("published", {"publish": "delta"})
+    service.wait("it begins again", lambda: shown().version is not None)
+    client.drop("published", delete_files=True)
+    assert not (folder / "_delta_log").exists()
 
 
 def test_metrics_count_lake_tables(service: Service) -> None:

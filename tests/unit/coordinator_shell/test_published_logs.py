@@ -23,8 +23,15 @@ from common.parquet.foreign_formats import (
     foreign_mark_below,
     read_note,
 )
+from common.runtime import SystemClock
+from common.settings import CoordinatorSettings, Settings
+from coordinator.context import ShellContext
 from coordinator.storage import manifests
-from tests.support.manifest_site import GRACE_S
+from coordinator.store_watch import take_lead
+from coordinator.wiring import CoordinatorParts, assemble, storage_loops
+from tests.support.manifest_site import GRACE_S, silent
+from tests.support.patience import PATIENCE_S
+from tests.support.predictable import CountedIds
 from tests.support.published_site import (
     BEGIN,
     COLUMNS,
@@ -318,6 +325,22 @@ def test_the_log_of_an_earlier_table_goes(tmp_path: Path) -> None:
     story(tmp_path, tell)
 
 
+def test_a_recovered_table_continues_its_log(tmp_path: Path) -> None:
+    async def tell(site: PublishedSite) -> None:
+        await site.add("day=7/a.parquet", 1)
+        assert await site.publish()
+        recovered = await published_site(site.table.location, "t2", former_ids=("t1",))
+        assert foreign_mark(site.location) is None
+        await recovered.add("day=7/b.parquet", 2)
+        assert await recovered.publish()
+        assert (recovered.log.table, recovered.log.version) == ("t2", 1)
+        assert read_note(site.location).tables == ("t2", "t1")
+        assert DeltaTable(root(site)).metadata().id == "t1"
+        check_rows(recovered)
+
+    story(tmp_path, tell)
+
+
 def test_new_and_wider_columns_are_published(tmp_path: Path) -> None:
     async def tell(site: PublishedSite) -> None:
         await site.add("day=7/a.parquet", 1)
@@ -348,5 +371,49 @@ def test_a_storage_that_overwrites_is_refused(
         (problem,) = site.here.logs.problems.values()
         assert "If-None-Match" in problem
         assert await site.publish()
+
+    story(tmp_path, tell)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not is_so():
+            await asyncio.sleep(0.05)
+
+
+async def watch(site: PublishedSite, parts: CoordinatorParts) -> None:
+    def figure(name: str) -> float:
+        return next(one.value for one in parts.status().figures if one.metric == name)
+
+    await until(lambda: figure("neve_published_versions_total") == 1)
+    assert figure("neve_published_logs") == 1
+    assert parts.notices(0).conditions == ()
+    version = Path(root(site)) / LOG_FOLDER / f"{site.log.version + 1:020}.json"
+    version.write_text(json.dumps({"commitInfo": {"engineInfo": "another"}}) + "\n")
+    await site.add("day=7/a.parquet", 1)
+    site.clock.advance(120)
+    await until(lambda: bool(parts.notices(0).conditions))
+    (condition,) = parts.notices(0).conditions
+    assert (condition.kind, condition.subject) == ("unpublished", "events")
+    assert any("'another'" in warning for warning in parts.status().store_warnings)
+    assert figure("neve_published_logs_failing") == 1
+
+
+def test_a_coordinator_publishes_shows_and_notifies(tmp_path: Path) -> None:
+    """All parts of a coordinator, as its process runs them."""
+    settings = Settings(coordinator=CoordinatorSettings(collect_interval_s=0.1, tick_s=0.1))
+
+    async def tell(site: PublishedSite) -> None:
+        context = ShellContext(site.store, SystemClock(), CountedIds("a"), silent, "coord-1")
+        parts = assemble(settings, context)
+        await take_lead(site.store, parts.scanner, "coord-1", silent)
+        stored = storage_loops(settings, parts, parts.scanner.tables.values)
+        tasks = [asyncio.ensure_future(loop) for loop in (*parts.loops(settings), *stored)]
+        try:
+            await watch(site, parts)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     story(tmp_path, tell)
