@@ -61,6 +61,16 @@ class LakeFile:
 
 
 @dataclass(frozen=True, slots=True)
+class SortKey:
+    """A column of a table's sort order."""
+
+    column: str
+    """Its name in data files."""
+    is_descending: bool = False
+    has_nulls_first: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """One version of a table, read whole. A newer one of the same source is another value."""
 
@@ -86,6 +96,8 @@ class Snapshot:
     file_schema: pa.Schema | None = None
     """Columns of data files to be written, with the identifiers of all fields in their metadata
     (`common.rows.conform.FIELD_ID`); None: all columns but those of the partition, by name."""
+    sort: tuple[SortKey, ...] = ()
+    """Order of rows in data files to be written; empty: none."""
     newest: int = -1
     """Greatest number that any version ever had; -1: that of this one. See `last_version`."""
     root: str = ""

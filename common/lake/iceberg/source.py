@@ -54,7 +54,7 @@ from common.lake.iceberg.manifests import (
     ManifestReader,
     read_list,
 )
-from common.lake.iceberg.write import file_schema, stored_columns
+from common.lake.iceberg.write import file_schema, sort_keys, stored_columns
 from common.lake.source import (
     LOCATIONS,
     Answer,
@@ -188,6 +188,7 @@ class IcebergSource:
             root=TableRoot(metadata.location).uri,
             field_ids={column.name: column.field_id for column in metadata.schema().fields},
             file_schema=file_schema(metadata.schema()) if columns else None,
+            sort=sort_keys(metadata) if columns else (),
         )
 
     def _manifests(
