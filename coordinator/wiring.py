@@ -42,7 +42,13 @@ from coordinator.core.shadow import COMPARED_TABLETS_MAX, ShadowPlans
 from coordinator.core.state import CoordinatorState
 from coordinator.core.views import BACKLOGS_MAX
 from coordinator.lake import LakeFollower, LakeRules
-from coordinator.maintenance import Maintenance, OwnKind, OwnMaintenance, TriggerDriver
+from coordinator.maintenance import (
+    LakeMaintenance,
+    Maintenance,
+    OwnKind,
+    OwnMaintenance,
+    TriggerDriver,
+)
 from coordinator.ports import CompactorLever, PlanTablet, Submit
 from coordinator.registry import control_loop, planner_for
 from coordinator.requests import (
@@ -288,6 +294,7 @@ class CoordinatorParts:
     autoscaler: Autoscaler
     stored: tuple[GarbageCollector, ManifestPublisher]
     lake: LakeFollower
+    lake_maintenance: LakeMaintenance
     flusher: BufferFlusher
     upkeep: OwnMaintenance
     maintenance: Maintenance
@@ -306,6 +313,7 @@ class CoordinatorParts:
         sentences = (
             *faults,
             *self.lake.sentences(tablet.table),
+            *self.lake_maintenance.sentences(tablet.table),
             *self.operations.sentences(tablet),
             *explanation.sentences,
             *([correction.sentence] if correction.jobs else []),
@@ -363,6 +371,7 @@ class CoordinatorParts:
             *self.flusher.figures(),
             *self.lake.figures(),
             *self.stored[1].log_figures(self.scanner.tables.values()),
+            *self.lake_maintenance.figures(),
             *series_figures(self.state.series, self.series_keeper),
         )
         return replace(
@@ -404,6 +413,9 @@ class CoordinatorParts:
             found.append(
                 Condition(kind="unpublished", subject=names.get(table, table), text=problem)
             )
+        for table, reason in self.lake.silent().items():
+            subject = names.get(table, table)
+            found.append(Condition(kind="catalog-silent", subject=subject, text=reason))
         return Notices(
             coordinator=self.context.coordinator,
             conditions=tuple(bounded_conditions(found, CONDITIONS_MAX)),
@@ -573,6 +585,19 @@ def _lake(
     return lake
 
 
+def _lake_maintenance(
+    own: CoordinatorSettings,
+    context: ShellContext,
+    lake: LakeFollower,
+    scanner: Scanner,
+    upkeep: OwnMaintenance,
+) -> LakeMaintenance:
+    """Return the maintenance of lake tables, which the scheduler runs."""
+    maintenance = LakeMaintenance(context, lake, own.garbage_grace_s, scanner.tables.values)
+    maintenance.add_to(upkeep)
+    return maintenance
+
+
 async def _identities(locations: Mapping[str, str]) -> Mapping[str, LocationIdentity]:
     return await asyncio.to_thread(identities_of, locations)
 
@@ -634,12 +659,14 @@ def assemble(
     stored, rate = _collecting(settings, context), autoscaler.slot_rate
     flusher = _flusher(settings, context)
     lake = _lake(settings, context, scanner, service)
+    lake_maintenance = _lake_maintenance(own, context, lake, scanner, upkeep)
     scanner.on_table_changed.append(flusher.table_changed)
     scanner.before_planning.append(corrections.read_first)
     days_keeper = DailySumsKeeper(context)
     scanner.on_committed += [corrections.read_soon, days_keeper.count_soon]
-    readers = [automatic.tablet_read, space.tablet_read, lake.tablet_read]
-    _listen(scanner, requests, operations, readers)
+    _listen(
+        scanner, requests, operations, [automatic.tablet_read, space.tablet_read, lake.tablet_read]
+    )
     return CoordinatorParts(
         store=context.store,
         context=context,
@@ -662,10 +689,18 @@ def assemble(
         autoscaler=autoscaler,
         stored=stored,
         lake=lake,
+        lake_maintenance=lake_maintenance,
         flusher=flusher,
         upkeep=upkeep,
         maintenance=Maintenance(
-            settings, context, plan, state, own=upkeep, stored=(*stored, flusher), slot_rate=rate
+            settings,
+            context,
+            plan,
+            state,
+            own=upkeep,
+            lake=lake_maintenance,
+            stored=(*stored, flusher),
+            slot_rate=rate,
         ),
     )
 

@@ -22,7 +22,15 @@ from typing import Any
 from pyarrow import fs
 
 from common.errors import RefusedError, UnavailableError
-from common.model.location_identity import PUBLISHED_PATH, SERVICE_FOLDER
+from common.model.location_identity import (
+    FORMATS,
+    ICEBERG,
+    ICEBERG_FILE,
+    ICEBERG_FOLDER,
+    PUBLISHED_PATH,
+    SERVICE_FOLDER,
+    mark_in_path,
+)
 from common.parquet.location import Location, fault
 from common.parquet.service_files import read_small, write_small
 
@@ -184,15 +192,6 @@ def _head_of(location: Location, version: int) -> OwnLog | None:
 # ------------------------------------------------------------------------------- Foreign formats
 
 
-FORMATS = {
-    LOG_FOLDER: "Delta Lake",
-    ".hoodie": "Apache Hudi",
-    "_spark_metadata": "Spark's streaming file sink",
-    "_versions": "Lance",
-}
-"""Name of a folder in a table → its format."""
-ICEBERG_FOLDER, ICEBERG = "metadata", "Apache Iceberg"
-_ICEBERG_FILE = re.compile(r"[^/]+\.metadata\.json(?:\.gz)?")
 FOLDERS_MAX = 1000
 """Folders below a location that are listed before a table is created there."""
 
@@ -220,17 +219,6 @@ class ForeignMark:
             f"of {self.format} ({self.path}); move one of the two to a folder of its own, or drop "
             f"{table} without its files"
         )
-
-
-def mark_in_path(path: str) -> tuple[str, str] | None:
-    """Return the mark that a path is or is in, and its format; None: there is none."""
-    parts = path.split("/")
-    for number, part in enumerate(parts):
-        if part in FORMATS:
-            return "/".join(parts[: number + 1]), FORMATS[part]
-    if parts[-2:-1] == [ICEBERG_FOLDER] and _ICEBERG_FILE.fullmatch(parts[-1]):
-        return path, ICEBERG
-    return None
 
 
 def published_marks(location: Location) -> frozenset[str]:
@@ -328,7 +316,7 @@ def _mark_in_folder(
         if name in FORMATS:
             return ForeignMark(FORMATS[name], info.path)
         for entry in _listed(location, info.path):
-            if _ICEBERG_FILE.fullmatch(entry.base_name):
+            if ICEBERG_FILE.fullmatch(entry.base_name):
                 return ForeignMark(ICEBERG, entry.path)
     return None
 

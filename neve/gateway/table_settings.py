@@ -9,11 +9,13 @@ from typing import Any
 
 from common.errors import ConfigError, RefusedError, RequestError
 from common.lake.open import check_publishable
+from common.lake.source import LakeFormat
 from common.model.group import Service
 from common.model.table import (
     BACKLOG_MODES,
     DNS_LABEL,
     FIXED_SETTINGS,
+    LAKE_OPERATIONS,
     PUBLISH_FORMATS,
     PUBLISH_OFF,
     TRIGGERS,
@@ -70,6 +72,9 @@ _BOUNDS: dict[str, dict[str, Any]] = {
     "trigger_interval_s": {"least": 1},
     "backlog_mode": {"choices": BACKLOG_MODES},
     "window_exempt": {"choices": EXEMPTIONS},
+    "lake_maintenance": {"choices": LAKE_OPERATIONS},
+    "lake_maintenance_interval_s": {"least": 60},
+    "lake_maintenance_files": {"least": 1, "most": 1_000_000},
 }
 """Bounds of a setting besides its kind."""
 
@@ -265,6 +270,26 @@ LAKE_SETTINGS: Mapping[str, Any] = {"manifest_interval_s": None, "directory_guar
 LAKE_PLANNERS = frozenset({"bin-pack", "ratio"})
 """Planners of the service that need neither keys nor times nor tags of files, which a log does not
 keep. Planners of packages decide for themselves."""
+
+
+def check_lake_maintenance(table: Table) -> None:
+    """Reject the setting `lake_maintenance` for other tables than those of Delta.
+
+    Raises:
+        RequestError: The service does not run these operations on the table.
+    """
+    if not table.settings.lake_maintenance:
+        return
+    if table.lake is None:
+        raise RequestError(
+            f"setting lake_maintenance is for lake tables; table {table.name!r} has its metadata "
+            "and its files maintained by the service anyway"
+        )
+    if table.lake.format != LakeFormat.DELTA:
+        raise RequestError(
+            f"setting lake_maintenance is for Delta tables; the snapshots of table {table.name!r} "
+            "are expired by its own engine"
+        )
 
 
 def check_lake_settings(table: str, settings: TableSettings) -> None:

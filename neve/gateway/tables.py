@@ -68,6 +68,7 @@ from neve.gateway.services import (
 from neve.gateway.table_files import published_log
 from neve.gateway.table_settings import (
     changed_settings,
+    check_lake_maintenance,
     check_lake_settings,
     check_publish,
     check_readers,
@@ -411,6 +412,7 @@ def check_settings(table: Table) -> None:
         )
     if table.lake is not None:
         check_lake_settings(table.name, table.settings)
+    check_lake_maintenance(table)
     check_publish(table)
     check_readers(table)
     _check_blooms(table)

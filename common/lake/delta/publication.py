@@ -313,7 +313,7 @@ class PublishedLog:
         old = [
             number
             for number, file in numbered
-            if file.path.endswith(".checkpoint.parquet") and file.changed_s <= now_s - keep_s
+            if file.path.endswith(".checkpoint.parquet") and file.changed_at_s <= now_s - keep_s
         ]
         doomed = [file.path for number, file in numbered if old and number < max(old)]
         for path in sorted(doomed):

@@ -59,8 +59,11 @@ from common.lake.source import (
     LOCATIONS,
     Answer,
     Commit,
+    Freed,
     LakeFile,
+    LakeSurvey,
     Look,
+    MaintenanceRules,
     Positions,
     Sighting,
     Snapshot,
@@ -113,6 +116,12 @@ def open_iceberg(uri: str, options: Mapping[str, str]) -> "IcebergSource":
     """
     name, identifier = split_identifier(uri)
     return IcebergSource(name, identifier, options)
+
+
+_NO_MAINTENANCE = (
+    "Iceberg tables are maintained by their own engine: Névé neither expires their snapshots nor "
+    "removes files that no snapshot names"
+)
 
 
 class IcebergSource:
@@ -381,6 +390,16 @@ class IcebergSource:
         return self._sender.send(table, commit, head)
 
     # ---------------------------------------------------------------------------------- Other calls
+
+    operations: tuple[str, ...] = ()
+
+    def survey(self, operation: str, snapshot: Snapshot, rules: MaintenanceRules) -> LakeSurvey:
+        """Refuse: the engine of the table expires its snapshots."""
+        raise RefusedError(_NO_MAINTENANCE)
+
+    def carry_out(self, survey: LakeSurvey, snapshot: Snapshot, rules: MaintenanceRules) -> Freed:
+        """Refuse: the engine of the table expires its snapshots."""
+        raise RefusedError(_NO_MAINTENANCE)
 
     def require_conditions(self, name: str) -> None:
         """Do nothing: catalogs compare versions by themselves."""
