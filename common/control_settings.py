@@ -180,7 +180,7 @@ class IngestSettings:
 
 CONDITIONS = (
     *("quarantined", "shed", "backlog", "request-done", "request-failed"),
-    *("read-only", "store-silent", "coordinator-silent"),
+    *("read-only", "store-silent", "coordinator-silent", "unpublished"),
 )
 """What operators are notified of."""
 

@@ -257,6 +257,18 @@ METRICS: tuple[Metric, ...] = (
         "counter",
         "Outputs of lake tables that no version has, and that were deleted.",
     ),
+    Metric("neve_published_logs", "gauge", "Tables that publish a log for other engines."),
+    Metric(
+        "neve_published_logs_failing",
+        "gauge",
+        "Tables whose log cannot be published or removed. Their replaced files stay.",
+    ),
+    Metric("neve_published_versions_total", "counter", "Versions of published logs."),
+    Metric(
+        "neve_published_failures_total",
+        "counter",
+        "Publications and removals of logs that failed; they are tried again.",
+    ),
     Metric("neve_requests", "gauge", "Requests that have not ended.", ("state",)),
     Metric(
         "neve_requests_ended_total",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from common.lake.open import catalog_access
+from common.lake.open import catalog_access, storage_options
 from common.metadata.store import TabletStore
 from common.metadata.store_values import StoreHealth
 from common.model.job import Kind
@@ -63,7 +63,7 @@ from coordinator.storage.garbage_collector import (
     UnfinishedTables,
     finish_drops_forever,
 )
-from coordinator.storage.manifests import ManifestPublisher
+from coordinator.storage.manifests import ManifestPublisher, PublishedLogs
 from coordinator.store_watch import (
     DailySumsKeeper,
     RateLimits,
@@ -362,6 +362,7 @@ class CoordinatorParts:
             *control_figures(self.state.control(now_s)),
             *self.flusher.figures(),
             *self.lake.figures(),
+            *self.stored[1].log_figures(self.scanner.tables.values()),
             *series_figures(self.state.series, self.series_keeper),
         )
         return replace(
@@ -399,6 +400,10 @@ class CoordinatorParts:
         for table, reason in ({} if generations is None else generations.read_only).items():
             subject = names.get(table, table)
             found.append(Condition(kind="read-only", subject=subject, text=reason))
+        for table, problem in self.stored[1].log_problems.items():
+            found.append(
+                Condition(kind="unpublished", subject=names.get(table, table), text=problem)
+            )
         return Notices(
             coordinator=self.context.coordinator,
             conditions=tuple(bounded_conditions(found, CONDITIONS_MAX)),
@@ -504,6 +509,13 @@ def _collecting(
     """Return the collector, and the manifest publisher whose manifests it respects."""
     own, store = settings.coordinator, context.store
     known_generation = context.generations.known if context.generations else lambda _table: 0
+    logs = PublishedLogs(
+        partial(storage_options, settings.catalog),
+        context.ids,
+        own.garbage_grace_s,
+        context.faults,
+        context.threads,
+    )
     manifests = ManifestPublisher(
         store,
         context.ids,
@@ -511,6 +523,7 @@ def _collecting(
         context.log,
         known_generation=known_generation,
         threads=context.threads,
+        logs=logs,
     )
     rules = GarbageRules(
         grace_s=own.garbage_grace_s,

@@ -20,6 +20,8 @@ DERIVED_SETTINGS = frozenset({"keep_deleted_rows", "tombstone_retention_s"})
 """Table settings that the options of a planner may require; otherwise users choose them."""
 TRIGGERS = ("change", "periodic", "admin", "analysis")
 """Allowed values of the setting `triggers`."""
+PUBLISH_OFF, PUBLISH_DELTA = PUBLISH_FORMATS = ("off", "delta")
+"""Allowed values of the setting `publish`."""
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -178,6 +180,10 @@ class TableSettings(StoredValue):
     """Jobs that start outside of the window, too, and use no budget: `requests`, those of users;
     `over-limit`, those of tablets with more files than `file_limit` or with a split in progress.
     Empty: none."""
+    publish: str = PUBLISH_OFF
+    """Format of a log that the service keeps in the table's folder, so that engines read the table
+    without Névé: `off` or `delta`. For tables without a key that have manifests; other engines can
+    read the log, and refuse to write."""
 
     def __post_init__(self) -> None:
         """Refuse fields of other types; values are validated where users set them."""

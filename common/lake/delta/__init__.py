@@ -9,4 +9,5 @@ In reading order:
     statistics  bounds of a file's columns, from its footer
     log       versions and checkpoints, read whole or from a known version on
     source    the port: load, look, send
+    publication  the log that the service writes of a native table
 """

@@ -40,6 +40,8 @@ class ListedFile:
     path: str
     size_bytes: int
     tag: str
+    changed_s: float = 0.0
+    """When it was written, by the clock of the storage."""
 
 
 class LakeStorage:
@@ -90,7 +92,8 @@ class LakeStorage:
                     message = f"{self.uri}/{folder} has more than {LISTED_MAX} files"
                     raise RefusedError(message)
                 for meta in chunk:
-                    yield ListedFile(meta["path"], meta["size"], meta["e_tag"] or "")
+                    changed_s = meta["last_modified"].timestamp()
+                    yield ListedFile(meta["path"], meta["size"], meta["e_tag"] or "", changed_s)
 
     def read(self, path: str, bytes_max: int) -> bytes | None:
         """Return the bytes of a file, or None if it is missing.
@@ -138,6 +141,11 @@ class LakeStorage:
         except (failures.BaseError, OSError):
             return Answer.UNKNOWN
         return Answer.COMMITTED
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Create a file, or replace it as a whole."""
+        with _translated(f"write {path}", self.uri):
+            obstore.put(self._opened(), path, data, use_multipart=False)
 
     def delete(self, path: str) -> None:
         """Delete a file; a missing one is skipped."""

@@ -278,6 +278,8 @@ def _open_sql(name: str, own: dict[str, Any]) -> Catalog:
     if uri.startswith("sqlite") and path and not Path(path).is_file():
         message = f"catalogs.{name}.uri: there is no file {path}"  # it would be created
         raise ConfigError(message)
+    if uri.startswith("postgresql://"):  # SQLAlchemy would look for another client's package
+        uri = uri.replace("postgresql", "postgresql+psycopg2", 1)
     if uri.startswith("postgresql") and "connect_timeout" not in uri:
         uri += f"{'&' if '?' in uri else '?'}connect_timeout={CONNECT_TIMEOUT_S}"
     inner = "common.lake.iceberg.catalogs.GuardedFileIO"

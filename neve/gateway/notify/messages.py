@@ -207,6 +207,8 @@ def _what(standing: Standing) -> str:
             return f"backlog of {_of_subject(standing, 'table')} is {size}"
         case "read-only":
             return f"{_of_subject(standing, 'table')} is read-only"
+        case "unpublished":
+            return f"the log of {_of_subject(standing, 'table')} is not published"
         case "store-silent":
             return "the metadata store does not answer"
         case "coordinator-silent":

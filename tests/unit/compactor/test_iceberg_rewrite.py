@@ -484,3 +484,18 @@ def sorted_by(table: pa.Table, order: list[SortKey]) -> pa.Table:
         )
         rows.sort(key=lambda row: row[key.column] is not None)
     return pa.Table.from_pylist(rows, table.schema)
+
+
+def test_a_file_that_lies_elsewhere_is_read_there(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    table.append(rows(0, 5))
+    path = tmp_path / "elsewhere" / "imported.parquet"
+    path.parent.mkdir()
+    pq.write_table(rows(5, LARGE), path)
+    table.table.add_files([path.as_uri()])
+    table.delete([1, 7])
+    expected = independent_reader().iceberg_rows(table.metadata, "id", "text", "day")
+    made = rewritten(table, tmp_path / "attempt")
+    assert path.as_uri() in made.result.planned.positions
+    assert rows_of(table, made, "id", "text", "day") == expected
+    assert sum(expected.values()) == LARGE + 3
