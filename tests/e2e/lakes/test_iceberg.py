@@ -171,7 +171,7 @@ def test_a_table_is_compacted_beside_its_writers(service: Service) -> None:
 
 
 def test_rows_are_deleted_by_value_beside_compactions(service: Service) -> None:
-    events = filled(service, "by_value")
+    events = filled(service, "by-value")
     events.attach()
     with writing(events.append, events.delete_by_value, events.delete):
         service.wait("two commits", lambda: events.commits() >= 2)
