@@ -16,6 +16,9 @@ MUTATION_LOCK := requirements/mutation.txt
 READER_LOCK := requirements/reader.txt
 # Names this checkout, so that two checkouts can share an environment.
 STAMP := $(VENV)/.neve-installed-$(shell pwd | cksum | cut -d ' ' -f 1)
+# An independent reader of lake tables, with versions of its own.
+READER := $(VENV)/reader
+READER_STAMP := $(READER)/.installed
 QUIET := $(if $(MAKE_TERMOUT),,--quiet)
 PIP := $(PY) -m pip install --disable-pip-version-check --no-compile $(QUIET)
 # A stuck run ends here; a healthy one takes some 20 minutes on two cores, twice as long on slow ones.
@@ -42,7 +45,7 @@ help:  ## List the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/:/' | column -t -s ':'
 
 .PHONY: install
-install: $(STAMP)  ## Install the pinned requirements and Névé itself into .venv
+install: $(STAMP) $(READER_STAMP)  ## Install the pinned requirements and Névé itself into .venv
 
 $(PY):
 	@python=$$(scripts/find-python) && \
@@ -61,6 +64,12 @@ $(STAMP): $(LOCK) pyproject.toml | $(PY)
 	@touch $@
 	@echo "Installed. Next: make demo"
 
+# Tests read lake tables with it; see tests/support/independent_reader.py.
+$(READER_STAMP): $(READER_LOCK) | $(STAMP)
+	@rm -rf $(READER)
+	@$(PIP) --require-hashes --no-deps --target $(READER) -r $(READER_LOCK)
+	@touch $@
+
 AUDIT_TOOLS := $(VENV)/.audit-tools
 $(AUDIT_TOOLS): $(AUDIT_LOCK) $(STAMP)
 	@$(PIP) --require-hashes --no-deps -r $(AUDIT_LOCK)
@@ -72,7 +81,7 @@ $(MUTATION_TOOLS): $(MUTATION_LOCK) $(STAMP)
 	@touch $@
 
 .PHONY: demo
-demo: install  ## See a table being compacted, on this machine
+demo: $(STAMP)  ## See a table being compacted, on this machine
 	@$(BIN)/neve demo
 
 .PHONY: test

@@ -1,10 +1,10 @@
 """Read the settings: defaults < file (TOML) < environment < flags.
 
-The file has one table per section of `common.settings`, and `[groups.<name>]` and
-`[services.<name>]` tables; the environment has `NEVE_<SECTION>_<NAME>`, with groups and
-services `NEVE_GROUPS_<GROUP>_<NAME>`; a flag is `section.name=value`. Unknown or malformed
-settings are refused with their value, their source and what was expected. `neve.service_settings`
-checks what parsing cannot, for example whether a plug-in is installed.
+The file has one table per section of `common.settings`, and `[groups.<name>]`,
+`[services.<name>]` and `[catalogs.<name>]` tables; the environment has `NEVE_<SECTION>_<NAME>`,
+with groups and services `NEVE_GROUPS_<GROUP>_<NAME>`; a flag is `section.name=value`. Unknown or
+malformed settings are refused with their value, their source and what was expected.
+`neve.service_settings` checks what parsing cannot, for example whether a plug-in is installed.
 """
 
 import errno
@@ -23,6 +23,8 @@ from common.control_settings import (
     ControlSettings,
     IngestSettings,
     NotifySettings,
+    check_catalog,
+    check_not_secret,
 )
 from common.documents import FieldKind, FieldRule, unknown
 from common.errors import ConfigError, RequestError
@@ -62,7 +64,7 @@ SECTIONS: dict[str, type] = {
     "catalog": CatalogSettings,
     "notify": NotifySettings,
 }
-NAMED_SECTIONS = ("groups", "services")
+NAMED_SECTIONS = ("groups", "services", "catalogs")
 DISPATCHER = "dispatcher"
 SERVICE_FIELDS = ("planner", "groups", "options")
 CONFIG_VARIABLE = "NEVE_CONFIG"
@@ -164,6 +166,7 @@ class _Reading:
     sections: dict[str, dict[str, object]] = field(default_factory=dict)
     groups: dict[str, dict[str, object]] = field(default_factory=dict)
     services: dict[str, dict[str, Any]] = field(default_factory=dict)
+    catalogs: dict[str, dict[str, str]] = field(default_factory=dict)
     dispatcher: str = field(default_factory=lambda: Settings().dispatcher)
     sources: dict[str, str] = field(default_factory=dict)
 
@@ -208,7 +211,9 @@ class _Reading:
             settings = replace(settings, groups=groups)
         if self.services:
             settings = replace(settings, services=self._services())
-        return settings
+        for name, properties in self.catalogs.items():
+            check_catalog(name, properties)
+        return replace(settings, catalogs=self.catalogs)
 
     def _take(self, written: _Written) -> None:
         match written.path:
@@ -222,6 +227,9 @@ class _Reading:
             case ("services", service, *rest):
                 values = self.services.setdefault(_label(service, "service"), {})
                 _take_service(values, service, tuple(rest), written.value)
+            case ("catalogs", catalog, *rest):
+                properties = self.catalogs.setdefault(_label(catalog, "catalog"), {})
+                _take_property(properties, catalog, ".".join(rest), written.value)
             case ("dispatcher",):
                 self.dispatcher = _TEXT.read(written.value, f"setting {DISPATCHER}")
             case _:
@@ -260,6 +268,8 @@ def _of_file(path: str | Path | None) -> Iterator[_Written]:
     yield from _flat(_read_file(full_path), f"file {full_path}", ())
 
 
+PROPERTY_DEPTH_MAX = 8
+"""Depth of a catalog's property: TOML reads `s3.endpoint` without quotes as nested tables."""
 FILE_BYTES_MAX = 16 * 1024**2
 """Largest size of a settings file."""
 
@@ -289,6 +299,8 @@ def _flat(table: Mapping[str, Any], source: str, above: tuple[str, ...]) -> Iter
 
 def _depth(path: tuple[str, ...]) -> int:
     """Return the depth at which values are found below this path; deeper tables are values."""
+    if path[0] == "catalogs":
+        return PROPERTY_DEPTH_MAX
     if path[0] == "services":
         return 4 if path[2:3] == ("options",) else 3
     return 3 if path[0] == "groups" else 2
@@ -322,6 +334,11 @@ def _path_of(words: str, variable: str) -> tuple[str, ...]:
     if section == "services" and "_options_" in rest:
         service, _, option = rest.partition("_options_")
         return section, service.replace("_", "-"), "options", option
+    if section == "catalogs":
+        raise SettingError(
+            f"environment variable {variable} names no setting: PyIceberg reads the properties of"
+            " catalogs from its own variables, such as PYICEBERG_CATALOG__PROD__CREDENTIAL"
+        )
     endings = {
         "groups": [entry.name for entry in fields(GroupSettings)],
         "services": [*SERVICE_FIELDS],
@@ -432,6 +449,19 @@ def _take_service(
         case _:
             name = ".".join(path)
             raise unknown(f"setting {where}.{name}", name, SERVICE_FIELDS)
+
+
+def _take_property(properties: dict[str, str], catalog: str, name: str, value: object) -> None:
+    """Add one property of a catalog; TOML may have it as a number or switch."""
+    if not name and isinstance(value, Mapping):
+        return
+    if isinstance(value, bool):
+        value = str(value).lower()
+    if not name or not isinstance(value, str | int | float):
+        where = ".".join(filter(None, ("catalogs", catalog, name)))
+        raise RequestError(f"setting {where} is {shown(value)}, expected a text")
+    check_not_secret(catalog, {name: str(value)})
+    properties[name] = str(value)
 
 
 def _service_groups(service: str, listed: object) -> tuple[Group, ...]:

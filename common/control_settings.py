@@ -1,7 +1,9 @@
 """Smaller sections: shares of classes, buffered rows, messages, lake tables, the Ray cluster."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from common.documents import FieldKind
 from common.model.group import LIMIT_BYTES_S_MIN
@@ -178,7 +180,7 @@ class IngestSettings:
 
 CONDITIONS = (
     *("quarantined", "shed", "backlog", "request-done", "request-failed"),
-    *("read-only", "store-silent", "coordinator-silent", "catalog-silent"),
+    *("read-only", "store-silent", "coordinator-silent", "unpublished", "catalog-silent"),
 )
 """What operators are notified of."""
 
@@ -326,6 +328,65 @@ class CatalogSettings:
     def __post_init__(self) -> None:
         """Refuse values that break their rules."""
         check_section("catalog", self)
+
+
+CATALOG_TYPES = ("sql", "rest", "glue")
+HIVE = (
+    "a catalog of the type hive is not supported: its clients replace a table without naming the"
+    " version that they expect, so that commits of two writers overwrite each other"
+)
+CODE_PROPERTIES = ("py-catalog-impl", "py-io-impl", "botocore_session")
+"""Properties of a catalog that load code. They are never taken from settings or tables."""
+_SECRET_WORDS = (
+    *("secret", "password", "token", "credential", "access-key", "account-key", "sas-"),
+)
+
+
+def check_catalog(name: str, properties: Mapping[str, str]) -> str:
+    """Return the type of a catalog of Iceberg tables.
+
+    Raises:
+        SettingError: It is missing or not supported, or a property would load code.
+    """
+    kind, where = str(properties.get("type", "")).lower(), f"setting catalogs.{name}"
+    if kind == "hive":
+        raise SettingError(f"{where}.type: {HIVE}", f"catalogs.{name}.type")
+    if kind not in CATALOG_TYPES:
+        expected = ", ".join(CATALOG_TYPES)
+        names = (f"catalogs.{name}.{key}" for key in properties)
+        raise SettingError(f"{where}.type is {kind!r}, expected one of {expected}", *names)
+    for code in CODE_PROPERTIES:
+        if code in properties:
+            raise SettingError(
+                f"{where}.{code} is not allowed, because it loads code", f"catalogs.{name}.{code}"
+            )
+    return kind
+
+
+def check_not_secret(name: str, properties: Mapping[str, str]) -> None:
+    """Refuse secrets among the properties of a catalog, by their names or as passwords in URIs.
+
+    Settings are kept by Ray and shown to operators.
+
+    Raises:
+        SettingError: One is a secret; the message has no value.
+    """
+    for key, value in properties.items():
+        words = any(word in key.lower() for word in _SECRET_WORDS)
+        if (words and "access-key-id" not in key.lower()) or _has_password(value):
+            raise SettingError(
+                f"setting catalogs.{name}.{key} is a secret; expected it in the file of the setting"
+                f" catalog.options_file, in a table {name}, or in the environment of the service"
+                " by PyIceberg's rules",
+                f"catalogs.{name}.{key}",
+            )
+
+
+def _has_password(value: str) -> bool:
+    try:
+        return bool(urlsplit(value).password)
+    except ValueError:
+        return False
 
 
 @readable_across_releases

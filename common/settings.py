@@ -743,6 +743,8 @@ class Settings:
     ingest: IngestSettings = field(default_factory=IngestSettings)
     notify: NotifySettings = field(default_factory=NotifySettings)
     catalog: CatalogSettings = field(default_factory=CatalogSettings)
+    catalogs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Catalogs of Iceberg tables by name, with PyIceberg's properties but without secrets."""
 
     def compactor_of(self, group: str) -> CompactorSettings:
         """Return the settings of a group's compactors.

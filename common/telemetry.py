@@ -269,6 +269,18 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "neve_lake_maintenance_bytes_total", "counter", "Bytes that these freed.", ("operation",)
     ),
+    Metric("neve_published_logs", "gauge", "Tables that publish a log for other engines."),
+    Metric(
+        "neve_published_logs_failing",
+        "gauge",
+        "Tables whose log cannot be published or removed. Their replaced files stay.",
+    ),
+    Metric("neve_published_versions_total", "counter", "Versions of published logs."),
+    Metric(
+        "neve_published_failures_total",
+        "counter",
+        "Publications and removals of logs that failed; they are tried again.",
+    ),
     Metric("neve_requests", "gauge", "Requests that have not ended.", ("state",)),
     Metric(
         "neve_requests_ended_total",

@@ -25,6 +25,7 @@ import ray
 from common.compactor_needs import TaskMemory, given_task_memory, node_task_memory
 from common.coordinator_proxy import callable_across_releases, compactor_calls
 from common.errors import all_causes
+from common.lake.open import catalog_access, packed_access
 from common.log_files import LogFiles
 from common.metadata.redis import connect
 from common.model.outcome import AttemptEnd, RowCounts
@@ -221,7 +222,7 @@ class CompactorActor:
             files=TableStorage(store.store_id, clock),
             metrics=metrics,
             spans=spans_of(settings.trace, "compactor"),
-            catalog=settings.catalog,
+            catalog=catalog_access(settings),
             ids=ids,
             clock=clock,
             log=self._log,
@@ -369,7 +370,7 @@ def _driver(
         log_file=log_file,
         executor_logs=executor_logs,
         executor_log_bytes_max=log_files.settings.file_bytes_max,
-        lake_options_file=settings.catalog.options_file,
+        lake_access=packed_access(catalog_access(settings)),
     )
 
 

@@ -228,8 +228,7 @@ class LakePublisher:
                 case rules.LoadHead():
                     job.log.head = await self._called(job, source.load, job.log.head)
                     return rules.HeadLoaded(job.log.head)
-                case rules.LookForAttempt():
-                    since = job.result.planned.version
+                case rules.LookForAttempt(since):
                     sighting = await self._called(job, source.look, job.attempt, job.outputs, since)
                     return rules.Looked(sighting)
                 case rules.ReadDeletes(files):
@@ -269,7 +268,7 @@ class LakePublisher:
             tablet=job.commit.tablet,
             attempt=job.attempt,
             planned=job.result.planned.version,
-            base=job.log.head.version,
+            base=job.log.head.last_version,
             outputs=job.outputs,
         )
         outcome = await self._applied(mark, partial(self._refused_without_outputs, job))
@@ -294,6 +293,7 @@ class LakePublisher:
             removed=verdict.removed,
             deletes=verdict.deletes,
             now_s=self._clock.now_s(),
+            sequence=job.result.planned.version,
         )
         location, send = job.assignment.table.location, job.log.source.send
         try:

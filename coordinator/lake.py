@@ -104,7 +104,7 @@ class _Followed:
     problem: str | None = None
     """The problem as it was noted last; None: not noted since the start."""
     versions: dict[str, int] = field(default_factory=dict)
-    """Attempt → version at which the grace of its outputs had passed."""
+    """Attempt → last version when the grace of its outputs had passed."""
     ended_quiet: int = -1
     """Version after which one without changes was sent; -1: none was."""
     is_silent: bool = False
@@ -276,6 +276,7 @@ class LakeFollower:
             followed.mirrored = await self._stored_files(table)
             followed.token = token
         elif present.head is not None and present.head.version == snapshot.version:
+            await self._with_columns(table, snapshot)  # A catalog changes them without a version.
             return
         table = await self._with_columns(table, snapshot)
         changes = await asyncio.to_thread(_changes, table, followed.mirrored, snapshot)
@@ -413,7 +414,7 @@ class LakeFollower:
     async def _look(self, table: Table, mark: PublishingMark) -> Sighting:
         source = self._followed[table.id].source
         assert source is not None, table.name
-        return await self._call(table, source.look, mark.attempt, mark.outputs, mark.planned)
+        return await self._call(table, source.look, mark.attempt, mark.outputs, mark.base)
 
     # ------------------------------------------------------------------------------------- Sweep
 
@@ -487,7 +488,8 @@ class LakeFollower:
         Returns:
             Whether their entries may go. False until the version has grown since the grace.
         """
-        if snapshot.version <= followed.versions.setdefault(mark.attempt, snapshot.version):
+        newest = snapshot.last_version
+        if newest <= followed.versions.setdefault(mark.attempt, newest):
             return False
         sighting = await self._look(table, mark)
         if sighting.look is Look.ABSENT:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from common.lake.open import catalog_access, storage_options
 from common.metadata.store import TabletStore
 from common.metadata.store_values import StoreHealth
 from common.model.job import Kind
@@ -68,7 +69,7 @@ from coordinator.storage.garbage_collector import (
     UnfinishedTables,
     finish_drops_forever,
 )
-from coordinator.storage.manifests import ManifestPublisher
+from coordinator.storage.manifests import ManifestPublisher, PublishedLogs
 from coordinator.store_watch import (
     DailySumsKeeper,
     RateLimits,
@@ -370,6 +371,7 @@ class CoordinatorParts:
             *self.flusher.figures(),
             *self.lake.figures(),
             *self.lake_maintenance.figures(),
+            *self.stored[1].log_figures(self.scanner.tables.values()),
             *series_figures(self.state.series, self.series_keeper),
         )
         return replace(
@@ -410,6 +412,10 @@ class CoordinatorParts:
         for table, reason in self.lake.silent().items():
             subject = names.get(table, table)
             found.append(Condition(kind="catalog-silent", subject=subject, text=reason))
+        for table, problem in self.stored[1].log_problems.items():
+            found.append(
+                Condition(kind="unpublished", subject=names.get(table, table), text=problem)
+            )
         return Notices(
             coordinator=self.context.coordinator,
             conditions=tuple(bounded_conditions(found, CONDITIONS_MAX)),
@@ -515,6 +521,13 @@ def _collecting(
     """Return the collector, and the manifest publisher whose manifests it respects."""
     own, store = settings.coordinator, context.store
     known_generation = context.generations.known if context.generations else lambda _table: 0
+    logs = PublishedLogs(
+        partial(storage_options, settings.catalog),
+        context.ids,
+        own.garbage_grace_s,
+        context.faults,
+        context.threads,
+    )
     manifests = ManifestPublisher(
         store,
         context.ids,
@@ -522,6 +535,7 @@ def _collecting(
         context.log,
         known_generation=known_generation,
         threads=context.threads,
+        logs=logs,
     )
     rules = GarbageRules(
         grace_s=own.garbage_grace_s,
@@ -561,7 +575,9 @@ def _lake(
     """Return the follower of lake tables; it polls at once after own commits."""
     own = settings.coordinator
     rules = LakeRules(
-        catalog=settings.catalog, grace_s=own.garbage_grace_s, sweep_s=own.collect_interval_s
+        catalog=catalog_access(settings),
+        grace_s=own.garbage_grace_s,
+        sweep_s=own.collect_interval_s,
     )
     lake = LakeFollower(context, rules, scanner.tables.values, service.submit)
     service.finish_published_by(lake.finish)

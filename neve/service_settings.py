@@ -178,6 +178,9 @@ def _values(settings: Settings) -> Iterator[tuple[str, Any, str, str]]:
         yield from _of_group(group, own)
     for service in settings.services.values():
         yield from _of_service(service)
+    for catalog, properties in settings.catalogs.items():
+        for name, value in properties.items():
+            yield f"catalogs.{catalog}.{name}", value, value, RESTART
 
 
 def _of_group(group: str, own: GroupSettings) -> Iterator[tuple[str, Any, str, str]]:

@@ -5,6 +5,7 @@ In reading order:
     source  the port `TableSource` and the values that cross it; no word of any format
     rules   what an attempt may commit, and the steps of publishing, as decisions without I/O
     delta/  Delta tables
+    iceberg/  Iceberg tables
     open    the source of a table, by the name of its format
     mirror  a version as the store mirrors it: tablets, files, differences between two versions
 """

@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from common.errors import RequestError
-from common.lake.source import LakeFile, Snapshot
-from common.model.file import MIRRORED_MAX, DataFile, MirroredFiles
-from common.model.table import Table
+from common.lake.source import LakeFile, LakeFormat, Snapshot
+from common.model.file import DELETE_FILES, MIRRORED_MAX, DataFile, MirroredFiles
+from common.model.table import SPEC_PARTITIONS, LakeTable, Table
 from common.model.tablet import PLUS_INFINITY
 from common.rows.key_encoding import partition_of, partition_types, value_of_folder
 from common.units import parse_size_bytes
@@ -26,6 +26,10 @@ TARGET_BYTES_MIN = 1024
 TARGET_PROPERTIES = ("delta.targetFileSize", "write.target-file-size-bytes")
 """Properties with the size of files that the table's own engine aims for."""
 
+DATA_FOLDER_PROPERTIES = (
+    *("write.data.path", "write.object-storage.path", "write.folder-storage.path"),
+)
+
 
 def target_bytes_of(snapshot: Snapshot) -> int | None:
     """Return the file size that the table's own engine aims for; None: none is set, or readable."""
@@ -34,6 +38,25 @@ def target_bytes_of(snapshot: Snapshot) -> int | None:
             if (text := snapshot.properties.get(name)) is not None:
                 return max(TARGET_BYTES_MIN, parse_size_bytes(text, name))
     return None
+
+
+def partition_names(format_name: str, snapshot: Snapshot) -> tuple[str, ...]:
+    """Return the names of the parts of a table's partitions, as `Table.partition_by` has them."""
+    is_by_spec = format_name == LakeFormat.ICEBERG
+    return SPEC_PARTITIONS if is_by_spec else tuple(snapshot.partition_columns)
+
+
+def data_folder_of(snapshot: Snapshot) -> str:
+    """Return the folder of data files below the root of an Iceberg table.
+
+    A folder outside of the root is not used: outputs lie where others look for them by default.
+    """
+    for name in DATA_FOLDER_PROPERTIES:
+        folder = snapshot.properties.get(name, "").rstrip("/")
+        _, below, path = folder.partition(f"{snapshot.root}/")
+        if below and path and ".." not in path:
+            return path
+    return "data"
 
 
 def why_refused(table: Table, snapshot: Snapshot) -> str:
@@ -48,7 +71,12 @@ def why_refused(table: Table, snapshot: Snapshot) -> str:
         )
     if snapshot.refusal:
         return snapshot.refusal
-    if tuple(snapshot.partition_columns) != table.partition_by:
+    if snapshot.root != table.lake.root:
+        return (
+            f"the table {uri} has the location {snapshot.root}, it was attached at "
+            f"{table.lake.root}: `neve detach {table.name}`, and attach it again"
+        )
+    if not table.lake.partition_types and tuple(snapshot.partition_columns) != table.partition_by:
         return (
             f"the table at {uri} has other partition columns than when it was attached: "
             f"`neve detach {table.name}`, and attach it again"
@@ -68,9 +96,23 @@ def mirrored_file(file: LakeFile) -> DataFile:
         rows=file.rows,
         tombstones=file.deleted_rows,
         live_bytes=live_bytes,
-        tags=((DELETES, file.deletes),) if file.deletes else (),
+        tags=_tags(file),
         added_at_s=file.added_at_s,
     )
+
+
+def _tags(file: LakeFile) -> tuple[tuple[str, str], ...]:
+    tags = ((DELETES, _identity(file)),) if file.deletes or file.equality else ()
+    return (*tags, (DELETE_FILES, str(file.delete_files))) if file.delete_files else tags
+
+
+def _identity(file: LakeFile) -> str:
+    """Return the identity of all deletes of a file; empty: none."""
+    if not file.equality:
+        return file.deletes
+    # Equality deletes only come and go with sequence numbers, so count and last one identify them.
+    last, path = file.equality[-1]
+    return f"{file.deletes}/{len(file.equality)}/{last}/{path[-36:]}"
 
 
 def deletes_of(file: DataFile) -> str:
@@ -112,9 +154,18 @@ def tablets_of(table: Table, files: Iterable[LakeFile]) -> dict[bytes, MirroredT
             ]
             partition = partition_of(table, values)
             end = ends[file.partition] = partition.end
-            tablets.setdefault(end, MirroredTablet(partition.text))
+            text = partition.text if table.lake is None else _partition_text(table.lake, file)
+            tablets.setdefault(end, MirroredTablet(text or partition.text))
         tablets[end].files[file.path] = file
     return tablets
+
+
+def _partition_text(lake: LakeTable, file: LakeFile) -> str:
+    """Return the text of a partition whose parts are no columns; empty: they are columns."""
+    if not lake.partition_types:
+        return ""
+    (name, spec), (_, text) = file.partition
+    return f"{name}={spec}/{text}".rstrip("/")
 
 
 def _text_of(texts: Mapping[str, str | None], name: str, file: LakeFile) -> str | None:
@@ -150,7 +201,7 @@ def difference(mirrored: Mirrored, tablets: Mapping[bytes, MirroredTablet]) -> D
     moves = list[tuple[bytes, str, LakeFile | None]]()
     for end, tablet in tablets.items():
         for path, file in tablet.files.items():
-            after[path] = (end, file.deletes)
+            after[path] = (end, _identity(file))
             if mirrored.get(path) != after[path]:
                 moves.append((end, path, file))
     gone = [

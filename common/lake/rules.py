@@ -57,7 +57,7 @@ class Verdict:
 
 
 def changed_deletes(planned: Planned, head: Snapshot) -> tuple[LakeFile, ...]:
-    """Return the live inputs with other deletes than planned: `validate` needs their positions."""
+    """Return the live inputs with other deletes by position: `validate` needs their positions."""
     live = (head.files.get(path) for path in planned.deletes)
     return tuple(
         file for file in live if file is not None and file.deletes != planned.deletes[file.path]
@@ -139,11 +139,19 @@ def why_unusable(
 ) -> str:
     """Return why the planned rows of an input are not those of the head, or an empty text.
 
-    Rows deleted since the plan are no reason: they are carried over.
+    Rows deleted since the plan are no reason: positions are carried over, and equality deletes
+    with a sequence number above that of the outputs, which is the planned version, apply to them.
     """
     file = head.files.get(path)
     if file is None:
         return f"input {path} left the table"
+    if file.sequence != planned.sequences.get(path, 0):
+        return f"input {path} left the table, and was added to it again"
+    applied, equality = set(planned.equality.get(path, ())), set(file.equality)
+    if not applied <= equality:
+        return f"input {path} has lost equality deletes that were applied to it"
+    if any(sequence <= planned.version for sequence, _ in equality - applied):
+        return f"input {path} has other equality deletes of versions up to the planned one"
     if file.deletes == planned.deletes[path]:
         return ""
     before = _planned_positions(planned, path)
@@ -158,7 +166,7 @@ def why_not_empty(
     """Return why an input that no output has rows of cannot be removed, or an empty text."""
     if reason := why_unusable(planned, path, head, positions):
         return reason
-    if _planned_positions(planned, path).size != head.files[path].rows:
+    if _left_out(planned, path).size != head.files[path].rows:
         return f"input {path} has live rows, but no output has them"
     return ""
 
@@ -175,7 +183,7 @@ def _later_deletes(
         if reason := why_unusable(planned, path, head, positions):
             return reason
         if path in positions and head.files[path].deletes != planned.deletes[path]:
-            before = _planned_positions(planned, path)
+            before = _left_out(planned, path)
             later[path] = np.setdiff1d(positions[path], before, assume_unique=True)
     return {path: rows for path, rows in later.items() if rows.size}
 
@@ -203,7 +211,7 @@ def _positions_in_output(
     planned: Planned, output: LakeOutput, path: str, rows: Positions
 ) -> Iterable[Positions]:
     """Yield where rows of an input lie in an output, run by run."""
-    before = _planned_positions(planned, path)
+    before = _left_out(planned, path)
     for run in output.offsets:
         if run.path == path:
             inside = rows[(rows >= run.first) & (rows < run.end)]
@@ -217,6 +225,13 @@ def _planned_positions(planned: Planned, path: str) -> Positions:
     return planned.positions.get(path, np.empty(0, np.uint64))
 
 
+def _left_out(planned: Planned, path: str) -> Positions:
+    """Return the positions of rows that no output has."""
+    before = _planned_positions(planned, path)
+    matched = planned.matched.get(path)
+    return before if matched is None else np.union1d(before, matched)
+
+
 # --------------------------------------------------------------------------------------- Publishing
 # Steps of a compactor, and what comes of them.
 
@@ -228,7 +243,14 @@ class LoadHead:
 
 @dataclass(frozen=True, slots=True)
 class LookForAttempt:
-    """Look for the attempt in all versions since the plan (rule 7). Comes back as `Looked`."""
+    """Look for the attempt in all versions above one (rule 7). Comes back as `Looked`.
+
+    Attributes:
+        since: The last version before the last send; none above it may be missing. The look before
+            that send saw all versions up to this one.
+    """
+
+    since: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +373,8 @@ class Publishing:
     """Sends so far."""
     head: Snapshot | None = None
     verdict: Verdict = Verdict()
+    base: int = -1
+    """Last version before the last send."""
 
     @property
     def was_sent(self) -> bool:
@@ -371,7 +395,7 @@ def next_step(
     match event:
         case HeadLoaded(head):
             state = replace(state, head=head)
-            return (state, LookForAttempt()) if state.was_sent else _compare(state)
+            return (state, LookForAttempt(state.base)) if state.was_sent else _compare(state)
         case Looked(sighting):
             return _after_look(state, sighting)
         case DeletesRead(positions):
@@ -429,8 +453,10 @@ def _after_mark(state: Publishing, is_held: bool, now_s: float) -> tuple[Publish
     if now_s - state.started_at_s > PUBLISH_LIFE_S:  # Rule 11.
         reason = f"the attempt is older than {PUBLISH_LIFE_S / 3600:.0f} hours"
         return state, _end(state, PublishEnd.TOO_OLD, reason)
-    assert state.head is not None, state
-    return replace(state, tries=state.tries + 1), SendVersion(state.head, state.verdict)
+    head = state.head
+    assert head is not None, state
+    state = replace(state, tries=state.tries + 1, base=head.last_version)
+    return state, SendVersion(head, state.verdict)
 
 
 def _after_send(state: Publishing, answer: Answer) -> tuple[Publishing, PublishStep]:
@@ -440,7 +466,7 @@ def _after_send(state: Publishing, answer: Answer) -> tuple[Publishing, PublishS
     """
     state = replace(state, head=None)
     if answer is Answer.COMMITTED or state.tries >= state.tries_max:
-        return state, LookForAttempt()
+        return state, LookForAttempt(state.base)
     return state, LoadHead()
 
 
@@ -466,7 +492,7 @@ def may_delete_output(sighting: Sighting, noted_version: int, head_version: int)
 
     Args:
         sighting: A look for the attempt and this output since the plan, after the head was loaded.
-        noted_version: The head that was noted after the release and the garbage grace.
-        head_version: The head now.
+        noted_version: The last version that was noted after the release and the garbage grace.
+        head_version: The last version now.
     """
     return sighting.look is Look.ABSENT and head_version > noted_version

@@ -2,7 +2,9 @@
 
 A *version* is a state of a table that its log or catalog numbers; the *head* is the newest one.
 The *deletes* of a file are the positions of rows that readers must skip. They have an identity: two
-equal identities mean equal positions. Positions count the rows of a file from 0.
+equal identities mean equal positions. Positions count the rows of a file from 0. *Equality deletes*
+skip rows by their values instead: a file of them has a *sequence number*, and removes rows of data
+files with smaller ones.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,6 +13,7 @@ from enum import StrEnum
 from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow.parquet import FileMetaData
 
@@ -18,6 +21,8 @@ from common.model.table import Column
 
 Positions = NDArray[np.uint64]
 """Positions of rows in a file: one dimension, ascending, without duplicates."""
+LOCATIONS = "neve.locations"
+"""Option of a source: the locations at which files of a table may lie, one in a line."""
 Partition = tuple[tuple[str, str | None], ...]
 """Names and values of the partition columns, in the table's order; None: null."""
 
@@ -34,19 +39,35 @@ class LakeFile:
     """A data file of one version. Sizes in bytes, times in seconds since the epoch."""
 
     path: str
-    """Relative to the table's root, decoded: a `%` stands for itself."""
+    """Relative to the table's root, decoded: a `%` stands for itself. A file elsewhere: its URI."""
     size_bytes: int
     rows: int
     """Rows in the file, deleted ones included; -1: the log does not state them."""
     partition: Partition = ()
     deleted_rows: int = 0
     deletes: str = ""
-    """Identity of its deletes at this version; empty: none."""
+    """Identity of its deletes by position at this version; empty: none."""
     bounds: str = ""
     """Statistics of the format as JSON text of at most `BOUNDS_BYTES_MAX`, or empty."""
     added_at_s: float = 0.0
     entry: str = ""
     """The log's own entry of the file. Only the source that returned the file reads it."""
+    sequence: int = 0
+    """Data sequence number; 0 where the format has none."""
+    equality: tuple[tuple[int, str], ...] = ()
+    """Files of equality deletes that apply to it, as sequence number and path, ascending."""
+    delete_files: int = 0
+    """Number of files of both kinds of deletes that readers apply to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    """A column of a table's sort order."""
+
+    column: str
+    """Its name in data files."""
+    is_descending: bool = False
+    has_nulls_first: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +75,7 @@ class Snapshot:
     """One version of a table, read whole. A newer one of the same source is another value."""
 
     version: int
+    """Number of the version. With sequence numbers: that of the version, 0 for an empty table."""
     table_id: str
     columns: tuple[Column, ...] = ()
     partition_columns: tuple[str, ...] = ()
@@ -69,6 +91,22 @@ class Snapshot:
     """When the version was committed, by the clock of its writer."""
     state: object = None
     """What the source needs to read on from here. Only the source reads it."""
+    field_ids: Mapping[str, int] = field(default_factory=dict)
+    """Identifiers of columns, which stay when a column is renamed; empty: names identify them."""
+    file_schema: pa.Schema | None = None
+    """Columns of data files to be written, with the identifiers of all fields in their metadata
+    (`common.rows.conform.FIELD_ID`); None: all columns but those of the partition, by name."""
+    sort: tuple[SortKey, ...] = ()
+    """Order of rows in data files to be written; empty: none."""
+    newest: int = -1
+    """Greatest number that any version ever had; -1: that of this one. See `last_version`."""
+    root: str = ""
+    """Location of the table's files, where the catalog names it: a URI or an absolute path."""
+
+    @property
+    def last_version(self) -> int:
+        """Return the greatest number so far: a table that went back gives no number twice."""
+        return max(self.version, self.newest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +150,12 @@ class Planned:
     """Identity of the deletes of each input, by path: exactly the inputs of the attempt."""
     positions: Mapping[str, Positions] = field(default_factory=dict)
     """Deleted positions that the attempt left out, by path; inputs without any may be missing."""
+    sequences: Mapping[str, int] = field(default_factory=dict)
+    """Data sequence number of each input, by path; a missing one is 0."""
+    equality: Mapping[str, tuple[tuple[int, str], ...]] = field(default_factory=dict)
+    """Files of equality deletes that were applied to each input, by path."""
+    matched: Mapping[str, Positions] = field(default_factory=dict)
+    """Positions of rows that these removed, by path; a row may be in `positions`, too."""
 
 
 class Answer(StrEnum):
@@ -155,6 +199,7 @@ class Commit:
         removed: Files to remove, as the head has them.
         deletes: Deleted positions of outputs, by path: rows deleted since the plan.
         now_s: Time of the commit, in seconds since the epoch.
+        sequence: Data sequence number of the outputs: the planned version.
     """
 
     base: Snapshot
@@ -163,6 +208,7 @@ class Commit:
     removed: tuple[LakeFile, ...] = ()
     deletes: Mapping[str, Positions] = field(default_factory=dict)
     now_s: float = 0.0
+    sequence: int = 0
 
 
 BOUNDS_BYTES_MAX = 64 * 1024
@@ -269,16 +315,36 @@ class TableSource(Protocol):
         """Return the deleted positions of a file, all below its number of rows."""
         ...
 
+    def matched(self, file: LakeFile) -> Positions:
+        """Return the positions of rows that the equality deletes of a file remove.
+
+        Rows that are deleted by position may be among them.
+        """
+        ...
+
+    def stored_columns(self, snapshot: Snapshot, file: LakeFile, schema: pa.Schema) -> pa.Schema:
+        """Return the columns of a data file, with the identifiers that the table gives them.
+
+        A column that the file lacks and its partition gives is added, with its value as the
+        metadata `common.rows.conform.ONLY_VALUE`.
+
+        Args:
+            snapshot: A version of the table that has the file, and a `file_schema`.
+            file: The data file.
+            schema: Its columns as Arrow reads them.
+        """
+        ...
+
     def look(self, attempt: str, outputs: Collection[str], since: int) -> Sighting:
         """Look for an attempt in all versions above `since`.
 
         It is found if a version names it or adds one of its outputs, and no checkpoint
-        contradicts that version.
+        contradicts that version. It is absent only if every version above `since` was read.
 
         Args:
             attempt: Id of the attempt.
             outputs: Paths of all files that it wrote.
-            since: The planned version.
+            since: The planned version, or the last one before the last send.
         """
         ...
 

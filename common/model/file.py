@@ -13,6 +13,9 @@ FAULTY_LAYOUT = ("layout", "faulty")
 DATA_VERSION = "data-version"
 """Name of the tag with the version that `neve add --version` gave to the rows of a file."""
 
+DELETE_FILES = "delete-files"
+"""Name of the tag with the number of files of a lake table that delete rows of it."""
+
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,12 @@ class DataFile(StoredValue):
     def data_version(self) -> int:
         """Version of its rows; an add of a higher version may replace the file. 0: none."""
         text = next((value for name, value in self.tags if name == DATA_VERSION), "")
+        return int(text) if text.isdecimal() else 0
+
+    @property
+    def delete_files(self) -> int:
+        """Number of files that delete rows of it; readers apply each of them."""
+        text = next((value for name, value in self.tags if name == DELETE_FILES), "")
         return int(text) if text.isdecimal() else 0
 
     def __post_init__(self) -> None:

@@ -22,6 +22,8 @@ TRIGGERS = ("change", "periodic", "admin", "analysis")
 """Allowed values of the setting `triggers`."""
 LAKE_OPERATIONS = ("checkpoint", "log-cleanup", "vacuum")
 """Allowed values of the setting `lake_maintenance`, in the order in which they help each other."""
+PUBLISH_OFF, PUBLISH_DELTA = PUBLISH_FORMATS = ("off", "delta")
+"""Allowed values of the setting `publish`."""
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -188,6 +190,10 @@ class TableSettings(StoredValue):
     lake_maintenance_files: int = 10_000
     """Files that one of them deletes at most. Further ones are deleted by the next one, which
     follows at once."""
+    publish: str = PUBLISH_OFF
+    """Format of a log that the service keeps in the table's folder, so that engines read the table
+    without Névé: `off` or `delta`. For tables without a key that have manifests; other engines can
+    read the log, and refuse to write."""
 
     def __post_init__(self) -> None:
         """Refuse fields of other types; values are validated where users set them."""
@@ -224,6 +230,11 @@ def missing_columns(schema: Iterable[Column], named: Iterable[str | None]) -> li
     return [name for name in named if name is not None and name not in names]
 
 
+SPEC_PARTITIONS, SPEC_PARTITION_TYPES = ("spec", "partition"), ("int64", "string")
+"""Parts of a partition of an Iceberg table: the id of its partition spec, and the values of the
+spec's fields as text. A table may have several specs, and their fields are no columns."""
+
+
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeTable(StoredValue):
@@ -235,6 +246,16 @@ class LakeTable(StoredValue):
     """Address of the table for its format; without credentials."""
     table_id: str
     """Id of the table in its own log. A table that was created anew there has another one."""
+    root: str = ""
+    """Location as the table's catalog names it; empty: no catalog does."""
+    data_folder: str = ""
+    """Folder below the location in which the table's writers put data files; empty: the location
+    itself."""
+
+    @property
+    def partition_types(self) -> tuple[str, ...]:
+        """Types of the parts of a partition where these are no columns; empty: they are columns."""
+        return SPEC_PARTITION_TYPES if self.format == "iceberg" else ()
 
     def __post_init__(self) -> None:
         """Refuse fields of other types."""
@@ -282,6 +303,14 @@ class Table(StoredValue):
     def __post_init__(self) -> None:
         """Refuse fields of other types."""
         check_field_types(self)
+
+    @property
+    def partition_types(self) -> tuple[str, ...]:
+        """Types of the parts of a partition, by the order of `partition_by`."""
+        if self.lake is not None and self.lake.partition_types:
+            return self.lake.partition_types
+        types = {column.name: column.type for column in self.schema}
+        return tuple(types[name] for name in self.partition_by)
 
     @property
     def own_ids(self) -> frozenset[str]:

@@ -278,3 +278,128 @@ def _holds_view(arrow: pa.DataType) -> bool:
     if not is_type.is_nested(arrow) or is_type.is_run_end_encoded(arrow):
         return False
     return any(_holds_view(arrow.field(at).type) for at in range(arrow.num_fields))
+
+
+# --------------------------------------------------------------------------- Columns by identifier
+# Columns of tables whose files identify them by numbers. A renamed column keeps its number; a new
+# one with an old name has another.
+
+
+FIELD_ID = b"PARQUET:field_id"
+"""Metadata of a field: its identifier, as Arrow reads and writes it."""
+ONLY_VALUE = b"neve.only_value"
+"""Metadata of a field that a file lacks: the text of its value in every row."""
+
+
+def field_id(field: pa.Field) -> int | None:
+    """Return the identifier of a field, or None."""
+    text = (field.metadata or {}).get(FIELD_ID)
+    return None if text is None else int(text)
+
+
+def stored_names(stored: pa.Schema, schema: pa.Schema) -> dict[str, str]:
+    """Return the columns of a file that its table has: name in the file → name in the table.
+
+    Args:
+        stored: Columns of the file, with identifiers; some may be missing in the file.
+        schema: Columns of the table, with identifiers.
+    """
+    numbered = _by_id(stored)
+    pairs = ((numbered.get(field_id(field)), field) for field in schema)
+    return {
+        own.name: field.name
+        for own, field in pairs
+        if own is not None and ONLY_VALUE not in own.metadata
+    }
+
+
+def is_stored_alike(stored: pa.Schema, schema: pa.Schema) -> bool:
+    """Return whether columns that file and table have differ in top-level names and order only.
+
+    Types may be narrower in the file. Arguments as for `stored_names`.
+    """
+    numbered = _by_id(stored)
+    pairs = ((numbered.get(field_id(field)), field) for field in schema)
+    return all(
+        own is None or (ONLY_VALUE not in own.metadata and _is_alike(own, field))
+        for own, field in pairs
+    )
+
+
+def project(table: pa.Table, stored: pa.Schema, schema: pa.Schema, source: str) -> pa.Table:
+    """Return rows of a file with the columns of its table, found by identifiers and widened.
+
+    Args:
+        table: Rows with the names of `stored_names`, which are those of the table.
+        stored: Columns of the file, with identifiers.
+        schema: Columns of the table, with identifiers and normal types.
+        source: The file's path, for messages.
+
+    Raises:
+        RequestError: A column does not widen, or is missing but not nullable.
+    """
+    numbered, columns = _by_id(stored), []
+    for field in schema:
+        own = numbered.get(field_id(field))
+        if own is None:
+            if not field.nullable:
+                message = f"{source} lacks the column {field.name}, which must not be null"
+                raise RequestError(message)
+            columns.append(pa.chunked_array([null_array(table.num_rows, field.type)]))
+        elif ONLY_VALUE in own.metadata:
+            value = pa.scalar(own.metadata[ONLY_VALUE].decode()).cast(field.type)
+            columns.append(pa.chunked_array([pa.repeat(value, table.num_rows)]))
+        elif _is_alike(own, field):
+            named = pa.schema([own.with_name(field.name)])
+            require_readable(source, named, pa.schema([field]))
+            columns.append(widen(table.column(field.name), field, source))
+        else:
+            chunks = table.column(field.name).chunks
+            rebuilt = [_rebuilt(chunk, own, field, source) for chunk in chunks]
+            columns.append(pa.chunked_array(rebuilt, field.type))
+    return pa.table(columns, schema=schema)
+
+
+def _by_id(schema: pa.Schema | pa.DataType) -> dict[int | None, pa.Field]:
+    """Return the fields of a schema or struct that have identifiers."""
+    return {number: field for field in schema if (number := field_id(field)) is not None}
+
+
+def _is_alike(own: pa.Field, field: pa.Field) -> bool:
+    """Return whether two fields have the same fields inside, names and identifiers included."""
+    ours, theirs = _inner_fields(own.type), _inner_fields(field.type)
+    is_named = is_type.is_struct(field.type)
+    return len(ours) == len(theirs) and all(
+        field_id(one) == field_id(other)
+        and (not is_named or one.name == other.name)
+        and _is_alike(one, other)
+        for one, other in zip(ours, theirs, strict=True)
+    )
+
+
+def _rebuilt(array: pa.Array, own: pa.Field, field: pa.Field, source: str) -> pa.Array:
+    """Return nested values with the fields of the table, found by identifiers."""
+    arrow = field.type
+    if not is_type.is_nested(arrow):
+        require_readable(source, pa.schema([own.with_name(field.name)]), pa.schema([field]))
+        return widen(pa.chunked_array([array]), field, source).combine_chunks()
+    array = pa.concat_arrays([array])  # A slice would have offsets of its own.
+    mask = array.is_null() if array.null_count else None
+    if is_type.is_struct(arrow):
+        numbered = _by_id(own.type)
+        children = []
+        for inner in arrow:
+            child = numbered.get(field_id(inner))
+            if child is None:
+                children.append(null_array(len(array), inner.type))
+            else:
+                at = own.type.get_field_index(child.name)
+                children.append(_rebuilt(array.field(at), child, inner, source))
+        return pa.StructArray.from_arrays(children, fields=list(arrow), mask=mask)
+    if is_type.is_map(arrow):
+        keys = _rebuilt(array.keys, own.type.key_field, arrow.key_field, source)
+        items = _rebuilt(array.items, own.type.item_field, arrow.item_field, source)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, arrow, mask=mask)
+    values = _rebuilt(array.values, own.type.value_field, arrow.value_field, source)
+    offsets = array.offsets.cast(pa.int32())
+    return pa.ListArray.from_arrays(offsets, values, type=arrow, mask=mask)

@@ -247,8 +247,7 @@ def partition_folder(text: str | None) -> str:
 
 def partition_types(table: Table) -> tuple[KeyType, ...]:
     """Return the families of the partition columns, in order."""
-    types = {column.name: column.type for column in table.schema}
-    return tuple(key_type_of(types[name]) for name in table.partition_by)
+    return tuple(map(key_type_of, table.partition_types))
 
 
 def partition_of(table: Table, values: Sequence[object]) -> Partition:

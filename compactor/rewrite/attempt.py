@@ -19,6 +19,7 @@ import pyarrow as pa
 from common.control_settings import CatalogSettings
 from common.errors import AttemptCancelledError, NotStitchableError, RewriteError
 from common.expressions.native import NotNativeError
+from common.lake.open import unpacked_access
 from common.model.file import DataFile
 from common.model.job import JobAction
 from common.model.key_values import KeyType
@@ -70,7 +71,7 @@ from compactor.rewrite.lake import (
 )
 from compactor.rewrite.live_rows import count_live
 from compactor.rewrite.memory_budget import (
-    LAKE_OPTIONS_SETTING,
+    LAKE_ACCESS_SETTING,
     LIMIT_SETTING,
     PAGE_CACHE_SETTING,
     SCRATCH_SETTING,
@@ -498,7 +499,7 @@ def _session_settings(spark: Any) -> _SessionSettings:
             int(settings.get(TASK_SETTING, str(TASK_BYTES))),
             int(settings.get(LIMIT_SETTING, "0")),
         ),
-        catalog=CatalogSettings(options_file=str(settings.get(LAKE_OPTIONS_SETTING, ""))),
+        catalog=unpacked_access(str(settings.get(LAKE_ACCESS_SETTING, ""))),
     )
 
 

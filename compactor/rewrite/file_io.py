@@ -6,13 +6,14 @@ complete.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from common.errors import InputError, RequestError
@@ -145,6 +146,17 @@ def table_location(uri: str) -> Location:
         return open_location(uri)
     except RequestError as error:
         raise InputError(str(error)) from error
+
+
+def folder_and_name(uri: str, path: str) -> tuple[str, str]:
+    """Return the location of a file and its path there.
+
+    Args:
+        uri: Location of its table.
+        path: Path relative to it, or the whole URI of a file that lies elsewhere.
+    """
+    folder, separator, name = path.rpartition("/")
+    return (folder, name) if separator and "://" in path else (uri, path)
 
 
 @contextmanager
@@ -309,3 +321,28 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+# ------------------------------------------------------------------------ Timestamps of 96 bits
+
+
+INT96_UNIT = "us"
+"""Lake tables keep microseconds; nanoseconds could not hold distant times."""
+
+
+def unmarked_instants(
+    metadata: pq.FileMetaData, named: Mapping[str, str], schema: pa.Schema
+) -> list[str]:
+    """Return the columns of timestamps of 96 bits that are instants, but do not say so."""
+    columns = map(metadata.schema.column, range(metadata.num_columns))
+    paths = [column.path for column in columns if column.physical_type == "INT96"]
+    names = [named[path] for path in paths if path in named]
+    return [name for name in names if getattr(schema.field(name).type, "tz", None)]
+
+
+def with_zone(table: pa.Table, names: Iterable[str]) -> pa.Table:
+    """Return rows with a zone in columns that have none."""
+    for name in names:
+        at = table.column_names.index(name)
+        table = table.set_column(at, name, pc.assume_timezone(table.column(at), "UTC"))
+    return table

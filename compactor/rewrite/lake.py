@@ -6,8 +6,10 @@
     stitch    rewritten and copied row groups to outputs; large ones are copied as bytes
 
 A file without a live row is in no output. Rows keep the order of the inputs, so counts tell where
-each row lies in an output: a row that is deleted while the job runs is found there. Files hold no
-partition columns, because the log has their values. Nothing is committed here; that does
+each row lies in an output: a row that is deleted while the job runs is found there. If the table
+has a sort order, outputs have it instead; see `compactor.rewrite.lake_sort`. Columns are
+found by their identifiers if the table has them, else by name; the files of a table without them
+hold no partition columns, because its log has the values. Nothing is committed here; that does
 `compactor.lake_commit`, in the compactor's own process.
 """
 
@@ -20,8 +22,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from common.control_settings import CatalogSettings
 from common.errors import (
@@ -40,13 +40,21 @@ from common.lake.source import (
     Planned,
     Positions,
     Snapshot,
+    SortKey,
     TableSource,
 )
 from common.model.outcome import RowCounts
 from common.parquet.file_inspection import open_table_file
 from common.parquet.location import open_location
 from common.primitives import BoundedMap
-from common.rows.conform import conform, null_array
+from common.rows.conform import (
+    conform,
+    field_id,
+    is_stored_alike,
+    null_array,
+    project,
+    stored_names,
+)
 from common.rows.merge import DIGEST_MODULUS, Tally, digest_of, sum_counts
 from common.rows.row_facts import RowFacts
 from common.rows.rules import DropRule, RowRules
@@ -55,14 +63,19 @@ from common.wire import Assignment
 from compactor.lake_commit import LakeResult, packed_result, require_same_table
 from compactor.rewrite.attempt_folder import ProgressMark, allowance_of, remove_parts
 from compactor.rewrite.file_io import (
+    INT96_UNIT,
     Pay,
     delete_file,
+    folder_and_name,
     leaf_columns,
     opened_input,
     stored_bytes,
     table_location,
+    unmarked_instants,
+    with_zone,
 )
 from compactor.rewrite.general_merge import BagPart, write_part
+from compactor.rewrite.lake_sort import SORTED_SHARE, merge_output, sorted_rows
 from compactor.rewrite.memory_budget import memory_budget
 from compactor.rewrite.outputs import TaskResult, WrittenFile
 from compactor.rewrite.parquet_bytes.relocation import StitchedFooter, StitchPiece
@@ -71,10 +84,10 @@ from compactor.rewrite.plan.inputs import (
     LARGER_FACTOR_MAX,
     FooterQuery,
     InputFooter,
-    OutputSettings,
     estimate_decoded_bytes,
     output_settings,
     read_footers,
+    settings_like_inputs,
     too_fragmented,
 )
 from compactor.rewrite.plan.rewrite_plan import Inputs, Output, RewritePlan, Rules
@@ -92,6 +105,14 @@ class LakeInputs:
     """The inputs, in the order of the assignment."""
     positions: tuple[Positions, ...]
     """Deleted positions of each of them."""
+    matched: tuple[Positions, ...]
+    """Positions of rows that equality deletes remove."""
+
+    @property
+    def left_out(self) -> tuple[Positions, ...]:
+        """Positions of all rows that no output has."""
+        pairs = zip(self.positions, self.matched, strict=True)
+        return tuple(np.union1d(one, other) if len(other) else one for one, other in pairs)
 
     @property
     def planned(self) -> Planned:
@@ -100,12 +121,15 @@ class LakeInputs:
             version=self.snapshot.version,
             table_id=self.snapshot.table_id,
             deletes={file.path: file.deletes for file in self.files},
-            positions={
-                file.path: positions
-                for file, positions in zip(self.files, self.positions, strict=True)
-                if len(positions)
-            },
+            positions=self._by_path(self.positions),
+            sequences={file.path: file.sequence for file in self.files},
+            equality={file.path: file.equality for file in self.files if file.equality},
+            matched=self._by_path(self.matched),
         )
+
+    def _by_path(self, positions: Sequence[Positions]) -> dict[str, Positions]:
+        pairs = zip(self.files, positions, strict=True)
+        return {file.path: own for file, own in pairs if len(own)}
 
 
 def read_lake_inputs(
@@ -129,7 +153,7 @@ def read_lake_inputs(
     snapshot = source.load(_HEADS.get(lake.uri))
     _HEADS.put(lake.uri, snapshot)
     require_same_table(lake, snapshot)
-    files, positions = [], []
+    files, positions, matched = [], [], []
     for assigned in assignment.inputs:
         file = snapshot.files.get(assigned.path)
         if file is None:
@@ -138,12 +162,13 @@ def read_lake_inputs(
             )
         files.append(file)
         positions.append(source.positions(file) if file.deletes else _NO_POSITIONS)
+        matched.append(source.matched(file) if file.equality else _NO_POSITIONS)
         step()
     if len({file.partition for file in files}) > 1:
         raise RewriteError(
             f"the files of attempt {assignment.reservation.attempt} are in more than one partition"
         )
-    return LakeInputs(source, snapshot, tuple(files), tuple(positions))
+    return LakeInputs(source, snapshot, tuple(files), tuple(positions), tuple(matched))
 
 
 TABLES_MAX = 4
@@ -240,27 +265,30 @@ def make_lake_plan(
         InputError: An input is missing, unreadable or does not fit its entry in the log.
     """
     table, reservation = assignment.table, assignment.reservation
-    location, paths = table_location(table.location), [file.path for file in inputs.files]
-    footers = read_footers(location, paths, FooterQuery(), on_read)
-    for footer, file, positions in zip(footers, inputs.files, inputs.positions, strict=True):
+    paths, left_out = [file.path for file in inputs.files], inputs.left_out
+    footers, decoded_bytes = _read_inputs(table.location, paths, on_read)
+    for footer, file, positions in zip(footers, inputs.files, left_out, strict=True):
         _require_as_logged(footer, file, positions)
     schema = _file_schema(inputs.snapshot)
     wanted = output_settings(assignment)
-    settings, codec = _settings_like_inputs(assignment, wanted, footers)
+    settings, codec = settings_like_inputs(assignment, wanted, footers, inputs.snapshot.properties)
     memory = memory_budget(task[0], assignment.halvings, settings.row_group_bytes, task[1])
-    settings = replace(settings, row_group_bytes=memory.group_bytes)
+    settings = replace(
+        settings,
+        row_group_bytes=memory.group_bytes,
+        decimals_as_integers=inputs.snapshot.file_schema is not None,
+    )
     groups = tuple(tuple(size.rows for size in footer.sizes) for footer in footers)
-    live = tuple(map(_live_rows, groups, inputs.positions))
+    live = tuple(map(_live_rows, groups, left_out))
     parts = min(max(1, assignment.job.outputs_expected), reservation.outputs_max)
     outputs = tuple(spans for spans in divide(live, parts) if _live_in(live, spans))
-    by_path = dict(zip(paths, footers, strict=True))
     plan = RewritePlan(
         location=table.location,
         folder=folder,
         inputs=Inputs(
             paths=tuple(paths),
             rows=sum(footer.num_rows for footer in footers),
-            decoded_bytes=estimate_decoded_bytes(location, by_path),
+            decoded_bytes=decoded_bytes,
             footer_bytes=sum(footer.size_bytes for footer in footers),
         ),
         rules=Rules(
@@ -280,11 +308,30 @@ def make_lake_plan(
         memory=memory,
     )
     copied = tuple(
-        _copied_groups(footer, rows, kept, plan, codec)
+        (False,) * len(rows)
+        if inputs.snapshot.sort
+        else _copied_groups(footer, rows, kept, plan, codec)
         for footer, rows, kept in zip(footers, groups, live, strict=True)
     )
-    _store_positions(folder, inputs.positions)
+    _store_positions(folder, left_out)
+    _store_columns(folder, inputs, footers)
     return LakePlan(inputs, plan, groups, live, copied, outputs)
+
+
+def _read_inputs(
+    uri: str, paths: Sequence[str], on_read: Callable[[], None]
+) -> tuple[list[InputFooter], int]:
+    """Return the footers of inputs, in order, and the decoded size of all rows."""
+    folders: dict[str, list[str]] = {}
+    for path in paths:
+        folders.setdefault(folder_and_name(uri, path)[0], []).append(path)
+    footers, decoded_bytes = dict[str, InputFooter](), 0
+    for folder, whole in folders.items():
+        location, names = table_location(folder), [folder_and_name(uri, path)[1] for path in whole]
+        read = read_footers(location, names, FooterQuery(), on_read)
+        decoded_bytes += estimate_decoded_bytes(location, dict(zip(names, read, strict=True)))
+        footers |= zip(whole, read, strict=True)
+    return [footers[path] for path in paths], decoded_bytes
 
 
 def _require_as_logged(footer: InputFooter, file: LakeFile, positions: Positions) -> None:
@@ -303,6 +350,8 @@ def _require_as_logged(footer: InputFooter, file: LakeFile, positions: Positions
 
 def _file_schema(snapshot: Snapshot) -> pa.Schema:
     """Return the columns of data files: all but those that the partition gives."""
+    if snapshot.file_schema is not None:
+        return snapshot.file_schema
     columns = [
         column for column in snapshot.columns if column.name not in snapshot.partition_columns
     ]
@@ -310,23 +359,6 @@ def _file_schema(snapshot: Snapshot) -> pa.Schema:
         return arrow_schema(columns)
     except RequestError as error:
         raise RewriteError(str(error)) from error
-
-
-def _settings_like_inputs(
-    assignment: Assignment, wanted: OutputSettings, footers: Sequence[InputFooter]
-) -> tuple[OutputSettings, str | None]:
-    """Return how outputs are written, and the only codec of copied row groups; None: any.
-
-    Outputs keep the codec of the largest input, unless a request names one.
-    """
-    request = assignment.request
-    if request is not None and request.output.codec is not None:
-        return wanted, wanted.codec
-    largest = max(footers, key=lambda footer: footer.decoded_bytes)
-    codec = next(iter(sorted(codec for codec in largest.codecs if codec is not None)), wanted.codec)
-    if codec == wanted.codec:
-        return wanted, None
-    return replace(wanted, codec=codec, codec_level=None), None
 
 
 def _live_in(live: Sequence[Sequence[int]], spans: Sequence[GroupSpan]) -> int:
@@ -351,7 +383,11 @@ def _copied_groups(
     schema, settings = plan.rules.schema, plan.output.settings
     is_alike = footer.schema.equals(schema) or pa.schema(
         list(map(normal_field, footer.schema))
-    ).equals(schema)
+    ).equals(pa.schema(list(map(normal_field, schema))))
+    if any(field_id(field) is not None for field in schema):
+        names = {name: name for name in schema.names}
+        is_alike = is_alike and stored_names(footer.schema, schema) == names
+        is_alike = is_alike and is_stored_alike(footer.schema, schema)
     if not is_alike or (codec is not None and footer.codecs != {codec}):
         return (False,) * len(rows)
     largest = LARGER_FACTOR_MAX * settings.row_group_bytes
@@ -379,6 +415,25 @@ def _stored_positions(folder: str, at: int) -> Positions:
     path = _positions_path(folder, at)
     stored: Positions = np.load(path, mmap_mode="r") if path.exists() else _NO_POSITIONS
     return stored
+
+
+def _columns_path(folder: str, at: int) -> Path:
+    return Path(folder, f"columns-{at}.arrow")
+
+
+def _store_columns(folder: str, inputs: LakeInputs, footers: Sequence[InputFooter]) -> None:
+    """Store the columns of inputs for tasks, if identifiers tell which columns they are."""
+    if inputs.snapshot.file_schema is None:
+        return
+    for at, (file, footer) in enumerate(zip(inputs.files, footers, strict=True)):
+        stored = inputs.source.stored_columns(inputs.snapshot, file, footer.schema)
+        _columns_path(folder, at).write_bytes(stored.serialize().to_pybytes())
+
+
+def _stored_columns(folder: str, at: int) -> pa.Schema | None:
+    """Return the columns of an input with identifiers; None: names identify them."""
+    path = _columns_path(folder, at)
+    return pa.ipc.read_schema(pa.py_buffer(path.read_bytes())) if path.exists() else None
 
 
 # ------------------------------------------------------------------------------------------ Rewrite
@@ -428,16 +483,22 @@ def rewrite_lake(plan: LakePlan, run: RunTasks, cores: int, *, small: bool) -> T
 def _rewritten(plan: LakePlan, run: RunTasks, cores: int, *, small: bool) -> TaskResult:
     steps = [_steps(plan, number, cores) for number in range(len(plan.outputs))]
     rewritten = [step for output in steps for step in output if step.name]
+    order = plan.inputs.snapshot.sort
     calls: list[Callable[[], object]] = [
-        partial(rewrite_row_groups, plan.rewrite, step.spans, step.name) for step in rewritten
+        partial(rewrite_row_groups, plan.rewrite, step.spans, step.name, order)
+        for step in rewritten
     ]
     for step, part in zip(rewritten, run(plan.rewrite, calls) if calls else (), strict=True):
         _require_all_rows(plan, step, part)
     stitches: list[Callable[[], object]] = [
-        partial(stitch_output, plan.rewrite, output, path)
+        partial(merge_output, plan.rewrite, [step.name for step in output], path, order)
+        if order
+        else partial(stitch_output, plan.rewrite, output, path)
         for output, path in zip(steps, plan.rewrite.output.paths, strict=True)
     ]
-    rows = [call() for call in stitches] if small else run(plan.rewrite, stitches)
+    rows: list[Any] = [call() for call in stitches] if small else run(plan.rewrite, stitches)
+    digest = sum(own for _, own in rows) % DIGEST_MODULUS if order else None
+    rows = [count for count, _ in rows] if order else rows
     files = []
     for number, (spans, path) in enumerate(
         zip(plan.outputs, plan.rewrite.output.paths, strict=True)
@@ -447,8 +508,9 @@ def _rewritten(plan: LakePlan, run: RunTasks, cores: int, *, small: bool) -> Tas
         files.append(WrittenFile(number, path, kept))
     read, kept = plan.rewrite.inputs.rows, sum(file.rows for file in files)
     counts = RowCounts(rows_in=read, rows_out=kept, tombstones_dropped=read - kept)
-    facts = tuple(RowFacts(rows=file.rows) for file in files)
-    return TaskResult(counts=counts, dropped=None, files=tuple(files), facts=facts)
+    # Copied bytes were compared with their sources; merged rows are read again.
+    facts = None if order else tuple(RowFacts(rows=file.rows) for file in files)
+    return TaskResult(counts=counts, dropped=None, files=tuple(files), facts=facts, digest=digest)
 
 
 def _require_all_rows(plan: LakePlan, step: _Step, part: object) -> None:
@@ -501,6 +563,9 @@ def _shares(
     rows = [plan.groups[at][group] for at, group in groups]
     size_bytes = int(plan.rewrite.inputs.row_bytes * sum(rows))
     count = min(len(groups), cores, 1 + size_bytes // REWRITE_TASK_BYTES)
+    if plan.inputs.snapshot.sort:  # A run is sorted in memory.
+        runs = 1 + SORTED_SHARE * size_bytes // plan.rewrite.memory.in_memory_bytes
+        count = min(len(groups), max(count, runs))
     ends = np.searchsorted(np.cumsum(rows), [sum(rows) * n / count for n in range(1, count)])
     for begin, end in pairwise([0, *(int(end) + 1 for end in ends), len(groups)]):
         if end > begin:
@@ -510,7 +575,9 @@ def _shares(
 # -------------------------------------------------------------------------------------------- Tasks
 
 
-def rewrite_row_groups(plan: RewritePlan, spans: Sequence[GroupSpan], name: str) -> BagPart:
+def rewrite_row_groups(
+    plan: RewritePlan, spans: Sequence[GroupSpan], name: str, order: Sequence[SortKey] = ()
+) -> BagPart:
     """Write the rows of some row groups that are not deleted to a part in the attempt's folder.
 
     Raises:
@@ -521,7 +588,7 @@ def rewrite_row_groups(plan: RewritePlan, spans: Sequence[GroupSpan], name: str)
     tally, mark = Tally(), ProgressMark(plan.folder, name)
     pay = allowance_of(plan.folder).pay
     # Rows that are few enough are held; others are read twice, which is cheap from a disk only.
-    compares = table_location(plan.location).is_local
+    compares = table_location(plan.location).is_local and not order
     held, held_bytes = list[pa.Table](), 0
 
     def kept_rows() -> Iterator[pa.Table]:
@@ -549,7 +616,8 @@ def rewrite_row_groups(plan: RewritePlan, spans: Sequence[GroupSpan], name: str)
         else:
             yield from (kept for _, _, kept in _kept_rows(plan, spans, lambda _: None))
 
-    return write_part(plan, kept_rows(), tally, name, again() if compares else None)
+    rows = sorted_rows(kept_rows(), plan.rules.schema, order)
+    return write_part(plan, rows, tally, name, again() if compares else None)
 
 
 def _kept_rows(
@@ -559,10 +627,17 @@ def _kept_rows(
     for span in spans:
         path = plan.inputs.paths[span.at]
         deleted = _stored_positions(plan.folder, span.at)
-        for start, table in _read_span(plan, path, span, pay):
+        stored = _stored_columns(plan.folder, span.at)
+        schema, source = plan.rules.schema, f"file {path}"
+        for start, table in _read_span(plan, path, span, stored, pay):
             read = _without_deleted(table, start, deleted)
             try:
-                yield table, read, conform(read, plan.rules.schema, f"file {path}")
+                if stored is None:
+                    yield table, read, conform(read, schema, source)
+                    continue
+                kept = project(read, stored, schema, source)
+                # Hashes have the names of nested fields: only top-level ones may differ.
+                yield table, read if is_stored_alike(stored, schema) else kept, kept
             except RequestError as error:
                 raise InputError(str(error)) from error
 
@@ -585,19 +660,24 @@ def _without_deleted(table: pa.Table, start: int, deleted: Positions) -> pa.Tabl
 
 
 def _read_span(
-    plan: RewritePlan, path: str, span: GroupSpan, pay: Pay
+    plan: RewritePlan, path: str, span: GroupSpan, stored: pa.Schema | None, pay: Pay
 ) -> Iterator[tuple[int, pa.Table]]:
     """Yield the rows of row groups in batches, each with the position of its first row.
 
-    Columns that the table does not have are left out: other readers ignore them as well.
+    Columns have the table's names. Those that the table does not have are left out: other readers
+    ignore them as well.
     """
-    location = table_location(plan.location)
+    folder, name = folder_and_name(plan.location, path)
     try:
-        with open_table_file(location, path, int96_unit=INT96_UNIT) as parquet:
+        with open_table_file(table_location(folder), name, int96_unit=INT96_UNIT) as parquet:
             metadata, present = parquet.metadata, parquet.schema_arrow.names
-            names = [name for name in plan.rules.schema.names if name in present]
+            if stored is None:
+                named = {name: name for name in plan.rules.schema.names if name in present}
+            else:
+                named = stored_names(stored, plan.rules.schema)
+            names = list(named)
             leaves = leaf_columns(metadata, names or present[:1])
-            instants = _instants(metadata, plan.rules.schema)
+            instants = unmarked_instants(metadata, named, plan.rules.schema)
             start = sum(metadata.row_group(group).num_rows for group in range(span.first))
             for group in range(span.first, span.end):
                 pay(stored_bytes(metadata, group, leaves))
@@ -606,40 +686,20 @@ def _read_span(
                 ):
                     table = pa.Table.from_batches([batch])
                     if names:
-                        yield start, _with_zone(table, instants)
+                        renamed = table.select(names).rename_columns(list(named.values()))
+                        yield start, with_zone(renamed, instants)
                     else:
-                        yield start, _nulls(plan.rules.schema, table.num_rows)
+                        yield start, _nothing(plan.rules.schema, table, stored)
                     start += table.num_rows
     except RequestError as error:
         raise InputError(str(error)) from error
 
 
-INT96_UNIT = "us"
-"""Lake tables keep microseconds; nanoseconds could not hold distant times."""
-
-
-def _instants(metadata: pq.FileMetaData, schema: pa.Schema) -> list[str]:
-    """Return the columns of timestamps of 96 bits that are instants, but do not say so."""
-    columns = map(metadata.schema.column, range(metadata.num_columns))
-    paths = [column.path for column in columns if column.physical_type == "INT96"]
-    return [
-        path
-        for path in paths
-        if path in schema.names and getattr(schema.field(path).type, "tz", None)
-    ]
-
-
-def _with_zone(table: pa.Table, names: Iterable[str]) -> pa.Table:
-    """Return rows with a zone in columns that have none."""
-    for name in names:
-        at = table.column_names.index(name)
-        table = table.set_column(at, name, pc.assume_timezone(table.column(at), "UTC"))
-    return table
-
-
-def _nulls(schema: pa.Schema, rows: int) -> pa.Table:
+def _nothing(schema: pa.Schema, table: pa.Table, stored: pa.Schema | None) -> pa.Table:
     """Return the rows of a file that has no column of the table."""
-    columns = [null_array(rows, field.type) for field in schema]
+    if stored is not None:
+        return table  # The projection takes no column of it.
+    columns = [null_array(table.num_rows, field.type) for field in schema]
     return pa.table(
         columns, schema=pa.schema([field.with_nullable(nullable=True) for field in schema])
     )
@@ -658,10 +718,7 @@ def stitch_output(plan: RewritePlan, steps: Sequence[_Step], path: str) -> int:
         if step.name:
             pieces.append(StitchPiece(step.name, location=parts))
             continue
-        pieces += [
-            StitchPiece(plan.inputs.paths[span.at], tuple(range(span.first, span.end)))
-            for span in step.spans
-        ]
+        pieces += [_copied_piece(plan, span) for span in step.spans]
     metadata = dict(plan.output.footer)
     mark, allowance = (
         ProgressMark(plan.folder, f"stitch-{path.rpartition('/')[2]}"),
@@ -684,6 +741,12 @@ def stitch_output(plan: RewritePlan, steps: Sequence[_Step], path: str) -> int:
         delete_file(location, path)
         raise NotStitchableError(f"output {path} has columns {schema}, not {plan.rules.schema}")
     return made.rows
+
+
+def _copied_piece(plan: RewritePlan, span: GroupSpan) -> StitchPiece:
+    path, groups = plan.inputs.paths[span.at], tuple(range(span.first, span.end))
+    folder, name = folder_and_name(plan.location, path)
+    return StitchPiece(name, groups, None if folder == plan.location else table_location(folder))
 
 
 # ------------------------------------------------------------------------------------------- Result
@@ -718,7 +781,7 @@ def lake_result(
                 partition=inputs.files[0].partition,
                 inputs=tuple(paths),
                 stats=stats,
-                offsets=_offsets(plan, spans),
+                offsets=() if inputs.snapshot.sort else _offsets(plan, spans),
             )
         )
     return packed_result(LakeResult(inputs.planned, tuple(outputs)))

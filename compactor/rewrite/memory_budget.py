@@ -17,7 +17,7 @@ from typing import TypeVar
 TASK_BYTES = 768 * 1024**2
 SCRATCH_SETTING = "spark.neve.scratch"
 PAGE_CACHE_SETTING = "spark.neve.page.cache"
-LAKE_OPTIONS_SETTING = "spark.neve.lake.options.file"
+LAKE_ACCESS_SETTING = "spark.neve.lake.access"
 TASK_SETTING, LIMIT_SETTING = "spark.neve.task.bytes", "spark.neve.task.limit.bytes"
 """Settings that carry the limits to a driver; Spark keeps unknown settings."""
 REMOTE_SETTING = "spark.neve.executors.remote"

@@ -204,6 +204,7 @@ def _arrow_options(
         "write_page_index": True,
         "write_page_checksum": True,
         "bloom_filter_options": bloom_options(blooms, group_rows),
+        "store_decimal_as_integer": writing.decimals_as_integers,
     }
 
 

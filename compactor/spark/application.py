@@ -23,7 +23,7 @@ from common.runtime import SystemClock
 from common.units import parse_size_bytes
 from common.wire import PIN_AMOUNT
 from compactor.rewrite.memory_budget import (
-    LAKE_OPTIONS_SETTING,
+    LAKE_ACCESS_SETTING,
     LIMIT_SETTING,
     MERGE_CORES,
     PAGE_CACHE_SETTING,
@@ -138,7 +138,7 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
         LIMIT_SETTING: str(settings.task_limit_bytes),
         SCRATCH_SETTING: settings.scratch,
         PAGE_CACHE_SETTING: settings.page_cache,
-        LAKE_OPTIONS_SETTING: settings.lake_options_file,
+        LAKE_ACCESS_SETTING: settings.lake_access,
         "spark.pyspark.python": os.environ.get("PYSPARK_PYTHON", sys.executable),
         # Jobs share the executor; otherwise a small one waits for all tasks of a large one.
         "spark.scheduler.mode": "FAIR",

@@ -69,8 +69,8 @@ class DriverSettings:
     """`module:function`, called with Spark session, payload, progress and cancelled."""
     configs: Mapping[str, str] = field(default_factory=dict)
     """Further Spark settings; they take precedence."""
-    lake_options_file: str = ""
-    """The setting `catalog.options_file`."""
+    lake_access: str = ""
+    """How lake tables are reached, as `packed_access` returns it."""
 
 
 def driver_settings(
@@ -82,7 +82,7 @@ def driver_settings(
     log_file: str = os.devnull,
     executor_logs: str = "",
     executor_log_bytes_max: int = 16 * 1024**2,
-    lake_options_file: str = "",
+    lake_access: str = "",
 ) -> DriverSettings:
     """Return a driver's settings from the compactor's.
 
@@ -94,7 +94,7 @@ def driver_settings(
         log_file: File for the driver's output.
         executor_logs: Folder for the output of executors; empty: Ray's folder.
         executor_log_bytes_max: Largest size of each of those files.
-        lake_options_file: The setting `catalog.options_file`.
+        lake_access: How lake tables are reached, as `packed_access` returns it.
 
     Raises:
         ConfigError: A size is malformed.
@@ -118,7 +118,7 @@ def driver_settings(
         log_file=log_file,
         executor_logs=executor_logs,
         executor_log_bytes_max=executor_log_bytes_max,
-        lake_options_file=lake_options_file,
+        lake_access=lake_access,
     )
 
 

@@ -23,7 +23,7 @@ from common.model.job import (
 from common.model.location_identity import SERVICE_FOLDER
 from common.model.outcome import AttemptEnd
 from common.model.request import Request, TransformKind
-from common.model.table import Table
+from common.model.table import LakeTable, Table
 from common.model.tablet import Reservation, Tablet, TabletId
 from common.rows.key_encoding import partition_folder
 from common.rows.rules import keeps_deleted_rows, may_drop_rows
@@ -517,8 +517,16 @@ def output_prefix(job: Job, attempt: str, table: Table | None) -> str:
     """
     folder = partition_folder(job.partition)
     if table is not None and table.lake is not None:
+        if table.lake.partition_types:
+            folder = _folder_of_spec(table.lake, job.partition)
         return f"{folder}{LAKE_OUTPUT}-{job.id}-{attempt}"
     return f"{tablet_folder(job.tablet)}/{folder}{job.id}-{attempt}"
+
+
+def _folder_of_spec(lake: LakeTable, partition: str | None) -> str:
+    """Return the folder of a partition as the table's writers name it, without the spec's id."""
+    _, _, values = (partition or "").partition("/")
+    return partition_folder("/".join(filter(None, (lake.data_folder, values))))
 
 
 def compose_assignment(

@@ -82,7 +82,7 @@ class LakeMirror:
     """The log of a lake table, and how far the service has followed it."""
 
     format: str
-    """Format of the log, such as `delta`."""
+    """Format of the log or catalog: `delta`, `iceberg`."""
     uri: str
     table_id: str
     """Id of the table in its log."""
@@ -94,9 +94,36 @@ class LakeMirror:
     """Why the log is not followed, so that no job starts; empty: it is followed."""
 
     @property
+    def partition_types(self) -> tuple[str, ...]:
+        """Types of the parts of a partition where these are no columns; empty: they are columns."""
+        return ("int64", "string") if self.format == "iceberg" else ()
+
+    @property
     def text(self) -> str:
         """Format and version as human-readable text."""
         version = "not read" if self.version is None else f"version {self.version}"
+        return f"{self.format}, {version}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedLog:
+    """The log that the service publishes of a table for other engines, in the table's location."""
+
+    format: str
+    """Format of the log, such as `delta`."""
+    version: int | None = None
+    """Its newest version; null: there is none so far."""
+    as_of_s: float | None = None
+    """Readers of this version see the table as of this time of the store."""
+    files: int | None = None
+    rows: int | None = None
+    problem: str = ""
+    """Why newer versions cannot be published; empty: they can."""
+
+    @property
+    def text(self) -> str:
+        """Format and version as human-readable text."""
+        version = "no version so far" if self.version is None else f"version {self.version}"
         return f"{self.format}, {version}"
 
 
@@ -107,9 +134,10 @@ class AttachTable:
     __pydantic_config__ = STRICT
 
     format: ShortText
-    """Format of its log: `delta`."""
+    """Format of its log or catalog: `delta`, `iceberg`."""
     uri: ShortText
-    """URI of its folder, or an absolute path on the service's machine."""
+    """Delta: URI of its folder, or an absolute path on the service's machine. Iceberg:
+    `CATALOG:NAMESPACE.TABLE`, with a catalog of the settings."""
     settings: SettingValues = field(default_factory=dict)
     paused: bool = False
     dry_run: bool = False
@@ -157,6 +185,8 @@ class Table:
     resumed."""
     lake: LakeMirror | None = None
     """Set for a table whose files belong to the log of another format."""
+    published: PublishedLog | None = None
+    """Set for a table that publishes a log for other engines. Listings leave it out."""
 
     @property
     def state_text(self) -> str:

@@ -87,8 +87,12 @@ def attach(
     name: Name,
     *,
     delta: Annotated[
-        str, typer.Option("--delta", help="Delta table: URI or absolute path of its folder.")
-    ],
+        str | None, typer.Option("--delta", help="Delta table: URI or absolute path of its folder.")
+    ] = None,
+    iceberg: Annotated[
+        str | None,
+        typer.Option("--iceberg", help="Iceberg table: `CATALOG:NAMESPACE.TABLE`."),
+    ] = None,
     settings: Settings = None,
     paused: Annotated[bool, typer.Option("--paused", help="Attach the table paused.")] = False,
     dry_run: Annotated[
@@ -99,9 +103,12 @@ def attach(
 
     Its own log stays the truth; `neve detach` ends the maintenance and leaves every file.
     """
+    if (delta is None) == (iceberg is None):
+        raise typer.BadParameter("give either --delta or --iceberg")
     attached = session.client.attach(
         name,
-        delta=absolute(delta),
+        delta="" if delta is None else absolute(delta),
+        iceberg=iceberg or "",
         settings=name_values(settings or [], "setting"),
         paused=paused,
         dry_run=dry_run,

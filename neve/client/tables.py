@@ -93,7 +93,8 @@ class TableCalls:
         self,
         name: str,
         *,
-        delta: str,
+        delta: str = "",
+        iceberg: str = "",
         settings: Mapping[str, Any] | None = None,
         paused: bool = False,
         dry_run: bool = False,
@@ -103,12 +104,20 @@ class TableCalls:
         Args:
             name: Name of the table in this service, a DNS label.
             delta: Folder of a Delta table: a URI, or an absolute path on the service's machine.
+            iceberg: An Iceberg table as `CATALOG:NAMESPACE.TABLE`, in place of `delta`. The catalog
+                is one of the service's settings.
             settings: Settings by name, in the units of `create_table`.
             paused: Start no jobs until `resume`.
             dry_run: Attach nothing; the answer says what would be planned, or why it is refused.
         """
+        if bool(delta) == bool(iceberg):
+            raise ValueError("expected either delta or iceberg")
         body = AttachTable(
-            format="delta", uri=delta, settings=dict(settings or {}), paused=paused, dry_run=dry_run
+            format="delta" if delta else "iceberg",
+            uri=delta or iceberg,
+            settings=dict(settings or {}),
+            paused=paused,
+            dry_run=dry_run,
         )
         path = table_path(name, "attach")
         return decode(Attached, self._connection.call("POST", path, body=asdict(body)))

@@ -26,8 +26,7 @@ def range_types(table: Table) -> tuple[KeyType, ...]:
     """Return the type families of a range's values: partition columns if any, else key columns."""
     if not table.partition_by:
         return key_types(table)
-    types = {column.name: column.type for column in table.schema}
-    return tuple(key_type_of(types[name]) for name in table.partition_by)
+    return tuple(map(key_type_of, table.partition_types))
 
 
 def key_range(table: Table, start: str | None, end: str | None) -> KeyRange:

@@ -18,12 +18,14 @@ from itertools import islice
 from common.errors import RefusedError, RequestError
 from common.lake.mirror import (
     MirroredTablet,
+    data_folder_of,
     mirrored_file,
+    partition_names,
     tablets_of,
     target_bytes_of,
     why_refused,
 )
-from common.lake.open import open_source, storage_options
+from common.lake.open import catalog_access, open_source, storage_options
 from common.lake.source import LakeFormat, Snapshot
 from common.metadata.changes import CreateTable, DropTable
 from common.model.job import Job
@@ -78,14 +80,17 @@ async def _prepare(services: Services, name: str, body: api.AttachTable) -> _Att
             f"the URI of table {name!r} has options, expected them in the file of the setting "
             "catalog.options_file or in the environment of the service"
         )
-    site = await services.footers.run(body.uri, services.locations.admitted, body.uri)
     await refuse_being_dropped(services, name)
     others = await other_tables(services.store, services.footers)
     if any(named.name == name for named in others.named):
         raise ChangeRefusedError(f"table {name!r} exists already; choose another name", "exists")
-    others.refuse_overlap(site)
-    await services.footers.run(site.uri, _refuse_owned, open_location(site.uri))
-    snapshot = await _read(services, body.format, site.uri)
+    if body.format == LakeFormat.ICEBERG:
+        # Its catalog names the location; every file that it names is held against the settings.
+        uri, snapshot = body.uri, await _read(services, body.format, body.uri)
+        site = await _free_site(services, snapshot.root, others)
+    else:
+        site = await _free_site(services, body.uri, others)
+        uri, snapshot = site.uri, await _read(services, body.format, site.uri)
     settings, planner = settings_of_new_table(
         name, keyed=False, changes=body.settings, services=services.settings.services
     )
@@ -98,11 +103,17 @@ async def _prepare(services: Services, name: str, body: api.AttachTable) -> _Att
         name=name,
         location=site.uri,
         schema=snapshot.columns,
-        partition_by=snapshot.partition_columns,
+        partition_by=partition_names(body.format, snapshot),
         settings=replace(settings, **fixed),
         state=TableState.PAUSED if body.paused else TableState.LIVE,
         created_at_s=await services.store.now_s(),
-        lake=LakeTable(format=body.format, uri=site.uri, table_id=snapshot.table_id),
+        lake=LakeTable(
+            format=body.format,
+            uri=uri,
+            table_id=snapshot.table_id,
+            root=snapshot.root,
+            data_folder=data_folder_of(snapshot) if body.format == LakeFormat.ICEBERG else "",
+        ),
     )
     refusal, tablets = why_refused(table, snapshot), dict[bytes, MirroredTablet]()
     if not refusal:
@@ -119,8 +130,21 @@ async def _prepare(services: Services, name: str, body: api.AttachTable) -> _Att
     )
 
 
+async def _free_site(services: Services, uri: str, others: OtherTables) -> ResolvedLocation:
+    """Return the location of a table, which is allowed and belongs to no other table.
+
+    Raises:
+        RequestError: The location is malformed.
+        RefusedError: It is not free, or not allowed.
+    """
+    site = await services.footers.run(uri, services.locations.admitted, uri)
+    others.refuse_overlap(site)
+    await services.footers.run(site.uri, _refuse_owned, open_location(site.uri))
+    return site
+
+
 async def _read(services: Services, format_name: str, uri: str) -> Snapshot:
-    catalog = services.settings.catalog
+    catalog = catalog_access(services.settings)
     options = await asyncio.to_thread(storage_options, catalog, uri)
     source = await asyncio.to_thread(open_source, format_name, uri, options)
     return await services.footers.within(catalog.answer_max_s).run(uri, source.load)
@@ -173,7 +197,7 @@ def _view(body: api.AttachTable, attachment: _Attachment, jobs: Sequence[Job]) -
         size_bytes=sum(file.size_bytes for file in files),
         rows=sum(file.rows for file in files),
         deleted_rows=sum(file.deleted_rows for file in files),
-        files_with_deletes=sum(bool(file.deletes) for file in files),
+        files_with_deletes=sum(bool(file.deletes or file.equality) for file in files),
         partition_by=table.partition_by,
         planner=attachment.planner,
         refusal=attachment.refusal,

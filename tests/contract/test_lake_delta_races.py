@@ -1,7 +1,7 @@
 """Races of a compaction with other writers of a Delta table, on a disk and in S3.
 
 The rows are those of the table in `docs/lake-tables.md`. Each race ends with a check row by row by
-two independent readers: deltalake's engine and Polars.
+three independent readers: deltalake's engine, Polars and DuckDB.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from common.lake import rules
 from common.lake.open import open_source
 from common.lake.source import Answer, Snapshot, TableSource
 from tests.support.delta_writer import WITH_VECTORS, DeltaWriter
+from tests.support.independent_reader import independent_reader
 from tests.support.race_attempt import LakeAttempt
 from tests.support.s3_server import S3Server, s3_server
 
@@ -86,10 +87,12 @@ class Race:
         self.attempt.between = act_once
 
     def require_rows(self, appended: int = 4) -> None:
-        """Check that both readers see exactly the rows that are not deleted."""
+        """Check that each reader sees exactly the rows that are not deleted."""
         expected = Counter((value,) for value in range(appended * 10) if value not in self.gone)
         assert self.writer.rows("a") == expected
         assert self.writer.polars_rows("a") == expected
+        uri, options = self.writer.uri, self.writer.options
+        assert independent_reader().delta_rows(uri, "a", options=options) == expected
         assert {path.partition("=")[0] for path in self.source.load().files} == {"p"}
 
     def live(self) -> set[str]:

@@ -129,7 +129,7 @@ RULES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "an attempt looks for itself before it tries again": (
         "restores and vacuums",
-        ("return (state, LookForAttempt()) if state.was_sent else _compare(state)",
+        ("return (state, LookForAttempt(state.base)) if state.was_sent else _compare(state)",
          "return _compare(state)"),
     ),
     "an attempt that cannot tell stops": (

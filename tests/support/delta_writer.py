@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import struct
 import uuid
@@ -16,6 +17,7 @@ import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from obstore.store import LocalStore, S3Store
+from pyarrow import parquet
 from pyroaring import BitMap64
 
 MAGIC = struct.pack("<i", 1_681_511_377)
@@ -63,6 +65,19 @@ class DeltaWriter:
             configuration=dict(configuration or {}) or None,
             storage_options=self.options,
         )
+
+    def stored(self, path: str) -> pa.Table:
+        """Return all rows of a data file."""
+        data = bytes(obstore.get(self.store, path).bytes())
+        return parquet.ParquetFile(io.BytesIO(data)).read()
+
+    def put(self, path: str, data: bytes) -> None:
+        """Store a data file."""
+        obstore.put(self.store, path, data)
+
+    def stats(self, _head: object, _data: bytes, rows: int) -> str:
+        """Return the statistics of a data file."""
+        return json.dumps({"numRecords": rows})
 
     def delete_copying(self, predicate: str) -> None:
         """Delete rows as deltalake does: files with such rows are written again."""

@@ -607,6 +607,7 @@ def serving(
     ingest: Mapping[str, object] = {},
     notify: Mapping[str, object] = {},
     catalog: Mapping[str, object] = {},
+    catalogs: Mapping[str, Mapping[str, str]] = {},
     **gateway: object,
 ) -> Iterator[Gateway]:
     """Serve the application until the block ends.
@@ -623,15 +624,17 @@ def serving(
         ingest: Settings of the section of that name.
         notify: Settings of the section of that name.
         catalog: Settings of the section of that name.
+        catalogs: Catalogs of Iceberg tables by name.
         gateway: Settings of the section of that name.
     """
     store = store or MemoryStore(SystemClock())
     log: list[tuple[str, dict[str, object]]] = []
     coordinator = FakeCoordinator()
+    settings = _settings(coordinator_s, gateway, access, control, ingest, notify, catalog)
     services = _services(
         store,
         coordinator,
-        _settings(coordinator_s, gateway, access, control, ingest, notify, catalog),
+        replace(settings, catalogs=catalogs),
         lambda event, **fields: log.append((event, fields)),
         watch_s,
         storage or Storage(),

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import pyarrow as pa
 from pyarrow.parquet import FileMetaData
 
 from common.errors import UnavailableError
@@ -81,6 +82,14 @@ class LakeLog:
     def positions(self, file: LakeFile) -> Positions:
         self._answer()
         return np.arange(file.deleted_rows, dtype=np.uint64)
+
+    def matched(self, file: LakeFile) -> Positions:
+        self._answer()
+        assert not file.equality, file.path
+        return np.empty(0, np.uint64)
+
+    def stored_columns(self, snapshot: Snapshot, file: LakeFile, schema: pa.Schema) -> pa.Schema:
+        return schema
 
     def look(self, attempt: str, outputs: Collection[str], since: int) -> Sighting:
         self._answer()

@@ -61,6 +61,13 @@ class Attempt(NamedTuple):
     was_released: bool = False
     noted: int = -1
     is_old: bool = False
+    base: int = -1
+    """Last version at its last mark."""
+
+    @property
+    def since(self) -> int:
+        """Return the version above which the follower looks for it."""
+        return max(self.planned, self.base)
 
 
 class World(NamedTuple):
@@ -519,13 +526,15 @@ class Explorer:
             head = load(world, attempt.planned)
             yield "load", self._after(world, index, ("head", id(head)), rules.HeadLoaded(head))
         elif isinstance(step, rules.LookForAttempt):
-            sighting = look(self.model, world, attempt.name, paths, attempt.planned)
+            sighting = look(self.model, world, attempt.name, paths, step.since)
             yield "look", self._after(world, index, sighting, rules.Looked(sighting))
         elif isinstance(step, rules.ReadDeletes):
             positions = {file.path: positions_of(file) for file in step.files}
             yield "read", self._after(world, index, "read", rules.DeletesRead(positions))
         elif isinstance(step, rules.MarkReservation):
-            marked = _with(world, index, is_marked=attempt.is_held or attempt.is_marked)
+            marked = world
+            if attempt.is_held:
+                marked = _with(world, index, is_marked=True, base=state.head.last_version)
             event = rules.Marked(attempt.is_held)
             yield "mark", self._after(marked, index, attempt.is_held, event)
         elif isinstance(step, rules.SendVersion):
@@ -603,7 +612,7 @@ class Explorer:
         attempt = world.attempts[index]
         outputs = self._outputs_of(attempt)
         if attempt.is_held:
-            sighting = look(self.model, world, attempt.name, outputs, attempt.planned)
+            sighting = look(self.model, world, attempt.name, outputs, attempt.since)
             released = _with(world, index, is_held=False, was_released=True)
             if not attempt.is_marked and sighting.look is Look.ABSENT:
                 released = self._delete(released, outputs)
@@ -627,7 +636,7 @@ class Explorer:
             path
             for path in outputs & world.stored
             if self.rules.may_delete_output(
-                look(self.model, world, attempt.name, frozenset({path}), attempt.planned)
+                look(self.model, world, attempt.name, frozenset({path}), attempt.since)
                 if "collector looks for attempts only" not in self.model.faults
                 else Sighting(Look.ABSENT),
                 attempt.noted,

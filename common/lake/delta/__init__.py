@@ -11,4 +11,5 @@ In reading order:
     checkpoints  checkpoints, and the clean-up of the log below them
     vacuum    files that no version needs any more
     source    the port: load, look, send
+    publication  the log that the service writes of a native table
 """

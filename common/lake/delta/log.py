@@ -96,6 +96,12 @@ def version_path(version: int) -> str:
     return f"{LOG}/{version:020}.json"
 
 
+def number_of(path: str) -> int:
+    """Return the version that a file of the log belongs to; -1: to none."""
+    match = _VERSION.fullmatch(path) or _CHECKPOINT.fullmatch(path)
+    return int(match[1]) if match else -1
+
+
 def list_log(storage: LakeStorage, first: int = 0) -> LogListing:
     """Return the files of the log from one version on, in a single request."""
     versions: dict[int, ListedFile] = {}

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from pyarrow.parquet import FileMetaData
 
 from common.errors import InputError, RefusedError
@@ -74,6 +75,11 @@ class DeltaSource:
             message = f"file {file.path} has {file.rows} rows; row {positions[-1]} is deleted"
             raise InputError(message)
         return positions
+
+    def matched(self, file: LakeFile) -> Positions:
+        """Return nothing: the format has no equality deletes."""
+        assert not file.equality, file.path
+        return np.empty(0, np.uint64)
 
     def _vector_bytes(self, vector: VectorEntry) -> bytes:
         if vector.storage == "i":
@@ -200,6 +206,10 @@ class DeltaSource:
             name: A random name for a file of the trial, which is deleted at the end.
         """
         self._storage.require_conditions(f"{log.LOG}/.{name}.tmp")
+
+    def stored_columns(self, snapshot: Snapshot, file: LakeFile, schema: pa.Schema) -> pa.Schema:
+        """Return the columns of a data file; names identify them."""
+        return schema
 
     def statistics(self, snapshot: Snapshot, footer: FileMetaData) -> str:
         """Return the statistics of a file for its `add` action."""

@@ -7,7 +7,7 @@ the footer.
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -64,6 +64,8 @@ class OutputSettings:
     row_group_bytes: int
     bloom_columns: tuple[str, ...] = ()
     """Columns with a Bloom filter in each row group."""
+    decimals_as_integers: bool = False
+    """Whether decimals of up to 18 digits are integers in files, as Iceberg has them."""
 
 
 def output_settings(assignment: Assignment) -> OutputSettings:
@@ -494,6 +496,38 @@ ROWS_MIN = 1 << 14
 FILES_MAX, SAMPLE_ROWS = 3, 1024
 SHORT_BYTES = 64
 """Stored bytes per row of a text column above which most texts are unique."""
+
+
+LEVEL_CHARS_MAX = 3
+CODEC, CODEC_LEVEL = "write.parquet.compression-codec", "write.parquet.compression-level"
+"""Properties of a table with the codec that its own engine writes."""
+
+
+def settings_like_inputs(
+    assignment: Assignment,
+    wanted: OutputSettings,
+    footers: Sequence[InputFooter],
+    properties: Mapping[str, str],
+) -> tuple[OutputSettings, str | None]:
+    """Return how outputs are written, and the only codec of copied row groups; None: any.
+
+    Outputs have the codec that a request names, else that of the table's properties, else that of
+    the largest input.
+    """
+    request = assignment.request
+    if request is not None and request.output.codec is not None:
+        return wanted, wanted.codec
+    if (codec := codec_name(properties.get(CODEC, ""))) is not None:
+        text = properties.get(CODEC_LEVEL, "")
+        level = int(text) if text.isdecimal() and len(text) <= LEVEL_CHARS_MAX else None
+        if level is not None and not has_level(codec, level):
+            level = None
+        return replace(wanted, codec=codec, codec_level=level), codec
+    largest = max(footers, key=lambda footer: footer.decoded_bytes)
+    codec = next(iter(sorted(codec for codec in largest.codecs if codec is not None)), wanted.codec)
+    if codec == wanted.codec:
+        return wanted, None
+    return replace(wanted, codec=codec, codec_level=None), None
 
 
 def estimate_decoded_bytes(location: Location, footers: Mapping[str, InputFooter]) -> int:

@@ -69,6 +69,7 @@ class BinPackOptions:
     min_growth: float = option(2.0, at_least=1)
     max_wait_s: float = option(3600.0, at_least=0)
     delete_share: float = option(0.3, above=0)
+    delete_files_max: int = option(10, at_least=1)
     expired_share: float = option(0.5, above=0, at_most=1)
     budget_gb_hours: float = option(0.0, at_least=0)
     jobs_max: int = option(0, at_least=0)
@@ -418,7 +419,11 @@ def _dead_rows(file: DataFile, work: _Work) -> str:
 
 def _deleted(file: DataFile, work: _Work) -> str:
     share = file.tombstones / max(1, file.rows)
-    if share < work.options.delete_share or PURGED in file.tags:
+    if PURGED in file.tags:
+        return ""
+    if (count := file.delete_files) >= work.options.delete_files_max:
+        return f"readers apply {format_count(count, 'file')} of deletes to it"
+    if share < work.options.delete_share:
         return ""
     ripe_s = (file.tombstones_since_s or 0.0) + work.parameters.settings.tombstone_retention_s
     if work.parameters.now_s <= ripe_s:

@@ -195,6 +195,16 @@ def _of_subject(standing: Standing, what: str) -> str:
     return f"{what} {standing.subject}"
 
 
+_SENTENCES = {
+    "read-only": "{table} is read-only",
+    "catalog-silent": "the log of {table} does not answer",
+    "unpublished": "the log of {table} is not published",
+    "store-silent": "the metadata store does not answer",
+    "coordinator-silent": "the coordinator does not answer",
+}
+"""Conditions without a count → what they are, for a title."""
+
+
 def _what(standing: Standing) -> str:
     """Return a condition in words, for a title."""
     match standing.kind:
@@ -207,16 +217,9 @@ def _what(standing: Standing) -> str:
         case "backlog":
             size = format_bytes(standing.count)
             return f"backlog of {_of_subject(standing, 'table')} is {size}"
-        case "read-only":
-            return f"{_of_subject(standing, 'table')} is read-only"
-        case "catalog-silent":
-            return f"the log of {_of_subject(standing, 'table')} does not answer"
-        case "store-silent":
-            return "the metadata store does not answer"
-        case "coordinator-silent":
-            return "the coordinator does not answer"
         case _:
-            return standing.kind
+            sentence = _SENTENCES.get(standing.kind, standing.kind)
+            return sentence.format(table=_of_subject(standing, "table"))
 
 
 def _begun(standing: Standing) -> Message:

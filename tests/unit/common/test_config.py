@@ -31,6 +31,25 @@ def test_without_file_and_environment_the_defaults_hold() -> None:
     assert load_settings(environ={}) == Settings()
 
 
+def test_catalogs_have_properties_of_any_name(tmp_path: Path) -> None:
+    text = "[catalogs.prod]\ntype = 'sql'\nuri = 'sqlite:////x'\ns3.region = 'eu'\necho = false\n"
+    flags = ["catalogs.prod.s3.endpoint=http://s3", "catalogs.second.type=glue"]
+    settings = load_settings(written(tmp_path, text), environ={}, flags=flags)
+    assert settings.catalogs == {
+        "prod": {
+            "type": "sql",
+            "uri": "sqlite:////x",
+            "s3.region": "eu",
+            "echo": "false",
+            "s3.endpoint": "http://s3",
+        },
+        "second": {"type": "glue"},
+    }
+    assert settings.sources["catalogs.second.type"] == "flag --set catalogs.second.type"
+    with pytest.raises(ConfigError, match="PYICEBERG_CATALOG__PROD__CREDENTIAL"):
+        load_settings(environ={"NEVE_CATALOGS_PROD_TYPE": "sql"})
+
+
 def test_flags_beat_the_environment_and_that_beats_the_file(tmp_path: Path) -> None:
     path = written(tmp_path, "[compactor]\nslots = 3\nengine = 'local'\n[gateway]\nport = 1\n")
     environ = {"NEVE_COMPACTOR_SLOTS": "4", "NEVE_GATEWAY_PORT": "2", "NEVE_URL": "http://x"}
@@ -80,6 +99,14 @@ def test_sizes_and_durations_may_be_texts(tmp_path: Path) -> None:
         ("[services.a]\ngroups = [{group = 'x', max_size = 0}]", "max_size 0"),
         ("[services.a]\n[services.b]", "'default' is used by services 'a' and 'b'"),
         ("not toml", "not TOML"),
+        ("[catalogs.p]\nuri = 'x'", "catalogs.p.type is '', expected one of sql, rest, glue"),
+        ("[catalogs.p]\ntype = 'hive'", "type hive is not supported: its clients replace a table"),
+        ("[catalogs.p]\ntype = 'sql'\npy-io-impl = 'a.b'", "py-io-impl is not allowed"),
+        ("[catalogs.P]\ntype = 'sql'", "catalog name 'P' must be a DNS label"),
+        ("[catalogs.p]\ntoken = 'x'", "catalogs.p.token is a secret; expected it in the file"),
+        ("[catalogs.p]\ns3.secret-access-key = 'x'", "s3.secret-access-key is a secret"),
+        ("[catalogs.p]\nuri = 'postgresql://me:pw@db/x'", "catalogs.p.uri is a secret"),
+        ("[catalogs.p]\ntype = ['sql']", "catalogs.p.type is .*expected a text"),
         ("[compactor]\nslots = 0", "compactor.slots is 0, expected 1 to 1000"),
         (
             "[compactor]\nengine = 'yarn'",

@@ -75,7 +75,7 @@ NEW_SETTINGS = {
     *("access.oidc_client_id", "access.oidc_client_secret_file", "access.oidc_scopes"),
 }
 """Settings that the recorded release does not know."""
-NEW_SECTIONS = {"ingest", "notify", "catalog"}
+NEW_SECTIONS = {"ingest", "notify", "catalog", "catalogs"}
 NEW_OF_GROUPS = {
     *("groups.default.fair_band", "groups.default.strict_shares", "groups.default.windows"),
     *("groups.default.window_input_bytes", "groups.default.window_cost_s"),

@@ -413,3 +413,12 @@ def test_expired_rows_of_a_table_without_a_key_are_dropped_from_their_file_alone
 def test_options_are_checked(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         BinPackPlanner().check(options)
+
+
+def test_a_file_with_many_delete_files_is_rewritten_alone() -> None:
+    own = {"tombstones": 0, "key_min": b"a", "key_max": b"b", "tags": (("delete-files", "10"),)}
+    other = {"tombstones": 0, "key_min": b"m", "key_max": b"z", "tags": (("delete-files", "9"),)}
+    found = purge(dead("many", **own), dead("few", **other), now_s=1e9)
+    (job,) = found.jobs
+    assert job.files == ("many",)
+    assert job.reason.startswith("readers apply 10 files of deletes to it")

@@ -133,6 +133,75 @@ def test_an_input_without_live_rows_goes_without_an_output() -> None:
     assert verdict.dropped == {"b": "input b has live rows, but no output has them"}
 
 
+# -------------------------------------------------------------- Sequence numbers, equality deletes
+
+EQUAL = ((3, "e3"),)
+"""Equality deletes that were applied to the second input, of version 3."""
+NUMBERED = {
+    "a": replace(FILES["a"], sequence=1),
+    "b": replace(FILES["b"], sequence=2, equality=EQUAL),
+}
+SEQUENCED = replace(
+    PLANNED,
+    sequences={"a": 1, "b": 2},
+    equality={"b": EQUAL},
+    matched={"b": positions(3, 7)},
+)
+
+
+def numbered(path: str = "", **changes: Any) -> Snapshot:
+    files = dict(NUMBERED)
+    if path:
+        files[path] = replace(files[path], **changes)
+    return replace(HEAD, version=9, files=files)
+
+
+def test_the_planned_sequence_numbers_and_equality_deletes_are_required() -> None:
+    verdict = rules.validate(SEQUENCED, [OUTPUT], numbered(), {})
+    assert verdict.removed == (NUMBERED["a"], NUMBERED["b"])
+
+
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        (numbered("a", sequence=8), "input a left the table, and was added to it again"),
+        (numbered("b", equality=()), "input b has lost equality deletes that were applied to it"),
+        (
+            numbered("b", equality=((3, "other"),)),
+            "input b has lost equality deletes that were applied to it",
+        ),
+        (
+            numbered("b", equality=(*EQUAL, (5, "e5"))),
+            "input b has other equality deletes of versions up to the planned one",
+        ),
+    ],
+)
+def test_other_sequence_numbers_and_equality_deletes_drop_the_output(
+    head: Snapshot, reason: str
+) -> None:
+    verdict = rules.validate(SEQUENCED, [OUTPUT], head, {})
+    assert (verdict.dropped, verdict.is_empty) == ({"o": reason}, True)
+
+
+def test_later_equality_deletes_apply_to_the_output() -> None:
+    head = numbered("b", equality=(*EQUAL, (6, "e6")))
+    assert rules.validate(SEQUENCED, [OUTPUT], head, {}).outputs == (OUTPUT,)
+
+
+def test_positions_in_outputs_are_counted_without_rows_that_equality_deletes_removed() -> None:
+    head = numbered("b", deletes="v2")
+    verdict = rules.validate(SEQUENCED, [OUTPUT], head, {"b": positions(0, 2, 3, 7, 9)})
+    # Row 7 was not written, so that nothing is to be deleted there; 2, 3 and 7 are not counted.
+    assert verdict.deletes["o"].tolist() == [10, 16]
+
+
+def test_equality_deletes_empty_an_input() -> None:
+    planned = replace(SEQUENCED, matched={"b": positions(0, 1, *range(3, 10))})
+    output = replace(OUTPUT, inputs=("a",), offsets=OUTPUT.offsets[:1])
+    assert rules.validate(planned, [output], numbered(), {}).removed == tuple(NUMBERED.values())
+    assert rules.validate(SEQUENCED, [output], numbered(), {}).removed == (NUMBERED["a"],)
+
+
 # --------------------------------------------------------------------------------------- Publishing
 
 
@@ -178,6 +247,15 @@ def test_the_end_states_what_was_committed() -> None:
     assert end == rules.EndPublishing(
         rules.PublishEnd.COMMITTED, version=9, committed=frozenset({"o"}), was_sent=True
     )
+
+
+def test_a_look_begins_at_the_last_version_before_the_last_send() -> None:
+    gone_back = rules.HeadLoaded(replace(HEAD, newest=8))
+    state, _ = rules.next_step(publishing(), gone_back, now_s=1.0)
+    state, _ = rules.next_step(state, MARKED, now_s=1.0)
+    _, step = rules.next_step(state, rules.SendAnswered(Answer.COMMITTED), now_s=1.0)
+
+    assert step == rules.LookForAttempt(since=8)
 
 
 def test_an_old_attempt_does_not_send() -> None:

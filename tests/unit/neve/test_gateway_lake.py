@@ -12,6 +12,10 @@ import httpx
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, NestedField, StringType
 
 from common.metadata.changes import MirrorFiles, NoteMirrorProblem
 from common.runtime import SystemClock
@@ -19,6 +23,7 @@ from neve.client import Client
 from neve.client.errors import CallerError, NeveError, NotFoundError, RefusedError
 from neve.gateway import requests
 from tests.support.gateway import TOKEN, Gateway, serving
+from tests.support.iceberg_tables import IcebergTable, sqlite_catalog, sqlite_properties
 from tests.support.memory_store import MemoryStore
 from tests.support.shell import Shell
 from tests.support.store_harness import applied
@@ -324,3 +329,90 @@ def test_operations_are_turned_on_for_lake_tables_only(tmp_path: Path) -> None:
         client.create_table("plain", str(tmp_path / "plain"), schema=ROWS.schema)
         with pytest.raises(CallerError, match="setting lake_maintenance is for lake tables"):
             client.set("plain", {"lake_maintenance": "vacuum"})
+
+
+# ----------------------------------------------------------------------------------------- Iceberg
+
+NUMBERED = Schema(
+    NestedField(1, "id", LongType(), required=False),
+    NestedField(2, "day", StringType(), required=False),
+)
+BY_DAY = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "day"), spec_id=0)
+
+
+def iceberg_table(folder: Path, **properties: str) -> IcebergTable:
+    """Write an Iceberg table with six small files in two partitions."""
+    catalog = sqlite_catalog(folder)
+    table = IcebergTable.create(catalog, "events", NUMBERED, BY_DAY, properties)
+    for first in range(3):
+        table.append(pa.table({"id": [first, first + 10], "day": ["a", "b"]}))
+    return table
+
+
+def with_catalog(folder: Path) -> dict[str, dict[str, str]]:
+    return {"prod": {"type": "sql", **sqlite_properties(folder)}}
+
+
+def test_an_iceberg_table_is_attached_by_its_catalog(tmp_path: Path) -> None:
+    table = iceberg_table(tmp_path, **{"write.target-file-size-bytes": "1048576"})
+    table.delete([1, 11], single=False)
+    table.delete_equal(pa.table({"id": [2]}))
+    with serving(catalogs=with_catalog(tmp_path)) as gateway, gateway.client() as client:
+        shown = client.attach("events", iceberg="prod:db.events", dry_run=True)
+        assert (shown.format, shown.uri, shown.refusal) == ("iceberg", "prod:db.events", "")
+        assert (shown.version, shown.partition_by) == (5, ("spec", "partition"))
+        assert (shown.tablets, shown.files, shown.rows, shown.deleted_rows) == (2, 6, 6, 2)
+        assert shown.files_with_deletes == 6
+        assert (shown.jobs, shown.planned_files) == (2, 6)
+        assert client.tables() == []
+
+        client.attach("events", iceberg="prod:db.events")
+        table_view = client.describe("events")
+        assert table_view.lake is not None
+        assert table_view.lake.uri == "prod:db.events"
+        assert table_view.location == (tmp_path / "warehouse/db/events").as_uri()
+        assert [column.name for column in table_view.schema] == ["id", "day"]
+        assert table_view.settings["target_bytes"] == 1024**2
+        with pytest.raises(RefusedError, match="two tables may not share files"):
+            client.attach("again", iceberg="prod:db.events")
+        with pytest.raises(CallerError, match="start before end"):
+            client.compact("events", start='[1, "day=a"]', end='[0, "day=b"]')
+        client.detach("events")
+
+
+def test_an_iceberg_table_of_another_catalog_or_place_is_refused(tmp_path: Path) -> None:
+    iceberg_table(tmp_path / "in")
+    catalogs = with_catalog(tmp_path / "in")
+    elsewhere = (str(tmp_path / "other"),)
+    with serving(catalogs=catalogs, locations=elsewhere) as gateway, gateway.client() as client:
+        with pytest.raises(RefusedError, match=r"gateway\.locations"):
+            client.attach("events", iceberg="prod:db.events")
+        with pytest.raises(NeveError, match=r"'test' is not configured \(configured: prod\)"):
+            client.attach("events", iceberg="test:db.events")
+        with pytest.raises(CallerError, match=r"CATALOG:NAMESPACE\.TABLE"):
+            client.attach("events", iceberg="prod:events")
+        with pytest.raises(ValueError, match="either delta or iceberg"):
+            client.attach("events")
+        assert client.tables() == []
+
+
+def test_secrets_of_a_catalog_come_from_the_file_of_options(tmp_path: Path) -> None:
+    iceberg_table(tmp_path)
+    options = tmp_path / "options.toml"
+    uri = sqlite_properties(tmp_path)["uri"]
+    options.write_text(f'[prod]\nuri = "{uri}"\n')
+    catalog, catalogs = {"options_file": str(options)}, {"prod": {"type": "sql"}}
+    with serving(catalog=catalog, catalogs=catalogs) as gateway, gateway.client() as client:
+        client.attach("events", iceberg="prod:db.events")
+        shown = {setting.name: setting.text for setting in client.config()}
+        assert shown["catalogs.prod.type"] == "sql"
+        assert uri not in shown.values()
+
+
+def test_the_command_line_attaches_an_iceberg_table(tmp_path: Path) -> None:
+    iceberg_table(tmp_path)
+    with serving(store=MemoryStore(SystemClock()), catalogs=with_catalog(tmp_path)) as gateway:
+        neve = Shell(tmp_path / "home", NEVE_URL=gateway.url, NEVE_TOKEN=TOKEN)
+        neve.run("attach", "events", "--iceberg", "prod:db.events", says="attached events")
+        neve.run("table", "describe", "events", says="iceberg, not read")
+        neve.run("attach", "more", code=2, says="give either --delta or --iceberg")

@@ -34,7 +34,7 @@ from tests.tidy.tree import PACKAGES, ROOT, name_of, python_files, tree_of
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 LOCKS = {
     name: (ROOT / "requirements" / name).read_text("utf-8")
-    for name in ("lock.txt", "server.txt", "bench.txt", "audit.txt", "mutation.txt")
+    for name in ("lock.txt", "server.txt", "bench.txt", "audit.txt", "mutation.txt", "reader.txt")
 }
 # What a notebook must not need, and must not find its own `common` folder hidden by.
 HEAVY = (
@@ -57,7 +57,7 @@ MACHINES = (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"))
 def wanted(lock: str) -> list[str]:
     """Return the requirements of pyproject.toml that a list stands for."""
     extras_of = PROJECT["optional-dependencies"]
-    apart = {"bench", "audit", "mutation"}
+    apart = {"bench", "audit", "mutation", "reader"}
     own = lock.removesuffix(".txt")
     more = {"server": {"trace", "lake"}, "lock": extras_of.keys() - apart}.get(own, set())
     chosen = [entries for name, entries in extras_of.items() if name == own or name in more]

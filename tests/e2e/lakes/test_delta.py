@@ -1,16 +1,14 @@
 """A Delta table of other writers, compacted in place beside them: no row is lost, doubled or back.
 
 Each test compares the table as an independent reader sees it with the rows that its writers have
-acknowledged: deltalake and Polars read the table's log themselves.
+acknowledged: deltalake, Polars and DuckDB read the table's log themselves.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from urllib.parse import unquote
@@ -19,12 +17,10 @@ import deltalake
 import polars as pl
 import pyarrow as pa
 import pytest
-import redis
 
-from common.control_settings import CatalogSettings
-from neve.local import StackOptions
 from tests.support.delta_tables import DeltaTable
-from tests.support.installed_stack import InstalledStack
+from tests.support.independent_reader import independent_reader
+from tests.support.lake_writers import publishing, writing
 from tests.support.stack import COMPACTORS, SETTINGS, Service
 
 pytestmark = [pytest.mark.slow]
@@ -33,17 +29,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("day", pa.string
 DAYS = ("a", "b")
 ROWS = 200
 """Rows of a file."""
-WRITER_PAUSE_S, CROWD_PAUSE_S = 0.3, 0.005
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service of two compactors that looks at logs every half second."""
-    folder = tmp_path_factory.mktemp("lake")
-    settings = replace(SETTINGS, catalog=CatalogSettings(poll_s=0.5))
-    options = StackOptions(compactors=len(COMPACTORS), settings=settings, allow=(str(folder),))
-    with InstalledStack.start(home=folder, name="e2e", options=options) as stack:
-        yield Service(stack, folder)
+CROWD_PAUSE_S = 0.005
 
 
 class Sales:
@@ -107,7 +93,7 @@ class Sales:
         self.service.wait(f"rest of {self.name}", self.rests)
 
     def check(self) -> None:
-        """Compare the rows that three readers see with those that were acknowledged."""
+        """Compare the rows that four readers see with those that were acknowledged."""
         expected = sorted(self.ids)
         assert [row["id"] for row in self.delta.rows()] == expected
         folder = str(self.delta.folder)
@@ -118,6 +104,8 @@ class Sales:
         seen = pl.scan_delta(folder).select("id", "day").sort("id").collect()
         assert seen["id"].to_list() == expected
         assert seen["day"].to_list() == rows["day"].to_pylist()
+        other = independent_reader().delta_rows(folder, "id", "text", "day")
+        assert other == Counter(zip(*rows.to_pydict().values(), strict=True))
 
     def stored(self) -> set[str]:
         """Return the service's own files in the table's folder."""
@@ -128,33 +116,6 @@ class Sales:
         """Return every file that some version names."""
         adds = (action["add"]["path"] for action in self.delta.actions() if "add" in action)
         return {unquote(path) for path in adds}
-
-
-@contextmanager
-def writing(
-    *works: Callable[[], None], pause_s: float = WRITER_PAUSE_S
-) -> Iterator[list[BaseException]]:
-    """Call functions in turn, again and again in a thread, for the length of a block."""
-    over, errors = threading.Event(), list[BaseException]()
-
-    def write() -> None:
-        try:
-            while not over.is_set():
-                for work in works:
-                    work()
-                    if over.wait(pause_s):
-                        return
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield errors
-    finally:
-        over.set()
-        thread.join()
-        assert not errors, errors
 
 
 def filled(service: Service, name: str, files: int = 12) -> Sales:
@@ -182,13 +143,6 @@ def test_a_table_is_compacted_beside_its_writers(service: Service) -> None:
     assert sales.stored() <= sales.named()
     service.client.detach(sales.name)
     assert sales.delta.rows(version) == before
-
-
-def publishing(service: Service) -> list[bytes]:
-    """Return the attempts that may have sent something to a log."""
-    with redis.Redis.from_url(service.stack.redis_url) as client:
-        keys = list(client.scan_iter("neve:*:publishing"))
-        return [field for key in keys for field in client.hgetall(key)]
 
 
 def test_a_compactor_is_killed_while_it_publishes(service: Service) -> None:

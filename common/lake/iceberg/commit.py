@@ -1,0 +1,591 @@
+"""Replace files of an Iceberg table: one snapshot of the operation `replace`, sent once.
+
+    manifests of inputs   written again: inputs as DELETED, the files next to them as EXISTING
+    outputs               ADDED, with the sequence number of the planned snapshot
+    rows deleted since    position deletes of the outputs
+    delete files          DELETED if they apply to no file any more, outputs included
+                          → manifest list → snapshot → `commit_table` of the catalog
+
+The catalog takes the snapshot only if the branch `main` is still at the base and no sequence number
+was given since. PyIceberg has no such operation, and its tables send a refused commit again and
+delete files of it, though the refused request may be the second one of a commit. So its writers of
+manifests are used here, and the catalog's own method without what repeats it.
+"""
+
+import base64
+import inspect
+import json
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import version
+from pkgutil import resolve_name
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriter,
+    ManifestWriterV2,
+    read_manifest_list,
+    write_manifest_list,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
+from pyiceberg.table.snapshots import (
+    Operation,
+    Snapshot,
+    Summary,
+    UpdateMetrics,
+    update_snapshot_summaries,
+)
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    SetSnapshotRefUpdate,
+)
+
+from common.errors import CompactionError, ConfigError, RefusedError
+from common.lake.iceberg import catalogs
+from common.lake.iceberg.catalogs import translated
+from common.lake.iceberg.manifests import PATH_ID, DeleteFile
+from common.lake.source import Answer, Commit, LakeFile, LakeOutput, Positions
+from common.primitives import BoundedMap
+
+ATTEMPT = "neve.attempt"
+"""Property of a snapshot's summary with the id of the attempt that committed it."""
+POSITION_ID = 2_147_483_545
+"""Field of the position in position deletes."""
+MANIFEST_BYTES, MANIFEST_BYTES_PROPERTY = 8 * 1024**2, "commit.manifest.target-size-bytes"
+CODEC, CODEC_PROPERTY = "gzip", "write.avro.compression-codec"
+CODECS = ("gzip", "zstd", "snappy", "deflate", "bzip2", "zstandard", "null")
+READERS = 8
+ATTEMPTS_MAX = 1_000
+PRIVATE_NAMES = (
+    "pyiceberg.manifest.ManifestWriterV2._meta",
+    "pyiceberg.manifest.ManifestWriter.add",
+    "pyiceberg.manifest.ManifestWriter.delete",
+    "pyiceberg.manifest.ManifestWriter.existing",
+    "pyiceberg.manifest.ManifestFile.fetch_manifest_entry",
+    "pyiceberg.table.snapshots.UpdateMetrics.remove_file",
+    "pyiceberg.table.snapshots.update_snapshot_summaries",
+    "pyiceberg.typedef.Record._bind",
+)
+"""Names of PyIceberg that are no part of its interface, and are used here."""
+
+
+@cache
+def require_names(names: tuple[str, ...]) -> None:
+    """Refuse a PyIceberg of which a name that is not part of its interface is gone.
+
+    Args:
+        names: Dotted names: a module, then a function, or a class and its attribute.
+    """
+    for name in names:
+        try:
+            resolve_name(name)
+        except (ImportError, AttributeError) as error:
+            message = (
+                f"the installed pyiceberg {version('pyiceberg')} has no {name}; "
+                "install the one that the extra 'lake' names: pip install 'neve[lake]'"
+            )
+            raise ConfigError(message) from error
+
+
+_DELETES = pa.schema(
+    [
+        pa.field("file_path", pa.string(), False, {"PARQUET:field_id": str(PATH_ID)}),
+        pa.field("pos", pa.int64(), False, {"PARQUET:field_id": str(POSITION_ID)}),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadFiles:
+    """What a snapshot has besides its data files.
+
+    Attributes:
+        uri_of: Returns the URI of a file's path, as the table's writers spell it.
+        deletes: All live delete files.
+        counts: Delete file → data file → number of rows, where this is known.
+        is_whole: Whether the data files of the snapshot are all live ones of the table.
+    """
+
+    uri_of: Callable[[str], str]
+    deletes: Sequence[DeleteFile] = ()
+    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    is_whole: bool = True
+
+
+_GIVEN = "older than last sequence number"
+"""What PyIceberg says, in catalogs that it updates itself, of a number that was given meanwhile."""
+
+
+class SnapshotSender:
+    """Sends commits to one table, and deletes what it wrote for those that cannot arrive."""
+
+    def __init__(self) -> None:
+        """Create a sender that has sent nothing.
+
+        Raises:
+            ConfigError: The installed PyIceberg lacks a name that is used.
+        """
+        require_names((*catalogs.PRIVATE_NAMES, *PRIVATE_NAMES))
+        self._tries: BoundedMap[str, list[tuple[int, list[str]]]] = BoundedMap(ATTEMPTS_MAX)
+        """Attempt → its tries: last version before each, and the files that were written."""
+
+    def send(self, table: Table, commit: Commit, head: HeadFiles) -> Answer:
+        """Try once to make a commit the next snapshot.
+
+        Args:
+            table: The table with the metadata of the commit's base.
+            commit: The replacement.
+            head: What the base has besides its data files.
+
+        Raises:
+            RefusedError: The manifests contradict the base, or the catalog refuses for ever.
+            UnavailableError: Files cannot be written, or whether it is committed is unknown.
+        """
+        snapshot = _Snapshot(table, commit, head)
+        try:
+            return snapshot.send()
+        finally:
+            if commit.attempt:
+                self._clean(table, commit.attempt, snapshot)
+
+    def _clean(self, table: Table, attempt: str, snapshot: "_Snapshot") -> None:
+        """Delete what earlier tries wrote, if they cannot arrive any more.
+
+        A try that was sent before another sequence number was given is refused by the catalog, and
+        the caller has looked for it after that number was given, and before this try.
+        """
+        last, left = snapshot.last, []
+        named = {*snapshot.listed, *(other.manifest_list for other in table.metadata.snapshots)}
+        for before, paths in self._tries.get(attempt) or []:
+            if before >= last or not named.isdisjoint(paths):
+                left.append((before, paths))
+            else:
+                _delete(table.io, paths)
+        self._tries.put(attempt, [*left, (last, snapshot.written)])
+
+
+class _Snapshot:
+    """One snapshot in the making."""
+
+    def __init__(self, table: Table, commit: Commit, head: HeadFiles) -> None:
+        metadata = table.metadata
+        parent = metadata.current_snapshot()
+        number = parent.sequence_number if parent is not None else 0
+        assert number == commit.base.version, (number, commit.base.version)
+        assert isinstance(metadata, TableMetadataV2), metadata.format_version
+        self.last = metadata.last_sequence_number
+        """Last sequence number before it."""
+        self._table, self._commit, self._head = table, commit, head
+        self._metadata, self._parent, self._io = metadata, parent, table.io
+        self._id = metadata.new_snapshot_id()
+        self._metrics = UpdateMetrics()
+        self._partitions: set[tuple[int, str]] = set()
+        self._inputs: dict[str, DataFile] = {}
+        """Removed data files by URI."""
+        self.listed: dict[str, ManifestFile] = {}
+        """Manifests of the parent, by URI."""
+        self.written: list[str] = []
+        """URIs of what was written for it, outputs aside."""
+
+    def send(self) -> Answer:
+        """Write everything, and send it."""
+        commit, metadata = self._commit, self._metadata
+        with translated(f"write the manifests of attempt {commit.attempt}"):
+            snapshot = self._made()
+        main = metadata.refs.get(MAIN_BRANCH)
+        parent = self._parent.snapshot_id if self._parent is not None else None
+        requirements = (
+            AssertTableUUID(uuid=metadata.table_uuid),
+            AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": parent}),
+        )
+        updates = (AddSnapshotUpdate(snapshot=snapshot), _main_at(self._id, main))
+        catalog = self._table.catalog
+        # Nothing may repeat the request, as the client of REST catalogs does after a login.
+        commit_table = inspect.unwrap(type(catalog).commit_table)
+        with translated(f"commit attempt {commit.attempt}"):
+            try:
+                commit_table(catalog, self._table, requirements, updates)
+            except CommitFailedException:
+                return Answer.CONFLICT
+            except ValueError as error:
+                if _GIVEN not in str(error):
+                    raise
+                return Answer.CONFLICT
+        return Answer.COMMITTED
+
+    def _made(self) -> Snapshot:
+        """Return the snapshot, after its files were written."""
+        commit, metadata = self._commit, self._metadata
+        listed = self.listed = self._listed()
+        removed = defaultdict[str, dict[str, LakeFile | None]](dict)
+        for file in commit.removed:
+            removed[file.entry][self._head.uri_of(file.path)] = file
+        gone = dangling(commit, self._head)
+        for delete in self._head.deletes:
+            if delete.path in gone:
+                removed[delete.manifest][delete.path] = None
+        changed = list(self._without(removed))
+        manifests = [
+            *self._with_outputs(),
+            *changed,
+            *(item for path, item in listed.items() if path not in removed and _has_files(item)),
+        ]
+        number = self.last + 1
+        uri = self._new_metadata(f"snap-{self._id}-1-neve-{commit.attempt or 'empty'}.avro")
+        parent = self._parent.snapshot_id if self._parent is not None else None
+        output = self._io.new_output(uri)
+        with write_manifest_list(2, output, self._id, parent, number, self._codec()) as writer:
+            writer.add_manifests(manifests)
+        fields = {
+            "snapshot-id": self._id,
+            "parent-snapshot-id": parent,
+            "sequence-number": number,
+            # Snapshots in order of time, though another writer's clock may be ahead.
+            "timestamp-ms": max(round(commit.now_s * 1000), metadata.last_updated_ms),
+            "manifest-list": uri,
+            "summary": self._summary(),
+            "schema-id": metadata.current_schema_id,
+        }
+        return Snapshot.model_validate(fields)
+
+    def _listed(self) -> dict[str, ManifestFile]:
+        if self._parent is None:
+            return {}
+        file = self._io.new_input(self._parent.manifest_list)
+        return {manifest.manifest_path: manifest for manifest in read_manifest_list(file)}
+
+    # ---------------------------------------------------------------------------------- Outputs
+
+    def _entries(self, paths: Sequence[str]) -> Iterator[tuple[str, list[ManifestEntry]]]:
+        """Yield the live entries of manifests, some of which are read at a time."""
+        with ThreadPoolExecutor(READERS) as threads:
+            for first in range(0, len(paths), READERS):
+                some = paths[first : first + READERS]
+                reads = [
+                    threads.submit(self.listed[path].fetch_manifest_entry, self._io)
+                    for path in some
+                ]
+                yield from zip(some, (read.result() for read in reads), strict=True)
+
+    def _with_outputs(self) -> Iterator[ManifestFile]:
+        """Yield the manifests of outputs, and of rows of them that were deleted since the plan."""
+        data, deletes = _BySpec(), _BySpec()
+        for output in self._commit.outputs:
+            like = self._like(output)
+            file = _data_file(output, self._head.uri_of(output.path), like)
+            data[like.spec_id].append(_added(file, self._commit.sequence))
+            self._note(file, is_added=True)
+            rows = self._commit.deletes.get(output.path)
+            if rows is not None and rows.size:
+                assert int(rows[-1]) < output.rows, output.path
+                own = self._written_deletes(file, rows)
+                # It has the number of the new snapshot, like the delete files that it stands for.
+                deletes[like.spec_id].append(_added(own, None))
+                self._note(own, is_added=True)
+        yield from self._written(data, ManifestContent.DATA)
+        yield from self._written(deletes, ManifestContent.DELETES)
+
+    def _like(self, output: LakeOutput) -> DataFile:
+        """Return an input of an output: all of them have its spec and partition."""
+        inputs = [self._inputs[self._head.uri_of(path)] for path in output.inputs]
+        if len({(file.spec_id, repr(file.partition)) for file in inputs}) != 1:
+            raise RefusedError(f"the inputs of {output.path} are in more than one partition")
+        return inputs[0]
+
+    def _written_deletes(self, file: DataFile, rows: Positions) -> DataFile:
+        """Write the deleted positions of one output, in its folder."""
+        stem = file.file_path.removesuffix(".parquet")
+        uri = f"{stem}-{self._id}-deletes.parquet"
+        self.written.append(uri)
+        paths = pa.DictionaryArray.from_arrays(
+            np.zeros(rows.size, np.int32), pa.array([file.file_path])
+        )
+        columns = [paths.cast(pa.string()), pa.array(rows.astype(np.int64))]
+        sink = pa.BufferOutputStream()
+        pq.write_table(
+            pa.Table.from_arrays(columns, schema=_DELETES),
+            sink,
+            compression="zstd",
+            store_schema=False,
+        )
+        data = sink.getvalue()
+        with self._io.new_output(uri).create(overwrite=True) as stream:
+            stream.write(data)
+        name = file.file_path.encode()
+        first, last = (int(rows[at]).to_bytes(8, "little") for at in (0, -1))
+        return _file(
+            like=file,
+            content=DataFileContent.POSITION_DELETES,
+            file_path=uri,
+            record_count=rows.size,
+            file_size_in_bytes=data.size,
+            value_counts={PATH_ID: rows.size, POSITION_ID: rows.size},
+            null_value_counts={PATH_ID: 0, POSITION_ID: 0},
+            lower_bounds={PATH_ID: name, POSITION_ID: first},
+            upper_bounds={PATH_ID: name, POSITION_ID: last},
+        )
+
+    # -------------------------------------------------------------------------------- Manifests
+
+    def _without(
+        self, removed: Mapping[str, Mapping[str, LakeFile | None]]
+    ) -> Iterator[ManifestFile]:
+        """Yield manifests in place of those that name removed files."""
+        if missing := removed.keys() - self.listed.keys():
+            raise RefusedError(f"manifest {min(missing)} has left the snapshot")
+        for content in ManifestContent:
+            wanted = sorted(path for path in removed if self.listed[path].content == content)
+            kept = _BySpec()
+            for path, entries in self._entries(wanted):
+                spec_id = self.listed[path].partition_spec_id
+                kept[spec_id] += self._marked(entries, removed[path])
+                for spec_id, some in kept.items():
+                    if len(some) >= ENTRIES_HELD_MAX:
+                        yield from self._written(_BySpec({spec_id: some}), content)
+                        kept[spec_id] = []
+            yield from self._written(kept, content)
+
+    def _marked(
+        self, entries: Sequence[ManifestEntry], removed: Mapping[str, LakeFile | None]
+    ) -> Iterator[ManifestEntry]:
+        """Yield the entries of a manifest, those of removed files as DELETED."""
+        left = set(removed)
+        for entry in entries:
+            path = entry.data_file.file_path
+            if path not in removed:
+                entry.status = ManifestEntryStatus.EXISTING
+                yield entry
+                continue
+            file = removed[path]
+            if path not in left or (file is not None and file.sequence != entry.sequence_number):
+                raise RefusedError(f"file {path} is in its manifest twice, or with another number")
+            left.remove(path)
+            self._inputs[path] = entry.data_file
+            self._note(entry.data_file, is_added=False)
+            entry.status = ManifestEntryStatus.DELETED
+            yield entry
+        if left:
+            raise RefusedError(f"file {min(left)} is not in the manifest that named it")
+
+    def _written(self, entries: "_BySpec", content: ManifestContent) -> Iterator[ManifestFile]:
+        """Write entries to manifests, each of one spec and of about the table's target size."""
+        target = _number(self._metadata, MANIFEST_BYTES_PROPERTY, MANIFEST_BYTES)
+        for spec_id, own in entries.items():
+            left = iter(own)
+            entry = next(left, None)
+            while entry is not None:
+                with self._manifest(spec_id, content) as writer:
+                    while entry is not None:
+                        _write(writer, entry)
+                        entry = next(left, None)
+                        if writer.tell() >= target:
+                            break
+                yield writer.to_manifest_file()
+
+    def _manifest(self, spec_id: int, content: ManifestContent) -> ManifestWriter:
+        spec = self._metadata.specs()[spec_id]
+        name = f"neve-{self._commit.attempt or 'empty'}-{self._id}-m{len(self.written)}.avro"
+        output = self._io.new_output(self._new_metadata(name))
+        kind = _DeletesWriter if content == ManifestContent.DELETES else ManifestWriterV2
+        return kind(spec, _schema_of(spec, self._metadata), output, self._id, self._codec())
+
+    def _codec(self) -> Any:
+        codec = self._metadata.properties.get(CODEC_PROPERTY, CODEC)
+        return codec if codec in CODECS else CODEC
+
+    def _new_metadata(self, name: str) -> str:
+        folder = self._metadata.properties.get("write.metadata.path") or (
+            f"{self._metadata.location.rstrip('/')}/metadata"
+        )
+        uri = f"{folder.rstrip('/')}/{name}"
+        self.written.append(uri)
+        return uri
+
+    # ---------------------------------------------------------------------------------- Summary
+
+    def _note(self, file: DataFile, *, is_added: bool) -> None:
+        (self._metrics.add_file if is_added else self._metrics.remove_file)(file)
+        self._partitions.add((file.spec_id, repr(file.partition)))
+
+    def _summary(self) -> Summary:
+        own = dict(self._metrics.to_dict())
+        if self._partitions:
+            own["changed-partition-count"] = str(len(self._partitions))
+        if self._commit.attempt:
+            own[ATTEMPT] = self._commit.attempt
+        before = self._parent.summary if self._parent is not None else None
+        # The totals are those of any operation, but PyIceberg knows three.
+        summary = update_snapshot_summaries(Summary(Operation.OVERWRITE, **own), before)
+        return Summary(Operation.REPLACE, **summary.additional_properties)
+
+
+ENTRIES_HELD_MAX = 20_000
+"""Entries of one spec that are held before they are written."""
+
+
+class _BySpec(defaultdict[int, list[ManifestEntry]]):
+    """Entries by the id of their partition spec."""
+
+    def __init__(self, entries: Mapping[int, list[ManifestEntry]] | None = None) -> None:
+        super().__init__(list, entries or {})
+
+
+class _DeletesWriter(ManifestWriterV2):
+    """Writes manifests of delete files, which PyIceberg only reads."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+# ------------------------------------------------------------------------------------- Delete files
+
+
+def dangling(commit: Commit, head: HeadFiles) -> frozenset[str]:
+    """Return the URIs of delete files that apply to no file after a commit.
+
+    A delete file that is not known to be without effect stays: it only costs readers time.
+    """
+    removed = {file.path for file in commit.removed}
+    if not head.is_whole or not any(file.deletes or file.equality for file in commit.removed):
+        return frozenset()
+    others = [file for path, file in commit.base.files.items() if path not in removed]
+    ours = {path for file in commit.removed for _, path in file.equality}
+    kept = {path for file in others for _, path in file.equality}
+    if commit.outputs:
+        # Outputs have the sequence number of the plan, so that later deletes apply to them.
+        kept |= {
+            path for file in commit.removed for at, path in file.equality if at > commit.sequence
+        }
+    uris = {head.uri_of(path) for path in removed}
+    live = {head.uri_of(file.path) for file in others}
+
+    def is_gone(delete: DeleteFile) -> bool:
+        if delete.equality_ids:
+            return delete.path in ours and delete.path not in kept
+        paths: Collection[str] = (
+            (delete.data_path,) if delete.data_path else head.counts.get(delete.path, {}).keys()
+        )
+        return not uris.isdisjoint(paths) and live.isdisjoint(paths)
+
+    return frozenset(delete.path for delete in head.deletes if is_gone(delete))
+
+
+# ------------------------------------------------------------------------------------------- Values
+
+
+def _file(like: DataFile, content: DataFileContent, **fields: Any) -> DataFile:
+    """Return an entry's file with the spec and partition of another one."""
+    file = DataFile.from_args(
+        content=content, file_format=FileFormat.PARQUET, partition=like.partition, **fields
+    )
+    file.spec_id = like.spec_id
+    return file
+
+
+def _data_file(output: LakeOutput, uri: str, like: DataFile) -> DataFile:
+    """Return the entry of an output; its statistics are JSON text of `TableSource.statistics`."""
+    stats: Mapping[str, Any] = json.loads(output.stats) if output.stats else {}
+    counts = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
+    metrics: dict[str, Any] = {
+        name: {int(key): int(count) for key, count in stats[name].items()}
+        for name in counts
+        if stats.get(name)
+    }
+    for name in ("lower_bounds", "upper_bounds"):
+        if stats.get(name):
+            metrics[name] = {int(key): base64.b64decode(text) for key, text in stats[name].items()}
+    return _file(
+        like=like,
+        content=DataFileContent.DATA,
+        file_path=uri,
+        record_count=output.rows,
+        file_size_in_bytes=output.size_bytes,
+        split_offsets=stats.get("split_offsets") or None,
+        sort_order_id=stats.get("sort_order_id"),
+        **metrics,
+    )
+
+
+def _added(file: DataFile, sequence: int | None) -> ManifestEntry:
+    return ManifestEntry.from_args(
+        status=ManifestEntryStatus.ADDED, sequence_number=sequence, data_file=file
+    )
+
+
+def _write(writer: ManifestWriter, entry: ManifestEntry) -> None:
+    if entry.status == ManifestEntryStatus.ADDED:
+        writer.add(entry)
+    elif entry.status == ManifestEntryStatus.DELETED:
+        writer.delete(entry)
+    else:
+        writer.existing(entry)
+
+
+def _has_files(manifest: ManifestFile) -> bool:
+    """Return whether a manifest names live files; one that only names deleted ones may go."""
+    return manifest.has_added_files() or manifest.has_existing_files()
+
+
+def _schema_of(spec: PartitionSpec, metadata: TableMetadata) -> Schema:
+    """Return the newest schema that has the columns of a spec, which may have been dropped."""
+    wanted = {field.source_id for field in spec.fields}
+    others = sorted(metadata.schemas, key=lambda schema: -schema.schema_id)
+    for schema in (metadata.schema(), *others):
+        if wanted <= set(schema.field_ids):
+            return schema
+    raise RefusedError(f"the columns of partition spec {spec.spec_id} are in no schema")
+
+
+def _number(metadata: TableMetadata, name: str, default: int) -> int:
+    with suppress(ValueError):
+        return max(1024, int(metadata.properties.get(name, default)))
+    return default
+
+
+def _main_at(snapshot_id: int, main: SnapshotRef | None) -> SetSnapshotRefUpdate:
+    """Return the branch `main` at a snapshot, with the retention that it has."""
+    fields: dict[str, Any] = {
+        "ref-name": MAIN_BRANCH,
+        "type": SnapshotRefType.BRANCH,
+        "snapshot-id": snapshot_id,
+    }
+    if main is not None:
+        fields |= {
+            "max-ref-age-ms": main.max_ref_age_ms,
+            "max-snapshot-age-ms": main.max_snapshot_age_ms,
+            "min-snapshots-to-keep": main.min_snapshots_to_keep,
+        }
+    return SetSnapshotRefUpdate.model_validate(fields)
+
+
+def _delete(io: FileIO, uris: Iterable[str]) -> None:
+    """Delete files that no snapshot names; what cannot be deleted stays."""
+    for uri in uris:
+        with suppress(CompactionError), translated(f"delete {uri}"):
+            io.delete(uri)

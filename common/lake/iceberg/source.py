@@ -1,0 +1,597 @@
+"""The port to an Iceberg table: load the head, look for an attempt, positions of deleted rows.
+
+    catalog → metadata of the table → manifest list of the head → manifests not read so far
+            → data files, with the delete files that apply to each
+
+The version of a snapshot is its sequence number. A poll without news asks the catalog only.
+"""
+
+import base64
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyarrow.parquet import FileMetaData
+from pyiceberg.catalog import Catalog
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+    schema_to_pyarrow,
+)
+from pyiceberg.schema import Schema, sanitize_column_names
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
+
+from common.errors import InputError, RefusedError, RequestError, UnavailableError
+from common.lake.iceberg.catalogs import (
+    Admission,
+    TableRoot,
+    open_catalog,
+    split_identifier,
+    translated,
+)
+from common.lake.iceberg.commit import ATTEMPT, HeadFiles, SnapshotSender
+from common.lake.iceberg.deletes import (
+    COUNTED_ROWS_MAX,
+    NO_POSITIONS,
+    DeleteIndex,
+    PositionReader,
+    ValueColumns,
+    identity_of,
+    matched_positions,
+)
+from common.lake.iceberg.manifests import (
+    DeleteFile,
+    ListedManifest,
+    ManifestFiles,
+    ManifestReader,
+    read_list,
+)
+from common.lake.iceberg.write import file_schema, sort_keys, stored_columns
+from common.lake.source import (
+    LOCATIONS,
+    Answer,
+    Commit,
+    Freed,
+    LakeFile,
+    LakeSurvey,
+    Look,
+    MaintenanceRules,
+    Positions,
+    Sighting,
+    Snapshot,
+)
+from common.model.table import Column
+from common.rows.schema import CHARS_MAX, normal_type, type_to_text
+
+FORMAT_VERSION = 2
+FILES_MAX = 2_000_000
+"""Most live files of a table."""
+MANIFESTS_MAX = 200_000
+READERS = 8
+CODE_PROPERTIES = ("py-io-impl", "write.py-location-provider.impl")
+COUNTED_FILES_MAX = 2_000
+"""Most position-delete files of several data files that one load counts."""
+
+# ------------------------------------------------------------------------------------------- State
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergState:
+    """What the source needs to read on from a snapshot, and to commit on it."""
+
+    metadata: TableMetadata
+    metadata_location: str
+    manifests: Mapping[str, ManifestFiles] = field(default_factory=dict)
+    """Manifests of the snapshot, by path."""
+    deletes: tuple[DeleteFile, ...] = ()
+    """Live delete files."""
+    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Delete file → data file → number of rows, where this was counted."""
+    applied: Mapping[str, tuple[DeleteFile, ...]] = field(default_factory=dict)
+    """Identity of the deletes of a file → the files of position deletes."""
+
+    @property
+    def root(self) -> TableRoot:
+        """Return the location of the table."""
+        return TableRoot(self.metadata.location)
+
+
+def open_iceberg(uri: str, options: Mapping[str, str]) -> "IcebergSource":
+    """Return the source of an Iceberg table; nothing is read.
+
+    Args:
+        uri: `CATALOG:NAMESPACE.TABLE`.
+        options: Properties of the catalog.
+
+    Raises:
+        RequestError: The URI is malformed.
+    """
+    name, identifier = split_identifier(uri)
+    return IcebergSource(name, identifier, options)
+
+
+class IcebergSource:
+    """An Iceberg table. Calls of several threads may overlap."""
+
+    def __init__(self, name: str, identifier: tuple[str, ...], options: Mapping[str, str]) -> None:
+        self._name, self._identifier = name, identifier
+        self._options = dict(options)
+        locations = options.get(LOCATIONS)
+        self._admission = Admission(None if locations is None else locations.splitlines())
+        self._sender = SnapshotSender()
+        self._state: IcebergState | None = None
+        self._table: Table | None = None
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        """The client of the catalog; it is opened when it is first used."""
+        return open_catalog(self._name, self._options)
+
+    @property
+    def title(self) -> str:
+        """Return the name of the table for messages."""
+        return f"{self._name}:{'.'.join(self._identifier)}"
+
+    # ---------------------------------------------------------------------------------------- Load
+
+    def load(self, known: Snapshot | None = None) -> Snapshot:
+        """Return the head; see `TableSource`."""
+        table = self._loaded()
+        state = known.state if known is not None else None
+        location = table.metadata_location or ""
+        if isinstance(state, IcebergState) and known is not None:
+            if location and state.metadata_location == location:
+                self._state = state
+                return known
+            if state.metadata.location != table.metadata.location:
+                state = None
+        snapshot = self._snapshot(table, state if isinstance(state, IcebergState) else None)
+        assert isinstance(snapshot.state, IcebergState), self.title
+        self._state = snapshot.state
+        return snapshot
+
+    def _loaded(self) -> Table:
+        """Return the table as its catalog has it now."""
+        with translated(f"read the table {self.title}"):
+            self._table = self.catalog.load_table(self._identifier)
+        return self._table
+
+    def _snapshot(self, table: Table, known: IcebergState | None) -> Snapshot:
+        metadata = table.metadata
+        self._admission.require(f"{metadata.location.rstrip('/')}/metadata")
+        head = metadata.current_snapshot()
+        refusal = _why_refused(metadata)
+        state = IcebergState(metadata, table.metadata_location or "")
+        files: dict[str, LakeFile] = {}
+        if head is not None and not refusal:
+            manifests = self._manifests(table.io, metadata, head, known)
+            refusal = next((read.refusal for read in manifests.values() if read.refusal), "")
+            state = self._with_deletes(replace(state, manifests=manifests), table.io, known)
+            files, applied = _applied(state)
+            state = replace(state, applied=applied)
+        columns = () if _why_unreadable(metadata) else _columns(metadata.schema())
+        return Snapshot(
+            version=(head.sequence_number or 0) if head is not None else 0,
+            table_id=str(metadata.table_uuid),
+            columns=columns,
+            properties=dict(metadata.properties),
+            files={} if refusal else files,
+            refusal=refusal,
+            changed_at_s=(head.timestamp_ms if head else metadata.last_updated_ms) / 1000,
+            state=state,
+            newest=getattr(metadata, "last_sequence_number", 0),
+            root=TableRoot(metadata.location).uri,
+            field_ids={column.name: column.field_id for column in metadata.schema().fields},
+            file_schema=file_schema(metadata.schema()) if columns else None,
+            sort=sort_keys(metadata) if columns else (),
+        )
+
+    def _manifests(
+        self,
+        io: FileIO,
+        metadata: TableMetadata,
+        head: IcebergSnapshot,
+        known: IcebergState | None,
+    ) -> dict[str, ManifestFiles]:
+        """Return the manifests of a snapshot; only those that are new are read."""
+        listed = read_list(io, head.manifest_list)
+        if len(listed) > MANIFESTS_MAX:
+            message = f"the table {self.title} has more than {MANIFESTS_MAX} manifests"
+            raise RefusedError(message)
+        before = known.manifests if known is not None else {}
+        fresh = [manifest for manifest in listed if manifest.path not in before]
+        reader = _reader(metadata, io)
+
+        def read(manifest: ListedManifest) -> ManifestFiles:
+            content = reader.read(manifest)
+            self._require_admitted(content, metadata)
+            return content
+
+        with ThreadPoolExecutor(READERS) as threads:
+            contents = list(threads.map(read, fresh))
+        new = {manifest.path: read for manifest, read in zip(fresh, contents, strict=True)}
+        manifests = {
+            manifest.path: before.get(manifest.path) or new[manifest.path] for manifest in listed
+        }
+        if sum(len(manifest.files) for manifest in manifests.values()) > FILES_MAX:
+            message = f"the table {self.title} has more than {FILES_MAX} files"
+            raise RefusedError(message)
+        return manifests
+
+    def _require_admitted(self, manifest: ManifestFiles, metadata: TableMetadata) -> None:
+        """Refuse a manifest that names a file outside of the allowed locations."""
+        root, spelled = TableRoot(metadata.location), manifest.spelled or {}
+        for file in manifest.files:
+            self._admission.require(spelled.get(file.path) or root.uri_of(file.path))
+        for delete in manifest.deletes:
+            self._admission.require(delete.path)
+
+    def _with_deletes(
+        self, state: IcebergState, io: FileIO, known: IcebergState | None
+    ) -> IcebergState:
+        """Return a state with its live delete files, those of several data files counted."""
+        deletes = tuple(delete for read in state.manifests.values() for delete in read.deletes)
+        counts, rows = dict[str, Mapping[str, int]](), 0
+        reader = PositionReader(io)
+        for delete in sorted(deletes, key=lambda delete: (-delete.sequence, delete.path)):
+            if delete.equality_ids or delete.data_path:
+                continue
+            counted = known.counts.get(delete.path) if known is not None else None
+            if counted is None:
+                rows += delete.rows
+                if rows > COUNTED_ROWS_MAX or len(counts) >= COUNTED_FILES_MAX:
+                    continue
+                counted = reader.counts(delete)
+            counts[delete.path] = counted
+        return replace(state, deletes=deletes, counts=counts)
+
+    # ------------------------------------------------------------------------------------- Deletes
+
+    def positions(self, file: LakeFile) -> Positions:
+        """Return the positions of a file's rows that position deletes remove."""
+        if not file.deletes:
+            return NO_POSITIONS
+        state, io = self._present()
+        applied = state.applied.get(file.deletes)
+        if applied is None:
+            message = f"the deletes of file {file.path} are those of another version of the table"
+            raise InputError(message)
+        return PositionReader(io).positions(applied, _uri(state, file.path), file.rows)
+
+    def matched(self, file: LakeFile) -> Positions:
+        """Return the positions of a file's rows that equality deletes remove."""
+        if not file.equality:
+            return NO_POSITIONS
+        state, io = self._present()
+        by_path = {delete.path: delete for delete in state.deletes}
+        try:
+            deletes = [by_path[path] for _, path in file.equality]
+        except KeyError as error:
+            message = f"equality deletes {error.args[0]} of file {file.path} left the table"
+            raise InputError(message) from None
+        positions = matched_positions(
+            io, deletes, _uri(state, file.path), _value_columns(state.metadata)
+        )
+        if positions.size and int(positions[-1]) >= file.rows:
+            message = f"file {file.path} has more rows than the {file.rows} that the table says"
+            raise InputError(message)
+        return positions
+
+    def _present(self) -> tuple[IcebergState, FileIO]:
+        """Return the state that was loaded last, and access to its files."""
+        if self._state is None or self._table is None:
+            self.load()
+        assert self._state is not None, self.title
+        assert self._table is not None, self.title
+        return self._state, self._table.io
+
+    # ---------------------------------------------------------------------------------------- Look
+
+    def look(self, attempt: str, outputs: Collection[str], since: int) -> Sighting:
+        """Look for an attempt in all retained snapshots above `since`.
+
+        A snapshot that is missing may have been its commit. It is found then by its files, if a
+        branch or tag still has one.
+        """
+        table, wanted = self._loaded(), frozenset(outputs)
+        metadata = table.metadata
+        later = [
+            snapshot for snapshot in metadata.snapshots if (snapshot.sequence_number or 0) > since
+        ]
+        for snapshot in later:
+            if attempt and _attempt_of(snapshot) == attempt:
+                added = self._named(table, snapshot, wanted, only_own=True)
+                return Sighting(Look.FOUND, snapshot.sequence_number or 0, added)
+        last = getattr(metadata, "last_sequence_number", 0)
+        for snapshot in _referred(metadata):
+            if self._named(table, snapshot, wanted, since=since):
+                # Which of its snapshots added them is unknown, so none of them may be deleted.
+                return Sighting(Look.FOUND, snapshot.sequence_number or 0, wanted)
+        missing = {*range(since + 1, last + 1)} - {snapshot.sequence_number for snapshot in later}
+        if last < since or missing:
+            number = min(missing, default=since)
+            reason = f"the snapshot with sequence number {number} of {self.title} is missing"
+            return Sighting(Look.CANNOT_TELL, last, reason=reason)
+        return Sighting(Look.ABSENT, last)
+
+    def _named(
+        self,
+        table: Table,
+        snapshot: IcebergSnapshot,
+        wanted: frozenset[str],
+        *,
+        only_own: bool = False,
+        since: int = -1,
+    ) -> frozenset[str]:
+        """Return which files the manifests of a snapshot name, deleted entries included.
+
+        Args:
+            table: The table as it was just loaded.
+            snapshot: One of its snapshots.
+            wanted: Paths of files.
+            only_own: Whether only manifests count that the snapshot has added itself.
+            since: Manifests up to this sequence number are not read.
+        """
+        if not wanted:
+            return frozenset()
+        reader = _reader(table.metadata, table.io)
+        listed = [
+            manifest
+            for manifest in read_list(table.io, snapshot.manifest_list)
+            if not manifest.has_deletes
+            and manifest.sequence > since
+            and (not only_own or manifest.snapshot_id == snapshot.snapshot_id)
+        ]
+        with ThreadPoolExecutor(READERS) as threads:
+            named = threads.map(lambda manifest: reader.added(manifest, wanted), listed)
+            return frozenset().union(*named)
+
+    # ---------------------------------------------------------------------------------------- Send
+
+    def send(self, commit: Commit) -> Answer:
+        """Make a commit the next snapshot, if its base is the head, by one request."""
+        state = commit.base.state
+        assert isinstance(state, IcebergState), type(state)
+        assert not commit.base.refusal, commit.base.refusal
+        _, io = self._present()
+        assert self._table is not None, self.title
+        table = Table(
+            self._identifier,
+            state.metadata,
+            state.metadata_location,
+            io,
+            self.catalog,
+            self._table.config,
+        )
+        manifests, root = state.manifests.values(), state.root
+        spelled = {
+            path: uri for manifest in manifests for path, uri in (manifest.spelled or {}).items()
+        }
+        head = HeadFiles(
+            uri_of=lambda path: spelled.get(path) or root.uri_of(path),
+            deletes=state.deletes,
+            counts=state.counts,
+            is_whole=not any(manifest.left_out for manifest in manifests),
+        )
+        return self._sender.send(table, commit, head)
+
+    # ---------------------------------------------------------------------------------- Other calls
+
+    def require_conditions(self, name: str) -> None:
+        """Do nothing: catalogs compare versions by themselves."""
+
+    def statistics(self, snapshot: Snapshot, footer: FileMetaData) -> str:
+        """Return the metrics of a file for its manifest entry, under the table's metrics modes."""
+        state = snapshot.state
+        assert isinstance(state, IcebergState), type(state)
+        return file_metrics(state.metadata, footer)
+
+    def stored_columns(self, snapshot: Snapshot, file: LakeFile, schema: pa.Schema) -> pa.Schema:
+        """Return the columns of a data file with field ids, and those that its partition gives."""
+        state = snapshot.state
+        assert isinstance(state, IcebergState), type(state)
+        with translated(f"identify the columns of {file.path}"):
+            return stored_columns(state.metadata, file.path, file.partition, schema)
+
+    def delete(self, paths: Sequence[str]) -> None:
+        """Delete outputs that were never committed."""
+        state, io = self._present()
+        for path in paths:
+            try:
+                with translated(f"delete {path}"):
+                    io.delete(_uri(state, path))
+            except UnavailableError:
+                if not _is_missing(io, _uri(state, path)):
+                    raise
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """Return the names of the maintenance operations: none so far."""
+        return ()
+
+    def survey(self, operation: str, _snapshot: Snapshot, _rules: MaintenanceRules) -> LakeSurvey:
+        """Refuse: there are no operations."""
+        message = f"Iceberg tables have no operation {operation}"
+        raise RefusedError(message)
+
+    def carry_out(self, survey: LakeSurvey, _snapshot: Snapshot, _rules: MaintenanceRules) -> Freed:
+        """Refuse: there are no operations."""
+        message = f"Iceberg tables have no operation {survey.operation}"
+        raise RefusedError(message)
+
+
+def _is_missing(io: FileIO, uri: str) -> bool:
+    with translated(f"look for {uri}"):
+        return not io.new_input(uri).exists()
+
+
+def _uri(state: IcebergState, path: str) -> str:
+    """Return the URI of a file as the table's writers spell it."""
+    for manifest in state.manifests.values():
+        if manifest.spelled and path in manifest.spelled:
+            return manifest.spelled[path]
+    return state.root.uri_of(path)
+
+
+def _reader(metadata: TableMetadata, io: FileIO) -> ManifestReader:
+    times_s = {
+        snapshot.snapshot_id: snapshot.timestamp_ms / 1000 for snapshot in metadata.snapshots
+    }
+    return ManifestReader(
+        TableRoot(metadata.location), metadata.specs(), _schemas(metadata), times_s, io
+    )
+
+
+def _attempt_of(snapshot: IcebergSnapshot) -> str:
+    summary = snapshot.summary
+    return "" if summary is None else summary.additional_properties.get(ATTEMPT, "")
+
+
+def _referred(metadata: TableMetadata) -> Iterator[IcebergSnapshot]:
+    """Yield the snapshots that branches and tags name, each once."""
+    ids = {reference.snapshot_id for reference in metadata.refs.values()}
+    if metadata.current_snapshot_id is not None:
+        ids.add(metadata.current_snapshot_id)
+    return (snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id in ids)
+
+
+def _applied(state: IcebergState) -> tuple[dict[str, LakeFile], dict[str, tuple[DeleteFile, ...]]]:
+    """Return the live files with their deletes, and the position deletes by identity."""
+    index, root = DeleteIndex(state.deletes, state.counts), state.root
+    files: dict[str, LakeFile] = {}
+    applied: dict[str, tuple[DeleteFile, ...]] = {}
+    for manifest in state.manifests.values():
+        for file in manifest.files:
+            if file.path in files:
+                message = f"file {file.path} is in the table twice"
+                raise RefusedError(message)
+            files[file.path] = file
+        if index.is_empty:
+            continue
+        spelled = manifest.spelled or {}
+        for file in manifest.files:
+            uri = spelled.get(file.path) or root.uri_of(file.path)
+            equality = index.equality_deletes(file)
+            deletes = index.position_deletes(file, uri)
+            if not deletes and not equality:
+                continue
+            identity = ""
+            if deletes:
+                identity = identity_of(delete.path for delete, _ in deletes)
+                applied[identity] = tuple(delete for delete, _ in deletes)
+            files[file.path] = replace(
+                file,
+                deletes=identity,
+                deleted_rows=min(file.rows, sum(count for _, count in deletes)),
+                equality=equality,
+                delete_files=len(deletes) + len(equality),
+            )
+    return files, applied
+
+
+# ---------------------------------------------------------------------------------------- Metadata
+
+
+def _why_refused(metadata: TableMetadata) -> str:
+    """Return why Névé cannot compact a table and what to do, or an empty text."""
+    version = metadata.format_version
+    if version < FORMAT_VERSION:
+        return (
+            "the table has version 1 of the format, which lacks sequence numbers; upgrade it with "
+            "its engine: set the property format-version = 2"
+        )
+    if version > FORMAT_VERSION:
+        return (
+            f"the table has version {version} of the format, and Névé does not keep its row "
+            "lineage; use the engine's own compaction"
+        )
+    for name in CODE_PROPERTIES:
+        if name in metadata.properties:
+            return (
+                f"the table has the property {name}, with which PyIceberg loads other code; remove "
+                "it, and set it in the settings of those who need it"
+            )
+    if metadata.properties.get("encryption.key-id"):
+        return "the table is encrypted, which Névé does not support"
+    return _why_unreadable(metadata)
+
+
+def _why_unreadable(metadata: TableMetadata) -> str:
+    try:
+        columns = _columns(metadata.schema())
+    except (RequestError, NotImplementedError, TypeError, ValueError, pa.ArrowException) as error:
+        return f"a column has a type that Névé does not rewrite: {error!s:.200}"
+    for column in columns:
+        if len(column.type) > CHARS_MAX:
+            return f"column {column.name[:100]} has a type of {len(column.type)} characters"
+    return ""
+
+
+def _columns(schema: Schema) -> tuple[Column, ...]:
+    arrow = schema_to_pyarrow(schema, include_field_ids=False)
+    return tuple(
+        Column(column.name, type_to_text(column.type), column.nullable) for column in arrow
+    )
+
+
+def _schemas(metadata: TableMetadata) -> list[Schema]:
+    """Return all schemas, the current one first, then the newest."""
+    current = metadata.schema()
+    others = sorted(metadata.schemas, key=lambda schema: -schema.schema_id)
+    return [current, *(schema for schema in others if schema.schema_id != current.schema_id)]
+
+
+def _value_columns(metadata: TableMetadata) -> ValueColumns:
+    """Return types and names of all columns that the table has or had, by field id."""
+    types: dict[int, pa.DataType] = {}
+    names: dict[int, list[str]] = {}
+    for schema in _schemas(metadata):
+        arrow = schema_to_pyarrow(schema, include_field_ids=False)
+        for column, kind in zip(schema.fields, arrow.types, strict=True):
+            types.setdefault(column.field_id, normal_type(kind))
+            names.setdefault(column.field_id, []).append(column.name)
+    mapping = metadata.name_mapping()
+    for mapped in mapping.root if mapping is not None else ():
+        if mapped.field_id is not None:
+            names[mapped.field_id] = list(mapped.names)
+    return ValueColumns(types, names)
+
+
+def file_metrics(metadata: TableMetadata, footer: FileMetaData) -> str:
+    """Return the metrics of a file as JSON text: counts, and bounds in Base64, by field id.
+
+    Args:
+        metadata: Metadata of the table, whose properties choose the columns and their bounds.
+        footer: The footer of a file with columns of the current schema.
+    """
+    schema = metadata.schema()
+    with translated("compute the metrics of a file"):
+        statistics = data_file_statistics_from_parquet_metadata(
+            footer,
+            compute_statistics_plan(schema, metadata.properties),
+            parquet_path_to_id_mapping(sanitize_column_names(schema)),
+        )
+    values = statistics.to_serialized_dict()
+    counts = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
+    metrics: dict[str, Any] = {name: _by_text(values[name]) for name in counts}
+    for name in ("lower_bounds", "upper_bounds"):
+        bounds: Iterable[tuple[int, bytes]] = values[name].items()
+        metrics[name] = {
+            str(number): base64.b64encode(value).decode()
+            for number, value in bounds
+            if value is not None
+        }
+    metrics["split_offsets"] = list(values["split_offsets"] or ())
+    return json.dumps(metrics, separators=(",", ":"))
+
+
+def _by_text(values: Mapping[int, int]) -> dict[str, int]:
+    return {str(number): count for number, count in values.items()}

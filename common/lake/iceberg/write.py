@@ -1,0 +1,145 @@
+"""Data files of an Iceberg table as a rewrite reads and writes them: columns with field ids.
+
+Writers of Iceberg name columns in files as in the table, except for letters that Avro does not
+allow. Readers go by the field ids, which every output has for each of its fields. A file without
+ids was imported: the table's name mapping gives them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from urllib.parse import unquote_plus
+
+import pyarrow as pa
+from pyarrow import types as is_type
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema, sanitize_column_names
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.name_mapping import MappedField
+from pyiceberg.table.sorting import NullOrder, SortDirection
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import UUIDType
+
+from common.errors import InputError
+from common.lake.source import Partition, SortKey
+from common.rows.conform import FIELD_ID, ONLY_VALUE, field_id
+from common.rows.schema import normal_type
+
+NULL = "__HIVE_DEFAULT_PARTITION__"
+NO_MAPPING = (
+    "file {} has no field ids, and its table has no name mapping (property "
+    "schema.name-mapping.default), so its columns cannot be told apart; set the mapping with the "
+    "table's engine"
+)
+
+
+def file_schema(schema: Schema) -> pa.Schema:
+    """Return the columns of a data file that is written with a schema, with all field ids."""
+    return pa.schema(list(map(_plain, schema_to_pyarrow(sanitize_column_names(schema)))))
+
+
+def _plain(field: pa.Field) -> pa.Field:
+    """Return a field with normal types inside, and no metadata but its identifier."""
+    arrow = field.type
+    if is_type.is_struct(arrow):
+        arrow = pa.struct([_plain(inner) for inner in arrow])
+    elif is_type.is_map(arrow):
+        arrow = pa.map_(_plain(arrow.key_field), _plain(arrow.item_field))
+    elif is_type.is_list(arrow) or is_type.is_large_list(arrow):
+        arrow = pa.list_(_plain(arrow.value_field).with_name("element"))
+    elif not isinstance(arrow, pa.UuidType):  # Its logical type is part of the file.
+        arrow = normal_type(arrow)
+    metadata = {FIELD_ID: (field.metadata or {})[FIELD_ID]}
+    return pa.field(field.name, arrow, field.nullable, metadata)
+
+
+def stored_columns(
+    metadata: TableMetadata, path: str, partition: Partition, schema: pa.Schema
+) -> pa.Schema:
+    """Return the columns of a data file with field ids, and those that its partition gives.
+
+    Args:
+        metadata: The table.
+        path: The file, for messages.
+        partition: Its partition: the id of the spec, and the values as in a path.
+        schema: Its columns as Arrow reads them.
+
+    Raises:
+        InputError: The columns cannot be identified.
+    """
+    fields = list(schema)
+    if all(field_id(field) is None for field in fields):
+        mapping = metadata.name_mapping()
+        if mapping is None:
+            raise InputError(NO_MAPPING.format(path))
+        fields = list(_numbered(fields, mapping.root))
+    numbers = {field_id(field) for field in fields}
+    parts = dict(partition)
+    spec = metadata.specs().get(int(parts.get("spec") or 0))
+    if spec is not None:
+        given = _given_columns(spec, parts.get("partition") or "", metadata.schema())
+        fields += [field for field in given if field_id(field) not in numbers]
+    return pa.schema(fields)
+
+
+def _numbered(fields: Iterable[pa.Field], mapped: Sequence[MappedField]) -> Iterator[pa.Field]:
+    """Yield fields with the identifiers of a name mapping; those that it lacks have none."""
+    by_name = {name: entry for entry in mapped for name in entry.names}
+    for field in fields:
+        entry = by_name.get(field.name)
+        if entry is None or entry.field_id is None:
+            yield field.remove_metadata()
+            continue
+        arrow = _numbered_type(field.type, entry.fields)
+        metadata = {FIELD_ID: str(entry.field_id)}
+        yield pa.field(field.name, arrow, field.nullable, metadata)
+
+
+def _numbered_type(arrow: pa.DataType, mapped: Sequence[MappedField]) -> pa.DataType:
+    if is_type.is_struct(arrow):
+        return pa.struct(list(_numbered(arrow, mapped)))
+    if is_type.is_map(arrow):
+        inner = (arrow.key_field.with_name("key"), arrow.item_field.with_name("value"))
+        return pa.map_(*_numbered(inner, mapped))
+    if is_type.is_list(arrow) or is_type.is_large_list(arrow):
+        (element,) = _numbered((arrow.value_field.with_name("element"),), mapped)
+        return pa.large_list(element) if is_type.is_large_list(arrow) else pa.list_(element)
+    return arrow
+
+
+def _given_columns(spec: PartitionSpec, text: str, schema: Schema) -> Iterator[pa.Field]:
+    """Yield the columns that a partition gives, with their values.
+
+    Args:
+        spec: The spec of the partition.
+        text: Its values as in a path: `day=2026-11-28/kind=a`.
+        schema: Columns of the table.
+    """
+    for field, part in zip(spec.fields, text.split("/") if text else (), strict=True):
+        number, value = field.source_id, unquote_plus(part.partition("=")[2])
+        name = schema.find_column_name(number)
+        if isinstance(field.transform, IdentityTransform) and name is not None and value != NULL:
+            metadata = {FIELD_ID: str(number), ONLY_VALUE: value}
+            yield pa.field(name, pa.string(), True, metadata)
+
+
+def sort_keys(metadata: TableMetadata) -> tuple[SortKey, ...]:
+    """Return the order of rows in data files: the sort order up to the first transform.
+
+    Columns after a transform order rows with equal results of it, which Arrow does not compute.
+    """
+    schema, keys = sanitize_column_names(metadata.schema()), list[SortKey]()
+    names = {field.field_id: field for field in schema.fields}
+    for field in metadata.sort_order().fields:
+        column = names.get(field.source_id)
+        if column is None or not isinstance(field.transform, IdentityTransform):
+            break
+        if isinstance(column.field_type, UUIDType):  # Arrow does not sort it.
+            break
+        keys.append(
+            SortKey(
+                column.name,
+                field.direction is SortDirection.DESC,
+                field.null_order is NullOrder.NULLS_FIRST,
+            )
+        )
+    return tuple(keys)
