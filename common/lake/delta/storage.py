@@ -145,6 +145,7 @@ class LakeStorage:
                 obstore.put(self._opened(), path, data, use_multipart=False)
                 return
             target = self.folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
             part = _written_part(target, data)
             try:
                 part.replace(target)
