@@ -188,6 +188,10 @@ bench-rewrite: install  ## Measure the rewrite against other engines; BENCH="--s
 bench-console: install  ## Measure first paint and viewers of the console; needs Chromium
 	@$(PY) -m benchmarks.bench_console $(BENCH)
 
+.PHONY: bench-start
+bench-start: install  ## Measure what `neve up` and a stack at rest cost, by process
+	@$(PY) -m benchmarks.bench_start $(BENCH)
+
 .PHONY: bench-transforms
 bench-transforms: install  ## Measure what transforms cost; BENCH="--sets bag" for less
 	@$(PY) -m benchmarks.bench_transforms $(BENCH)

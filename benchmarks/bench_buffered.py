@@ -8,15 +8,18 @@
     half     the same batches at a fixed rate, half of the goal; latency from when a batch is due
     many     `client.writer`s of one row per second each
     append   the batches of `full` as appends, for comparison
+    others   appends to another table, one after the other, with empty and with full buffers
 
-Redis (`appendfsync everysec`), a gateway and the writers share this machine, each in a process of
-its own. There is no coordinator: a thread flushes the buffer. Afterwards every acknowledged row is
-counted. On a machine with other work look at the processor time: it decides what two idle cores do.
+Redis (`appendfsync everysec`), a gateway and the writers share this machine. The writers are
+threads of a few processes (`--processes`), like those of a service. There is no coordinator: a
+thread flushes the buffer. Afterwards every acknowledged row is counted. On a machine with other
+work look at the processor time: it decides what two idle cores do.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import subprocess
 import sys
 import tempfile
@@ -25,13 +28,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pyarrow as pa
 
 from neve.client import Client
-from neve.client.errors import NeveError
+from neve.client.errors import NeveError, UnavailableError
 from neve.local.processes import exit_on_sigterm
 from tests.support.gateway import TOKEN
 from tests.support.redis_server import RedisServer, free_port
@@ -50,7 +55,7 @@ PACERS = 8
 
 @dataclass
 class Stack:
-    """Redis, a gateway, and this process."""
+    """Redis and a gateway."""
 
     url: str
     processes: dict[str, psutil.Process]
@@ -78,7 +83,6 @@ def stack() -> Iterator[tuple[Stack, Path]]:
         ended.callback(gateway.kill)
         assert gateway.stdout is not None
         processes = {
-            "writers": psutil.Process(),
             "gateway": psutil.Process(gateway.pid),
             "redis": psutil.Process(redis.pid),
         }
@@ -126,13 +130,15 @@ def _send_batches(
 ) -> None:
     client = stack.client()
     send = client.append if by_append else client.buffer_rows
-    count_of = options.rows
-    columns = {"writer": [number] * count_of, "v": [1] * count_of, "text": [TEXT] * count_of}
+    same = pa.table(
+        [[number] * options.rows, [0] * options.rows, [1] * options.rows, [TEXT] * options.rows],
+        schema=SCHEMA,
+    )
+    numbers = np.arange(options.rows)
     due_s = time.monotonic() + pause_s * number / options.writers
     count = 0
     while not tally.over.wait(max(0.0, due_s - time.monotonic()) if pause_s else 0.0):
-        numbers = range(count * options.rows, (count + 1) * options.rows)
-        rows = pa.table({**columns, "n": list(numbers)}).select(SCHEMA.names)
+        rows = same.set_column(1, SCHEMA.field("n"), pa.array(count * options.rows + numbers))
         begun_s = due_s if pause_s else time.monotonic()
         count, due_s = count + 1, due_s + pause_s
         try:
@@ -191,6 +197,58 @@ def warm_up(stack: Stack) -> None:
     client.flush("events")
 
 
+def write_apart(
+    parent: Connection, url: str, name: str, options: argparse.Namespace, numbers: list[int]
+) -> None:
+    """Run the writers of these numbers in this process until the parent says stop.
+
+    Sends `None` when it is ready, and the tally without its event and the processor seconds at the
+    end.
+    """
+    exit_on_sigterm()
+    pa.array([0])  # As in `main`.
+    parts, tally = Stack(url, {}), Tally()
+    threads = [
+        threading.Thread(target=SHAPES[name], args=(parts, options, tally, number))
+        for number in numbers
+    ]
+    parent.send(None)
+    parent.recv()
+    before_s = time.process_time()
+    for thread in threads:
+        thread.start()
+    if name != "many":  # Which ends by itself.
+        parent.recv()
+        tally.over.set()
+    for thread in threads:
+        thread.join()
+    cpu_s = time.process_time() - before_s
+    parent.send((tally.latencies_s, tally.acknowledged, tally.failures, cpu_s))
+
+
+@contextmanager
+def writers(url: str, name: str, options: argparse.Namespace) -> Iterator[list[Connection]]:
+    """Start the processes of the writers; yield a connection to each that is ready."""
+    count = PACERS if name == "many" else options.writers
+    start = multiprocessing.get_context("spawn")
+    processes, connections = [], []
+    for first in range(min(count, options.processes)):
+        mine, theirs = start.Pipe()
+        numbers = list(range(first, count, options.processes))
+        process = start.Process(target=write_apart, args=(theirs, url, name, options, numbers))
+        process.start()
+        processes.append(process)
+        connections.append(mine)
+    try:
+        for connection in connections:
+            connection.recv()
+        yield connections
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+
+
 def measure(name: str, options: argparse.Namespace) -> None:
     """Start Redis and a gateway, and print what one shape has reached."""
     with stack() as (parts, folder):
@@ -198,28 +256,73 @@ def measure(name: str, options: argparse.Namespace) -> None:
         keyed = {"key": ["writer", "n"], "version_column": "v"} if options.key else {}
         client.create_table("events", f"{folder}/events", schema=SCHEMA, **keyed)
         warm_up(parts)
-        count = PACERS if name == "many" else options.writers
-        threads = [
-            threading.Thread(target=SHAPES[name], args=(parts, options, tally, number))
-            for number in range(count)
-        ]
         flusher = threading.Thread(target=flushes, args=(parts, options.flush_s, tally.over))
-        before, begun_s = parts.cpu_s(), time.monotonic()
-        for thread in (*threads, flusher):
-            thread.start()
-        if name != "many":  # Which ends by itself.
-            time.sleep(options.seconds)
-            tally.over.set()
-        for thread in threads:
-            thread.join()
-        took_s = time.monotonic() - begun_s
-        used = {part: cpu_s - before[part] for part, cpu_s in parts.cpu_s().items()}
+        with writers(parts.url, name, options) as connections:
+            before, begun_s = parts.cpu_s(), time.monotonic()
+            flusher.start()
+            for connection in connections:
+                connection.send("start")
+            if name != "many":
+                time.sleep(options.seconds)
+                for connection in connections:
+                    connection.send("stop")
+            parts_of_tally = [connection.recv() for connection in connections]
+            took_s = time.monotonic() - begun_s
+            used = {part: cpu_s - before[part] for part, cpu_s in parts.cpu_s().items()}
         tally.over.set()
         flusher.join()
+        used["writers"] = 0.0
+        for latencies_s, acknowledged, failures, cpu_s in parts_of_tally:
+            tally.latencies_s += latencies_s
+            tally.acknowledged += acknowledged
+            tally.failures += failures
+            used["writers"] += cpu_s
         client.flush("events")
         counted, files = client.count("events") - 3, len(client.files("events")) - 1
     report(name, options, tally, took_s, used)
     print(f"    counted {counted:,} of {sum(tally.acknowledged):,}, {files} files")
+
+
+def commit_latencies(client: Client, seconds: float) -> list[float]:
+    """Append to `other` one batch after the other; return the latency of each, in seconds."""
+    rows = pa.table([[1] * 1000, list(range(1000)), [1] * 1000, [TEXT] * 1000], schema=SCHEMA)
+    over_s, latencies_s = time.monotonic() + seconds, []
+    while (begun_s := time.monotonic()) < over_s:
+        client.append("other", rows)
+        latencies_s.append(time.monotonic() - begun_s)
+    return latencies_s
+
+
+def fill(client: Client) -> int:
+    """Buffer rows in `events` until they are refused; return their number."""
+    count = 20_000
+    random = np.random.default_rng(0)
+    text = pa.array([random.bytes(38).hex() for _ in range(count)])
+    rows = pa.table([[1] * count, list(range(count)), [1] * count, text], schema=SCHEMA)
+    buffered = 0
+    with suppress(UnavailableError):
+        while True:
+            buffered += client.buffer_rows("events", rows).rows
+    return buffered
+
+
+def measure_others(options: argparse.Namespace) -> None:
+    """Print the latency of commits to another table, with empty buffers and with full ones."""
+    latencies: dict[str, list[float]] = {"empty": [], "full": []}
+    for _ in range(options.rounds):
+        for state, seen_s in latencies.items():
+            with stack() as (parts, folder):
+                client = parts.client()
+                for name in ("events", "other"):
+                    client.create_table(name, f"{folder}/{name}", schema=SCHEMA)
+                commit_latencies(client, 2.0)
+                buffered = fill(client) if state == "full" else 0
+                seen_s += commit_latencies(client, options.seconds)
+                print(f"{state}: {buffered:,} rows buffered")
+    for state, seen_s in latencies.items():
+        ordered = sorted(seen_s)
+        p50, p99 = (1000 * ordered[int(len(ordered) * part)] for part in (0.5, 0.99))
+        print(f"{state} buffers: {len(ordered)} commits, p50 {p50:.2f}, p99 {p99:.2f} ms")
 
 
 def report(
@@ -252,16 +355,23 @@ def main() -> None:
     exit_on_sigterm()
     pa.array([0])  # Arrow loads pandas at the first value, which takes seconds on a busy machine.
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["full", "half", "many"])
+    parser.add_argument(
+        "--shapes", nargs="+", choices=[*SHAPES, "others"], default=["full", "half", "many"]
+    )
     parser.add_argument("--writers", type=int, default=16)
+    parser.add_argument("--processes", type=int, default=4, help="Processes of the writers.")
     parser.add_argument("--many", type=int, default=500, help="Writers of one row per second.")
     parser.add_argument("--rows", type=int, default=20, help="Rows of a batch.")
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--flush-s", type=float, default=10.0, help="Pause between two flushes.")
+    parser.add_argument("--rounds", type=int, default=3, help="Rounds of `others`.")
     parser.add_argument("--key", action="store_true", help="Rows have a key: writer and number.")
     options = parser.parse_args()
     for name in options.shapes:
-        measure(name, options)
+        if name == "others":
+            measure_others(options)
+        else:
+            measure(name, options)
 
 
 if __name__ == "__main__":

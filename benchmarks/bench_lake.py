@@ -1,11 +1,12 @@
-"""Lake tables: the commit of a job of ten files, and the rewrite beside deltalake's own.
+"""Lake tables: the commit of a job of ten files, and the rewrite beside that of other engines.
 
     python -m benchmarks.bench_lake [FOLDER]
 
 The commit is measured from the finished rewrite to the recorded end of the attempt: the head is
 loaded, validated, marked and sent, and the attempt is looked for in the log. The store is in
 memory. The rewrite is measured in CPU seconds of this process, verification included, without
-Spark; `deltalake.optimize.compact` rewrites a copy of the same table, without verification.
+Spark; `deltalake.optimize.compact` rewrites a copy of the same Delta table, and PyIceberg's
+`overwrite` of all rows by themselves the same Iceberg table, both without verification.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from pathlib import Path
 
 import deltalake
 import pyarrow as pa
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
 
-from common.control_settings import CatalogSettings
 from common.lake.mirror import mirrored_file
 from common.metadata.changes import CommitAttempt, MirrorFiles
 from common.model.file import MirroredFiles
@@ -32,7 +33,15 @@ from compactor.core import CommitApplied
 from compactor.lake_commit import LakePublisher
 from compactor.service import TableStorage
 from tests.support.delta_tables import DeltaTable
-from tests.support.lake_attempts import assignment_of, rewrite, service_table, snapshot_of
+from tests.support.iceberg_tables import IcebergTable, sqlite_catalog
+from tests.support.lake_attempts import (
+    access_of,
+    assignment_of,
+    format_of,
+    rewrite,
+    service_table,
+    snapshot_of,
+)
 from tests.support.memory_store import MemoryKeyspace
 from tests.support.predictable import ManualClock
 from tests.support.store_harness import Harness, applied, reserve
@@ -48,14 +57,31 @@ def rows(first: int, count: int) -> pa.Table:
     return pa.table({"id": pa.array(ids), "amount": [row * 0.37 for row in ids], "text": texts})
 
 
-async def commits(folder: Path) -> list[float]:
-    """Return how long the commit of each of some jobs took, in seconds."""
+def delta_table(folder: Path) -> DeltaTable:
+    """Return a Delta table of many files."""
     delta = DeltaTable.create(folder / "commits", SCHEMA)
     adds = [{"add": delta.write(rows(number * 10, 10))} for number in range(FILES)]
     delta.change(lambda _: adds)
+    return delta
+
+
+def iceberg_table(folder: Path) -> IcebergTable:
+    """Return an Iceberg table of many files, which one snapshot has added."""
+    lake = IcebergTable.create(sqlite_catalog(folder / "iceberg"), "commits", SCHEMA)
+    table = lake.table
+    with table.transaction() as transaction, transaction.update_snapshot().fast_append() as adding:
+        for number in range(FILES):
+            (file,) = _dataframe_to_data_files(table.metadata, rows(number * 10, 10), table.io)
+            adding.append_data_file(file)
+    return lake
+
+
+async def commits(folder: Path, lake: DeltaTable | IcebergTable) -> list[float]:
+    """Return how long the commit of each of some jobs took, in seconds."""
+    folder /= type(lake).__name__
     clock = ManualClock()
     harness = Harness("memory", MemoryKeyspace(clock), clock)
-    made = service_table(delta)
+    made = service_table(lake)
     table = await harness.table(
         splits=(),
         key=(),
@@ -65,7 +91,7 @@ async def commits(folder: Path) -> list[float]:
         schema=made.schema,
     )
     tablet = TabletId(table.id, PLUS_INFINITY)
-    head = snapshot_of(delta)
+    head = snapshot_of(lake)
     came = tuple(map(mirrored_file, head.files.values()))
     mirror = MirrorFiles(
         table=table.id,
@@ -80,14 +106,14 @@ async def commits(folder: Path) -> list[float]:
         files=TableStorage(harness.store.store_id, clock),
         clock=clock,
         log=lambda *_, **__: None,
-        catalog=CatalogSettings(),
+        catalog=access_of(lake),
     )
     paths, work = sorted(head.files), []
     for number in range(JOBS):
         attempt, inputs = f"att-{number}", paths[number * INPUTS : (number + 1) * INPUTS]
         applied(await harness.apply(reserve(tablet, attempt, *inputs)))
-        assignment = assignment_of(delta, inputs, attempt=attempt, table=table)
-        result = rewrite(assignment, folder / attempt)
+        assignment = assignment_of(lake, inputs, attempt=attempt, table=table)
+        result = rewrite(assignment, folder / attempt, access=access_of(lake))
         commit = CommitAttempt(
             tablet=tablet, attempt=attempt, outputs=result.files, counts=result.counts
         )
@@ -125,24 +151,45 @@ def rewrites(folder: Path, name: str, files: int, count: int, deleted: int) -> t
     return own, theirs
 
 
+def iceberg_rewrites(
+    folder: Path, name: str, files: int, count: int, deleted: int
+) -> tuple[float, float]:
+    """Return the CPU seconds of the rewrite of a table, by Névé and by PyIceberg."""
+    lake = IcebergTable.create(sqlite_catalog(folder / name), "t", SCHEMA)
+    for number in range(files):
+        lake.append(rows(number * count, count))
+    if deleted:
+        lake.delete(range(0, files * count, deleted))
+    paths = list(snapshot_of(lake).files)
+    assignment, access = assignment_of(lake, paths), access_of(lake)
+    own = cpu_s(lambda: rewrite(assignment, folder / f"{name}-attempt", access=access))
+    table = lake.table
+    theirs = cpu_s(lambda: table.overwrite(table.scan().to_arrow()))
+    return own, theirs
+
+
 def main() -> None:
     """Measure and print."""
     with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as name:
         folder = Path(name)
-        took = asyncio.run(commits(folder))
-        print(
-            f"commit of a job of {INPUTS} files in a table of {FILES} files: "
-            f"p50 {1000 * statistics.median(took):.0f} ms, most {1000 * max(took):.0f} ms"
-        )
-        for name, files, count, deleted in (
-            ("copied row groups", 8, 1 << 20, 0),
-            ("1 MB files with deletes", 60, 50_000, 20),
-        ):
-            own, theirs = rewrites(folder, name.replace(" ", "-"), files, count, deleted)
+        for lake in (delta_table(folder), iceberg_table(folder)):
+            took = asyncio.run(commits(folder, lake))
             print(
-                f"rewrite, {name}: {own:.2f} CPU-s, deltalake {theirs:.2f} CPU-s, "
-                f"{theirs / own:.2f} times as fast"
+                f"commit of a job of {INPUTS} files in a table of {FILES} files, "
+                f"{format_of(lake)}: p50 {1000 * statistics.median(took):.0f} ms, "
+                f"most {1000 * max(took):.0f} ms"
             )
+        for other, measure in (("deltalake", rewrites), ("PyIceberg", iceberg_rewrites)):
+            for name, files, count, deleted in (
+                ("copied row groups", 8, 1 << 20, 0),
+                ("1 MB files with deletes", 60, 50_000, 20),
+            ):
+                plain = f"{other}-{name.replace(' ', '-')}"
+                own, theirs = measure(folder, plain, files, count, deleted)
+                print(
+                    f"rewrite, {name}: {own:.2f} CPU-s, {other} {theirs:.2f} CPU-s, "
+                    f"{theirs / own:.2f} times as fast"
+                )
 
 
 if __name__ == "__main__":

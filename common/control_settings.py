@@ -180,7 +180,7 @@ class IngestSettings:
 
 CONDITIONS = (
     *("quarantined", "shed", "backlog", "request-done", "request-failed"),
-    *("read-only", "store-silent", "coordinator-silent"),
+    *("read-only", "store-silent", "coordinator-silent", "unpublished", "catalog-silent"),
 )
 """What operators are notified of."""
 
@@ -259,6 +259,11 @@ class NotifySettings:
         "Absolute path of a file that remembers which messages were sent, also while the store is"
         " silent. `neve up` uses `notified.json` in the folder of the stack. Empty: only the store"
         " remembers it.",
+    )
+    catalog_silent_after_s: float = setting(
+        300.0,
+        "Time after which a lake table is notified whose log or catalog does not answer.",
+        least=0.1,
     )
 
     def __post_init__(self) -> None:

@@ -169,6 +169,17 @@ COORDINATOR_EVENTS = (
         "A version may have had outputs of an ended attempt, so they are not deleted.",
     ),
     LogEvent("outputs of a lake table deleted", _I, "Outputs that no version has were deleted."),
+    LogEvent(
+        "version without changes committed",
+        _I,
+        "A lake table had no other writer for a day, and outputs waited for a newer version.",
+    ),
+    LogEvent(
+        "lake table maintained",
+        _I,
+        "A checkpoint, a clean-up of the log or a vacuum has run; `files` and `bytes` were freed.",
+    ),
+    LogEvent("lake table not maintained", _W, "Maintenance of a lake table failed or is refused."),
     LogEvent("outputs stay after detach", _W, "Outputs of a detached table are not deleted."),
     LogEvent("files deleted", _I, "Files that nothing refers to were deleted."),
     LogEvent("file not deleted", _W, "A file could not be deleted. The deletion is retried."),

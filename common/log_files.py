@@ -18,8 +18,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from common.settings import LogSettings
+if TYPE_CHECKING:  # Every Python worker of Spark imports this module.
+    from common.settings import LogSettings
 
 SUFFIX = ".log"
 ROTATE_INTERVAL_S = 10.0
@@ -35,10 +37,10 @@ class LogFiles:
     """The log files of a folder; without a folder, output stays where it was."""
 
     folder: Path | None
-    settings: LogSettings
+    settings: "LogSettings"
 
     @classmethod
-    def of(cls, folder: str, settings: LogSettings) -> "LogFiles":
+    def of(cls, folder: str, settings: "LogSettings") -> "LogFiles":
         """Return the files of a folder.
 
         Args:

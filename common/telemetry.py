@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, get_type_hints
 from common.errors import redacted_tree
 from common.log_events import LogLevel, level_of
 from common.runtime import not_installed
-from neve import api
+from neve.api.compactors import Group
 from neve.api.messages import Measured
+from neve.api.service import Status
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, FilteringBoundLogger
@@ -88,8 +89,8 @@ METRICS: tuple[Metric, ...] = (
         "Calls that were refused because buffers were full, or the store was short of memory.",
     ),
     Metric("neve_coordinator_up", "gauge", "1 while the coordinator answers, otherwise 0."),
-    *_measured(api.Group, "group"),
-    *_measured(api.Status),
+    *_measured(Group, "group"),
+    *_measured(Status),
     Metric(
         "neve_backlog_bytes",
         "gauge",
@@ -256,6 +257,30 @@ METRICS: tuple[Metric, ...] = (
         "neve_lake_outputs_deleted_total",
         "counter",
         "Outputs of lake tables that no version has, and that were deleted.",
+    ),
+    Metric("neve_published_logs", "gauge", "Tables that publish a log for other engines."),
+    Metric(
+        "neve_published_logs_failing",
+        "gauge",
+        "Tables whose log cannot be published or removed. Their replaced files stay.",
+    ),
+    Metric("neve_published_versions_total", "counter", "Versions of published logs."),
+    Metric(
+        "neve_published_failures_total",
+        "counter",
+        "Publications and removals of logs that failed; they are tried again.",
+    ),
+    Metric(
+        "neve_lake_maintenance_runs_total",
+        "counter",
+        "Runs of checkpoint, log-cleanup and vacuum that did something, or failed.",
+        ("operation", "outcome"),
+    ),
+    Metric(
+        "neve_lake_maintenance_files_total", "counter", "Files that these deleted.", ("operation",)
+    ),
+    Metric(
+        "neve_lake_maintenance_bytes_total", "counter", "Bytes that these freed.", ("operation",)
     ),
     Metric("neve_requests", "gauge", "Requests that have not ended.", ("state",)),
     Metric(

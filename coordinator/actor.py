@@ -391,6 +391,10 @@ class CoordinatorActor:
         await self._scanner.refresh_tables()
         self._parts.full_scan.look(table, every=True)
 
+    async def maintain(self, table: str, order: api.LakeOrder) -> api.LakeRun:
+        """Run a maintenance operation of a lake table, or show what it would do."""
+        return await self._parts.lake_maintenance.ask(table, order)
+
     async def maintenance(self, table: str, tablet: str | None) -> api.TableMaintenance:
         """Return the maintenance operations of the tablets of a table."""
         only = None if tablet is None else TabletId.parse(table, tablet)

@@ -38,12 +38,11 @@ from common.model.location_identity import MANIFEST_FOLDER
 from common.model.outcome import RefusalCode
 from common.model.table import Table, TableState
 from common.model.tablet import Tablet, TabletId
+from common.parquet.foreign_formats import ForeignMark, foreign_mark
 from common.parquet.location import Location, only_copies, open_location
 from common.parquet.manifest import delete_folder
 from common.parquet.service_files import (
-    ForeignMark,
     LocationOwner,
-    foreign_mark,
     generation_fault,
     read_description,
     read_owner,

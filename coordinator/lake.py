@@ -3,14 +3,15 @@
     poll       load what is new in the log → compare with the mirror → `MirrorFiles`
     suspects   a running attempt has an input that the log no longer names: look for the attempt in
                the log. It committed: end it, its compactor may be dead. Otherwise: cancel it
-    sweep      outputs that the log does not name, of attempts that ended → delete them
+    sweep      outputs that the log does not name, of attempts that ended → delete them. On a table
+               without other writers, commit a version without changes after a day
 
 The log is the truth and the mirror a cache: a new coordinator compares all of it once. A poll reads
 in a thread with a deadline, and one table that does not answer delays no other.
 
 The sweep deletes an output of an attempt with a mark (`MarkPublishing`) only after the version has
 grown since the grace, and no version since the attempt's plan has it: what the attempt sent may
-have been on its way. Nothing else in the folder of a lake table is ever deleted or written here.
+have been on its way. Other files of a lake table are deleted by its maintenance only.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ from common.control_settings import CatalogSettings
 from common.errors import (
     CompactionError,
     MetadataError,
+    RefusedError,
     UnavailableError,
     redacted,
 )
@@ -36,7 +38,7 @@ from common.lake.mirror import (
     why_refused,
 )
 from common.lake.open import open_source, storage_options
-from common.lake.source import Look, Sighting, Snapshot, TableSource
+from common.lake.source import Commit, Look, Sighting, Snapshot, TableSource
 from common.metadata.changes import (
     Applied,
     ChangeTable,
@@ -68,6 +70,9 @@ SUSPECTS_MAX = 10_000
 TABLETS_AT_ONCE = 500
 """Tablets whose files are read at a time when a mirror is compared as a whole."""
 FORGET_AT_ONCE = 500
+QUIET_S = 86_400.0
+"""Time after the grace of an output after which Névé itself commits a version, because no other
+writer does: until then, what its attempt sent may arrive."""
 
 OpenSource = Callable[[str, str, Mapping[str, str]], TableSource]
 
@@ -100,6 +105,10 @@ class _Followed:
     """The problem as it was noted last; None: not noted since the start."""
     versions: dict[str, int] = field(default_factory=dict)
     """Attempt → last version when the grace of its outputs had passed."""
+    ended_quiet: int = -1
+    """Version after which one without changes was sent; -1: none was."""
+    is_silent: bool = False
+    """Whether its log did not answer the last poll."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +194,7 @@ class LakeFollower:
             return
         if table.state not in {TableState.LIVE, TableState.PAUSED}:
             return
+        is_silent = False
         try:
             snapshot = await self._load(table, followed)
             problem = why_refused(table, snapshot)
@@ -194,12 +204,14 @@ class LakeFollower:
                 await self._sweep(table, followed, snapshot)
         except UnavailableError as error:
             problem = f"its log does not answer: {error}"
+            is_silent = True
         except MetadataError as error:
             self._context.log("mirror not moved", table=table.name, cause=str(error))
             followed.token = None
             return
         except CompactionError as error:
             problem = f"its log cannot be followed: {error}"
+        followed.is_silent = is_silent
         await self._note(table, followed, problem)
 
     async def _load(self, table: Table, followed: _Followed) -> Snapshot:
@@ -217,6 +229,39 @@ class LakeFollower:
         """Return what a call of a source returns; it is made in a thread with a deadline."""
         threads = self._context.threads.within(self._rules.catalog.answer_max_s)
         return await threads.run(table.location, call, *args)
+
+    async def head(self, table: Table) -> tuple[TableSource, Snapshot]:
+        """Return the source of a table, and its head as it is now.
+
+        Raises:
+            RefusedError: The table is not compacted at this version.
+            UnavailableError: The log does not answer.
+        """
+        followed = self._followed.setdefault(table.id, _Followed())
+        snapshot = await self._load(table, followed)
+        if problem := why_refused(table, snapshot):
+            raise RefusedError(problem)
+        assert followed.source is not None, table.name
+        return followed.source, snapshot
+
+    async def attempt_needs(self, table: str) -> tuple[frozenset[str], int | None]:
+        """Return what attempts need of a table, whatever its versions name.
+
+        Returns:
+            Paths of files that they read, have written or may have committed, and the lowest
+            version since which they are looked for; None: there is none.
+        """
+        store, needed, after = self._context.store, set[str](), None
+        marks = await store.publishing(table)
+        while ids := await store.tablet_ids(table, after, TABLETS_AT_ONCE):
+            for tablet in await store.tablets(ids):
+                for entry in tablet.running.values() if tablet is not None else ():
+                    needed.update(entry.inputs, entry.output_paths)
+            after = ids[-1].end
+        for mark in marks:
+            needed.update(mark.outputs)
+        needed.update(entry.path for entry in await store.garbage(table))
+        return frozenset(needed), min((mark.planned for mark in marks), default=None)
 
     async def _mirror(self, table: Table, followed: _Followed, snapshot: Snapshot) -> None:
         """Move the mirror to a version.
@@ -380,6 +425,7 @@ class LakeFollower:
             return
         followed.sweep_due_s = now_s + self._rules.sweep_s
         due, marks = await self._waste(table)
+        now_s = await self._context.store.now_s()
         named = {path for path in due if path in snapshot.files}
         waste = [path for path in due if path not in named]
         marked = {path: mark.attempt for mark in marks for path in mark.outputs}
@@ -390,10 +436,29 @@ class LakeFollower:
             own = [path for path in waste if marked.get(path) == mark.attempt]
             if own and await self._may_forget(table, followed, snapshot, mark, own):
                 gone.update(own)
+            elif own and now_s - max(due[path] for path in own) >= self._rules.grace_s + QUIET_S:
+                await self._end_quiet(table, followed, snapshot)
         await self._forget(table, sorted(gone), marks)
 
-    async def _waste(self, table: Table) -> tuple[list[str], Sequence[PublishingMark]]:
-        """Stamp new garbage; return the paths whose grace is over, and all marks."""
+    async def _end_quiet(self, table: Table, followed: _Followed, snapshot: Snapshot) -> None:
+        """Commit a version without changes, once for a version: outputs wait for a newer one."""
+        if followed.ended_quiet >= snapshot.version or followed.source is None:
+            return
+        followed.ended_quiet = snapshot.version
+        name = self._context.ids.next("trial")
+        await self._call(table, followed.source.require_conditions, name)
+        commit = Commit(base=snapshot, attempt="", now_s=self._context.clock.now_s())
+        answer = await self._call(table, followed.source.send, commit)
+        self._context.log(
+            "version without changes committed",
+            table=table.name,
+            version=snapshot.version + 1,
+            answer=answer.value,
+        )
+        followed.due_s = 0.0
+
+    async def _waste(self, table: Table) -> tuple[dict[str, float], Sequence[PublishingMark]]:
+        """Stamp new garbage; return the paths whose grace is over with stamps, and all marks."""
         store = self._context.store
         entries = await store.garbage(table.id)
         if fresh := [entry.path for entry in entries if entry.stamped_s <= 0]:
@@ -404,9 +469,8 @@ class LakeFollower:
                     StampGarbage(table=table.id, paths=paths, settled=settled)
                 )
         now_s = await store.now_s()
-        return [
-            entry.path for entry in entries if self._is_due(entry, now_s)
-        ], await store.publishing(table.id)
+        due = {entry.path: entry.stamped_s for entry in entries if self._is_due(entry, now_s)}
+        return due, await store.publishing(table.id)
 
     def _is_due(self, entry: GarbageEntry, now_s: float) -> bool:
         return 0 < entry.stamped_s <= now_s - self._rules.grace_s
@@ -495,6 +559,14 @@ class LakeFollower:
         followed = self._followed.get(table)
         problem = "" if followed is None else followed.problem
         return (f"no job starts, because the log is not followed: {problem}",) if problem else ()
+
+    def silent(self) -> dict[str, str]:
+        """Return the tables whose log does not answer: their id, and the reason."""
+        return {
+            table: followed.problem or ""
+            for table, followed in self._followed.items()
+            if followed.is_silent
+        }
 
     def figures(self) -> list[MetricValue]:
         """Return the metrics of lake tables."""

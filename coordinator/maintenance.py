@@ -1,14 +1,18 @@
 """Runs the coordinator's own maintenance, lists the operations of a table, and fires triggers.
 
+Maintenance of lake tables is here, too: checkpoint, clean-up of the log, vacuum.
+
 `core.maintenance` decides which operation runs next, and creates the rows of the listing. Listing
 begins and changes nothing.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 from common.compactor_needs import tasks_memory_bytes
 from common.errors import (
@@ -17,7 +21,9 @@ from common.errors import (
     RefusedError,
     UnavailableError,
     UnknownTableError,
+    redacted,
 )
+from common.lake.source import Freed, LakeSurvey, MaintenanceRules
 from common.metadata.changes import (
     Applied,
     Outcome,
@@ -28,11 +34,14 @@ from common.metadata.changes import (
 )
 from common.metadata.store_values import UnreadableTablet
 from common.model.job import Job, TabletPlan
-from common.model.table import Table
+from common.model.table import LAKE_OPERATIONS, Table, TableState
 from common.model.tablet import Analysis, Tablet, TabletId
+from common.primitives import PUBLISH_LIFE_S
 from common.settings import Settings
-from common.units import exact_duration
+from common.units import exact_duration, format_count
+from common.wire import MetricValue
 from coordinator.context import ShellContext
+from coordinator.core.assignment import LAKE_OUTPUT
 from coordinator.core.maintenance import (
     GarbageCounts,
     JobNeeds,
@@ -48,12 +57,15 @@ from coordinator.core.maintenance import (
 from coordinator.core.scans import ANALYSES_AT_ONCE
 from coordinator.core.state import CoordinatorState
 from coordinator.core.triggers import ADMIN, PERIODIC, PeriodicTriggers, why_not_triggered
+from coordinator.lake import LakeFollower
 from coordinator.ports import PlanTablet
 from coordinator.scan.scanner import BATCH_TABLETS, Scanner, read_request_facts
 from coordinator.storage.flushes import BufferFlusher
 from coordinator.storage.garbage_collector import GarbageCollector
 from coordinator.storage.manifests import ManifestPublisher, publishes
 from neve import api
+
+T = TypeVar("T")
 
 # ----------------------------------------------------------------- The coordinator's own operations
 
@@ -144,6 +156,301 @@ class OwnMaintenance:
             self._news.set()
 
 
+# ----------------------------------------------------------------------- Operations of lake tables
+# In words of no format.
+#
+#     survey → nothing to do
+#            → something to write, or versions to delete → carry out
+#            → files to delete → grace → the newest version, what attempts need → carry out
+#
+# Files go in batches; before each one the newest version and the needs of attempts are read again.
+# What is remembered can be lost, and two coordinators may do the same: every step may be repeated.
+
+
+LAKE_LOOK_S = 60.0
+"""Interval at which a table with an operation is looked at."""
+LAKE_RETRY_S = 600.0
+LAKE_STEP_MAX_S = 1800.0
+"""Longest survey or batch."""
+LAKE_BATCH = 500
+LAKE_PATHS_SHOWN = 20
+LAKE_OPERATIONS_AT_ONCE = 2
+"""Lake tables on which an operation of one kind runs at a time."""
+
+
+@dataclass(slots=True)
+class _LakeTask:
+    """An operation on one table."""
+
+    due_s: float = 0.0
+    """When it is looked at again, by the coordinator's clock."""
+    survey: LakeSurvey | None = None
+    """A survey whose files wait for the grace."""
+    asked: api.LakeOrder | None = None
+    """An operator asks for a run."""
+    result: api.LakeRun | None = None
+    failure: str = ""
+    """Why the last run failed; empty: it did not."""
+    looked: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a run has ended or waits."""
+
+
+class LakeMaintenance:
+    """Runs the operations of lake tables that their settings or an operator ask for."""
+
+    def __init__(
+        self,
+        context: ShellContext,
+        lake: LakeFollower,
+        grace_s: float,
+        tables: Callable[[], Collection[Table]],
+    ) -> None:
+        """Create an instance that has run nothing; `grace_s` lies between survey and deletion."""
+        self._context, self._lake, self._grace_s, self._tables = context, lake, grace_s, tables
+        self._tasks: dict[tuple[str, str], _LakeTask] = {}
+        self._runs, self._files, self._bytes = (Counter[tuple[str, ...]]() for _ in range(3))
+        self.own: OwnMaintenance | None = None
+
+    def add_to(self, own: OwnMaintenance) -> None:
+        """Let the scheduler of maintenance run the operations."""
+        self.own = own
+        rules = KindRules(tables_max=LAKE_OPERATIONS_AT_ONCE, wait_max_s=LAKE_LOOK_S)
+        for name in LAKE_OPERATIONS:
+            tables, run = partial(self.tables, name), partial(self.run, name)
+            own.add(name, OwnKind(part=f"the {name}", rules=rules, tables=tables, run=run))
+
+    def tables(self, name: str) -> list[Table]:
+        """Return the tables on which an operation may run."""
+        every = (table for table in self._tables() if table.lake is not None)
+        live = [table for table in every if table.state is TableState.LIVE]
+        ids = {table.id for table in live}
+        for key in [key for key in self._tasks if key[1] == name and key[0] not in ids]:
+            del self._tasks[key]
+        return [
+            table
+            for table in live
+            if name in table.settings.lake_maintenance or self._task(table, name).asked is not None
+        ]
+
+    def _task(self, table: Table, name: str) -> _LakeTask:
+        return self._tasks.setdefault((table.id, name), _LakeTask())
+
+    # ---------------------------------------------------------------------------------------- Runs
+
+    async def run(self, name: str, table: Table) -> OperationStatistics | None:
+        """Do the next step of an operation, if it is due; return what is left at once."""
+        task, now_s = self._task(table, name), self._context.clock.now_s()
+        if now_s < task.due_s:
+            return None
+        try:
+            left = await self._step(name, table, task)
+        except CompactionError as error:
+            self._failed(name, table, task, error)
+            left = None
+        task.looked.set()
+        return left
+
+    def _failed(self, name: str, table: Table, task: _LakeTask, error: CompactionError) -> None:
+        task.failure, task.survey, task.asked = redacted(str(error)), None, None
+        task.due_s = self._context.clock.now_s() + LAKE_RETRY_S
+        self._runs[name, "failed"] += 1
+        named = {"table": table.name, "operation": name, "cause": task.failure}
+        self._context.log("lake table not maintained", **named)
+
+    async def _step(self, name: str, table: Table, task: _LakeTask) -> OperationStatistics | None:
+        survey, order = task.survey, task.asked
+        if survey is None:
+            survey = await self.survey(name, table, order)
+            if not survey.has_work:
+                self._ended(table, task, _run_of(table, survey, api.LakeRunState.NOTHING))
+                return None
+            if survey.files and survey.floor < 0:
+                task.survey = survey
+                task.due_s = self._context.clock.now_s() + self._grace_s
+                grace = exact_duration(self._grace_s)
+                why = f"files are deleted after {grace}, unless a version names them by then"
+                waiting = _run_of(table, survey, api.LakeRunState.WAITING)
+                task.result = replace(waiting, why=why)
+                return None
+        freed = await self._carry_out(table, survey, order)
+        run = replace(
+            _run_of(table, survey, api.LakeRunState.DONE),
+            files=freed.files,
+            size_bytes=freed.size_bytes,
+            created=freed.created,
+            spared={**survey.spared, **freed.spared},
+        )
+        self._runs[name, "done"] += 1
+        self._files[name,] += freed.files
+        self._bytes[name,] += freed.size_bytes
+        counts = {"files": freed.files, "bytes": freed.size_bytes, "created": freed.created}
+        self._context.log("lake table maintained", table=table.name, operation=name, **counts)
+        self._ended(table, task, run)
+        if not survey.more or order is not None:
+            return None
+        task.due_s = 0.0
+        why = f"{format_count(survey.more, 'more file')} can be deleted"
+        return OperationStatistics(name=table.id, why=why, data_retained_bytes=survey.more)
+
+    def _ended(self, table: Table, task: _LakeTask, run: api.LakeRun) -> None:
+        task.survey, task.asked, task.failure, task.result = None, None, "", run
+        is_frequent = run.operation == OperationName.CHECKPOINT
+        pause_s = LAKE_LOOK_S if is_frequent else table.settings.lake_maintenance_interval_s
+        task.due_s = self._context.clock.now_s() + pause_s
+
+    async def survey(self, name: str, table: Table, order: api.LakeOrder | None) -> LakeSurvey:
+        """Return what an operation would do; change nothing.
+
+        Raises:
+            RefusedError: The table cannot be maintained so.
+            UnavailableError: The log, the storage or the store does not answer.
+        """
+        source, snapshot = await self._lake.head(table)
+        if name not in source.operations:
+            raise RefusedError(f"table {table.name} has no operation {name}")
+        rules = await self._rules(table, order)
+        return await self._call(table, source.survey, name, snapshot, rules)
+
+    async def _carry_out(
+        self, table: Table, survey: LakeSurvey, order: api.LakeOrder | None
+    ) -> Freed:
+        """Do what a survey says, batch by batch."""
+        done, batches = Freed(), range(0, max(1, len(survey.files)), LAKE_BATCH)
+        for first in batches:
+            source, snapshot = await self._lake.head(table)
+            rules = await self._rules(table, order)
+            some = replace(survey, files=survey.files[first : first + LAKE_BATCH])
+            freed = await self._call(table, source.carry_out, some, snapshot, rules)
+            done = Freed(
+                files=done.files + freed.files,
+                size_bytes=done.size_bytes + freed.size_bytes,
+                created=freed.created or done.created,
+                spared=Counter(done.spared) + Counter(freed.spared),
+            )
+        return done
+
+    async def _call(self, table: Table, call: Callable[..., T], *args: object) -> T:
+        threads = self._context.threads.within(LAKE_STEP_MAX_S)
+        return await threads.run(table.location, call, *args)
+
+    async def _rules(self, table: Table, order: api.LakeOrder | None) -> MaintenanceRules:
+        """Return what must be kept now. Of two clocks the one that is behind counts."""
+        kept, since = await self._lake.attempt_needs(table.id)
+        files = table.settings.lake_maintenance_files
+        return MaintenanceRules(
+            now_s=min(self._context.clock.now_s(), await self._context.store.now_s()),
+            keep_s=PUBLISH_LIFE_S + self._grace_s,
+            files_max=files if order is None or order.files is None else order.files,
+            since=since,
+            kept=kept,
+            own_name=f"{LAKE_OUTPUT}-",
+            is_asked=order is not None,
+        )
+
+    # ----------------------------------------------------------------------------------- Operators
+
+    async def ask(self, table_id: str, order: api.LakeOrder) -> api.LakeRun:
+        """Show what an operation would do, or run it once, whatever the settings are.
+
+        Raises:
+            UnknownTableError: The table is gone.
+            RefusedError: It is no live lake table, or cannot be maintained so.
+            UnavailableError: The log, the storage or the store does not answer.
+        """
+        table = await self._context.store.table(table_id)
+        if table is None:
+            raise UnknownTableError(f"table {table_id} is gone")
+        if table.state is not TableState.LIVE:
+            raise RefusedError(f"table {table.name!r} is {table.state.value}, expected a live one")
+        if order.dry_run:
+            survey = await self.survey(order.operation, table, order)
+            return _run_of(table, survey, api.LakeRunState.DRY_RUN)
+        task = self._task(table, order.operation)
+        if task.survey is not None and task.result is not None:
+            return task.result
+        task.asked, task.due_s, task.failure = order, 0.0, ""
+        task.looked = asyncio.Event()
+        assert self.own is not None, "it was not added to the scheduler"
+        why = "an operator asks for it"
+        self.own.ask(order.operation, OperationStatistics(name=table.id, why=why, perf=1e6))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(order.wait_max_s):
+                await task.looked.wait()
+        if task.failure:
+            raise RefusedError(f"{order.operation} of table {table.name!r} failed: {task.failure}")
+        if task.looked.is_set() and task.result is not None:
+            return task.result
+        survey = LakeSurvey(operation=order.operation, version=-1, why="it goes on in the service")
+        return _run_of(table, survey, api.LakeRunState.RUNNING)
+
+    def rows(self, table: Table) -> list[api.MaintenanceOperation]:
+        """Return a row for each operation."""
+        return [self._row(table, name) for name in LAKE_OPERATIONS]
+
+    def _row(self, table: Table, name: str) -> api.MaintenanceOperation:
+        row = api.MaintenanceOperation(tablet="", kind=name)
+        if table.lake is None:
+            why = "it is no lake table"
+            return replace(row, state=api.MaintenanceState.NOT_APPLICABLE.value, why=why)
+        task, is_on = self._task(table, name), name in table.settings.lake_maintenance
+        if task.failure:
+            return replace(row, state=api.MaintenanceState.WAITING.value, why=task.failure)
+        if task.survey is not None and task.result is not None:
+            return replace(
+                row,
+                state=api.MaintenanceState.WAITING.value,
+                why=task.result.why,
+                files=len(task.survey.files),
+                gain=float(len(task.survey.files)),
+                gain_unit="files fewer",
+                freed_bytes=task.survey.size_bytes,
+            )
+        last = f"; {task.result.text}" if task.result is not None else ""
+        if not is_on:
+            both = ",".join(
+                one for one in LAKE_OPERATIONS if one in {*table.settings.lake_maintenance, name}
+            )
+            why = f"off: `neve table set {table.name} lake_maintenance={both}` turns it on{last}"
+            return replace(row, why=why)
+        if task.result is None:
+            return replace(
+                row, state=api.MaintenanceState.WAITING.value, why="not looked at so far"
+            )
+        return replace(row, why=task.result.text)
+
+    def sentences(self, table: str) -> tuple[str, ...]:
+        """Return why an operation of a table is not done, for `neve explain`."""
+        return tuple(
+            f"{name} of the lake table is not done: {task.failure}"
+            for (table_id, name), task in self._tasks.items()
+            if table_id == table and task.failure
+        )
+
+    def figures(self) -> list[MetricValue]:
+        """Return the metrics of maintenance."""
+        counts = {"runs": self._runs, "files": self._files, "bytes": self._bytes}
+        return [
+            MetricValue(f"neve_lake_maintenance_{name}_total", count, labels)
+            for name, counted in counts.items()
+            for labels, count in sorted(counted.items())
+        ]
+
+
+def _run_of(table: Table, survey: LakeSurvey, state: api.LakeRunState) -> api.LakeRun:
+    return api.LakeRun(
+        table=table.name,
+        operation=survey.operation,
+        state=state.value,
+        why=survey.why,
+        files=len(survey.files),
+        size_bytes=survey.size_bytes,
+        more=survey.more,
+        created=survey.creates,
+        spared=dict(survey.spared),
+        paths=tuple(file.path for file in survey.files[:LAKE_PATHS_SHOWN]),
+    )
+
+
 # -------------------------------------------------------------------------------------- The listing
 
 
@@ -172,6 +479,7 @@ class Maintenance:
         state: CoordinatorState,
         *,
         own: OwnMaintenance,
+        lake: LakeMaintenance,
         stored: tuple[GarbageCollector, ManifestPublisher, BufferFlusher],
         slot_rate: Callable[[str], float | None],
     ) -> None:
@@ -180,7 +488,7 @@ class Maintenance:
         self._context = context
         self._plan = plan
         self._state = state
-        self._own = own
+        self._own, self._lake = own, lake
         self._collector, self._manifests, self._flusher = stored
         self._slot_rate = slot_rate
 
@@ -216,6 +524,7 @@ class Maintenance:
         rates = self._rates(ids[:count])
         scans_s = sum(rate.scans_s for rate in rates)
         rows += [await self._manifest(table), await self._flusher.row(table, scans_s)]
+        rows += self._lake.rows(table)
         return api.TableMaintenance(
             table=table.name,
             operations=ranked([self._with_wait(row, table.id) for row in rows]),

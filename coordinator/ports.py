@@ -7,7 +7,8 @@ from typing import Protocol
 from common.model.job import Kind, TabletPlan
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
-from common.parquet.service_files import ForeignMark, LocationOwner
+from common.parquet.foreign_formats import ForeignMark
+from common.parquet.service_files import LocationOwner
 from common.spi.planner import RequestFacts
 from coordinator.core.events import Event
 from neve.api import Correction

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from common.lake.open import catalog_access
+from common.lake.open import catalog_access, storage_options
 from common.metadata.store import TabletStore
 from common.metadata.store_values import StoreHealth
 from common.model.job import Kind
@@ -42,7 +42,13 @@ from coordinator.core.shadow import COMPARED_TABLETS_MAX, ShadowPlans
 from coordinator.core.state import CoordinatorState
 from coordinator.core.views import BACKLOGS_MAX
 from coordinator.lake import LakeFollower, LakeRules
-from coordinator.maintenance import Maintenance, OwnKind, OwnMaintenance, TriggerDriver
+from coordinator.maintenance import (
+    LakeMaintenance,
+    Maintenance,
+    OwnKind,
+    OwnMaintenance,
+    TriggerDriver,
+)
 from coordinator.ports import CompactorLever, PlanTablet, Submit
 from coordinator.registry import control_loop, planner_for
 from coordinator.requests import (
@@ -63,7 +69,7 @@ from coordinator.storage.garbage_collector import (
     UnfinishedTables,
     finish_drops_forever,
 )
-from coordinator.storage.manifests import ManifestPublisher
+from coordinator.storage.manifests import ManifestPublisher, PublishedLogs
 from coordinator.store_watch import (
     DailySumsKeeper,
     RateLimits,
@@ -288,6 +294,7 @@ class CoordinatorParts:
     autoscaler: Autoscaler
     stored: tuple[GarbageCollector, ManifestPublisher]
     lake: LakeFollower
+    lake_maintenance: LakeMaintenance
     flusher: BufferFlusher
     upkeep: OwnMaintenance
     maintenance: Maintenance
@@ -306,6 +313,7 @@ class CoordinatorParts:
         sentences = (
             *faults,
             *self.lake.sentences(tablet.table),
+            *self.lake_maintenance.sentences(tablet.table),
             *self.operations.sentences(tablet),
             *explanation.sentences,
             *([correction.sentence] if correction.jobs else []),
@@ -362,6 +370,8 @@ class CoordinatorParts:
             *control_figures(self.state.control(now_s)),
             *self.flusher.figures(),
             *self.lake.figures(),
+            *self.stored[1].log_figures(self.scanner.tables.values()),
+            *self.lake_maintenance.figures(),
             *series_figures(self.state.series, self.series_keeper),
         )
         return replace(
@@ -399,6 +409,13 @@ class CoordinatorParts:
         for table, reason in ({} if generations is None else generations.read_only).items():
             subject = names.get(table, table)
             found.append(Condition(kind="read-only", subject=subject, text=reason))
+        for table, problem in self.stored[1].log_problems.items():
+            found.append(
+                Condition(kind="unpublished", subject=names.get(table, table), text=problem)
+            )
+        for table, reason in self.lake.silent().items():
+            subject = names.get(table, table)
+            found.append(Condition(kind="catalog-silent", subject=subject, text=reason))
         return Notices(
             coordinator=self.context.coordinator,
             conditions=tuple(bounded_conditions(found, CONDITIONS_MAX)),
@@ -504,6 +521,13 @@ def _collecting(
     """Return the collector, and the manifest publisher whose manifests it respects."""
     own, store = settings.coordinator, context.store
     known_generation = context.generations.known if context.generations else lambda _table: 0
+    logs = PublishedLogs(
+        partial(storage_options, settings.catalog),
+        context.ids,
+        own.garbage_grace_s,
+        context.faults,
+        context.threads,
+    )
     manifests = ManifestPublisher(
         store,
         context.ids,
@@ -511,6 +535,7 @@ def _collecting(
         context.log,
         known_generation=known_generation,
         threads=context.threads,
+        logs=logs,
     )
     rules = GarbageRules(
         grace_s=own.garbage_grace_s,
@@ -558,6 +583,19 @@ def _lake(
     service.finish_published_by(lake.finish)
     scanner.on_committed.append(lake.poke)
     return lake
+
+
+def _lake_maintenance(
+    own: CoordinatorSettings,
+    context: ShellContext,
+    lake: LakeFollower,
+    scanner: Scanner,
+    upkeep: OwnMaintenance,
+) -> LakeMaintenance:
+    """Return the maintenance of lake tables, which the scheduler runs."""
+    maintenance = LakeMaintenance(context, lake, own.garbage_grace_s, scanner.tables.values)
+    maintenance.add_to(upkeep)
+    return maintenance
 
 
 async def _identities(locations: Mapping[str, str]) -> Mapping[str, LocationIdentity]:
@@ -621,12 +659,14 @@ def assemble(
     stored, rate = _collecting(settings, context), autoscaler.slot_rate
     flusher = _flusher(settings, context)
     lake = _lake(settings, context, scanner, service)
+    lake_maintenance = _lake_maintenance(own, context, lake, scanner, upkeep)
     scanner.on_table_changed.append(flusher.table_changed)
     scanner.before_planning.append(corrections.read_first)
     days_keeper = DailySumsKeeper(context)
     scanner.on_committed += [corrections.read_soon, days_keeper.count_soon]
-    readers = [automatic.tablet_read, space.tablet_read, lake.tablet_read]
-    _listen(scanner, requests, operations, readers)
+    _listen(
+        scanner, requests, operations, [automatic.tablet_read, space.tablet_read, lake.tablet_read]
+    )
     return CoordinatorParts(
         store=context.store,
         context=context,
@@ -649,10 +689,18 @@ def assemble(
         autoscaler=autoscaler,
         stored=stored,
         lake=lake,
+        lake_maintenance=lake_maintenance,
         flusher=flusher,
         upkeep=upkeep,
         maintenance=Maintenance(
-            settings, context, plan, state, own=upkeep, stored=(*stored, flusher), slot_rate=rate
+            settings,
+            context,
+            plan,
+            state,
+            own=upkeep,
+            lake=lake_maintenance,
+            stored=(*stored, flusher),
+            slot_rate=rate,
         ),
     )
 

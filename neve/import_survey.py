@@ -18,18 +18,12 @@ from pyarrow import fs
 
 from common.errors import RefusedError, RequestError, UnavailableError
 from common.model.key_values import KeyType, key_type_of, plain_value
-from common.model.location_identity import SERVICE_FOLDER, is_guard
+from common.model.location_identity import SERVICE_FOLDER, is_guard, mark_in_path
 from common.model.table import Column, Table
 from common.parquet.file_inspection import open_table_file
+from common.parquet.foreign_formats import ForeignMark, foreign_mark, published_marks
 from common.parquet.location import Location
-from common.parquet.service_files import (
-    OWNER_PATH,
-    ForeignMark,
-    foreign_mark,
-    mark_in_path,
-    owner_of,
-    published_marks,
-)
+from common.parquet.service_files import OWNER_PATH, owner_of
 from common.readers.pool import in_reader
 from common.rows.key_encoding import folders_of, partition_of, value_of_folder
 from common.rows.schema import (

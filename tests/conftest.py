@@ -27,6 +27,16 @@ LONGEST_FIRST = (
     *("property", "contract", "unit"),
 )
 """Folders by how long their files take: a long file that comes last is what a run waits for."""
+LONGEST_FILES = (
+    *("e2e/service", "e2e/bare", "e2e/test_supervisor.py", "e2e/lakes"),
+    *("e2e/test_settings_file.py", "e2e/test_tutorial.py", "e2e/sentinels"),
+    *("e2e/test_serve.py", "e2e/test_demo.py"),
+    *("integration/test_spark_engine.py", "integration/test_local_stack.py"),
+)
+"""Files, and folders that share a stack, of more than a minute of processor time: they come first.
+
+`docs/development.md` has the figures.
+"""
 LIGHT_FROM = 3
 """So many workers have one among them that begins with the shortest files."""
 
@@ -138,11 +148,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(folder_of(item))
         packages.setdefault(item.path.parent, len(packages))
 
-    def place(item: pytest.Item) -> tuple[int, int, bool]:
+    def place(item: pytest.Item) -> tuple[int, int, int, bool]:
         is_last = item.get_closest_marker("last") is not None
-        return rank_of(item), packages[item.path.parent], is_last
+        return length_rank(item.path), rank_of(item), packages[item.path.parent], is_last
 
     items.sort(key=place)
+
+
+@cache
+def length_rank(path: Path) -> int:
+    """Return the place of a file among the longest ones; all others come after them."""
+    name = path.relative_to(TESTS).as_posix()
+    ranks = (rank for rank, long in enumerate(LONGEST_FILES) if name.startswith(long))
+    return next(ranks, len(LONGEST_FILES))
 
 
 def folder_of(item: pytest.Item) -> str:

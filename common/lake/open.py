@@ -1,16 +1,24 @@
-"""The source of a lake table, by the name of its format. Formats are imported when first used."""
+"""The source of a lake table by the name of its format, and the log of a native table.
+
+Formats are imported when first used.
+"""
 
 import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from common.config import regular_text
 from common.control_settings import CatalogSettings
-from common.errors import ConfigError
+from common.errors import ConfigError, RequestError
 from common.lake.source import LOCATIONS, LakeFormat, TableSource
-from common.model.table import DNS_LABEL
+from common.model.table import DNS_LABEL, Table
 from common.settings import Settings
+
+if TYPE_CHECKING:
+    from common.lake.delta.publication import PublishedLog
 
 NOT_INSTALLED = "lake tables need the packages of the extra 'lake': pip install 'neve[lake]'"
 
@@ -40,6 +48,39 @@ def open_source(format_name: str, uri: str, options: Mapping[str, str]) -> Table
     except ImportError as error:
         raise ConfigError(NOT_INSTALLED) from error
     return open_delta(uri, options)
+
+
+def open_published_log(uri: str, options: Mapping[str, str]) -> "PublishedLog":
+    """Return the Delta log of a native table's location; nothing is read.
+
+    Raises:
+        ConfigError: The packages of lake tables are missing.
+        RequestError: A log cannot be published there.
+    """
+    try:
+        from common.lake.delta.publication import PublishedLog
+        from common.lake.delta.storage import LakeStorage
+    except ImportError as error:
+        raise ConfigError(NOT_INSTALLED) from error
+    if "?" in uri:
+        message = f"location {uri} has options in its URI, which a published log does not support"
+        raise RequestError(message)
+    is_local = uri.startswith("file:")  # whose URI is decoded where it is opened
+    return PublishedLog(LakeStorage(uri if is_local else unquote(uri), options))
+
+
+def check_publishable(table: Table) -> None:
+    """Refuse a table whose files a Delta log cannot state.
+
+    Raises:
+        ConfigError: The packages of lake tables are missing.
+        RefusedError: The sentence names the column, or what the table has.
+        RequestError: A log cannot be published in its location.
+    """
+    open_published_log(table.location, {})
+    from common.lake.delta.publication import Definition
+
+    Definition.of(table)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -453,9 +453,10 @@ def _after_mark(state: Publishing, is_held: bool, now_s: float) -> tuple[Publish
     if now_s - state.started_at_s > PUBLISH_LIFE_S:  # Rule 11.
         reason = f"the attempt is older than {PUBLISH_LIFE_S / 3600:.0f} hours"
         return state, _end(state, PublishEnd.TOO_OLD, reason)
-    assert state.head is not None, state
-    state = replace(state, tries=state.tries + 1, base=state.head.last_version)
-    return state, SendVersion(state.head, state.verdict)
+    head = state.head
+    assert head is not None, state
+    state = replace(state, tries=state.tries + 1, base=head.last_version)
+    return state, SendVersion(head, state.verdict)
 
 
 def _after_send(state: Publishing, answer: Answer) -> tuple[Publishing, PublishStep]:

@@ -61,6 +61,16 @@ class LakeFile:
 
 
 @dataclass(frozen=True, slots=True)
+class SortKey:
+    """A column of a table's sort order."""
+
+    column: str
+    """Its name in data files."""
+    is_descending: bool = False
+    has_nulls_first: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """One version of a table, read whole. A newer one of the same source is another value."""
 
@@ -86,6 +96,8 @@ class Snapshot:
     file_schema: pa.Schema | None = None
     """Columns of data files to be written, with the identifiers of all fields in their metadata
     (`common.rows.conform.FIELD_ID`); None: all columns but those of the partition, by name."""
+    sort: tuple[SortKey, ...] = ()
+    """Order of rows in data files to be written; empty: none."""
     newest: int = -1
     """Greatest number that any version ever had; -1: that of this one. See `last_version`."""
     root: str = ""
@@ -203,6 +215,85 @@ BOUNDS_BYTES_MAX = 64 * 1024
 """Longer statistics of a file are left out."""
 
 
+# ------------------------------------------------------------------------------------- Maintenance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintenanceRules:
+    """What a maintenance operation has to keep, and how much it may do."""
+
+    now_s: float
+    """The earliest of all clocks at hand, in seconds since the epoch: too early keeps more."""
+    keep_s: float
+    """Versions and files are kept for so long, whatever the table says."""
+    files_max: int
+    """Files that one run deletes at most."""
+    since: int | None = None
+    """Lowest version that an attempt has planned on: it and all later ones stay. None: no attempt
+    may look for anything."""
+    kept: frozenset[str] = frozenset()
+    """Paths of files that an attempt reads, has written, or may have committed."""
+    own_name: str = ""
+    """Names of files that Névé writes begin so. Such a file may be named by a commit that is on its
+    way, so it is deleted only after the table has a newer version than when it was surveyed."""
+    is_asked: bool = False
+    """An operator asks for the operation, so it runs although little has to be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class WasteFile:
+    """A file that an operation deletes, as it was listed. `tag` changes with its content."""
+
+    path: str
+    size_bytes: int
+    tag: str
+    changed_at_s: float
+    """When it was written, by the clock of its storage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeSurvey:
+    """What an operation would do to a table. Making a survey changes nothing."""
+
+    operation: str
+    version: int
+    """The head that was surveyed."""
+    files: tuple[WasteFile, ...] = ()
+    """Files to delete, the oldest first; at most `files_max`."""
+    more: int = 0
+    """Further files that a later run deletes."""
+    creates: str = ""
+    """What it writes, as a noun; empty: nothing."""
+    spared: Mapping[str, int] = field(default_factory=dict)
+    """Why other files are not deleted → their number."""
+    floor: int = -1
+    """Versions from this one on stay; -1: the operation deletes no versions."""
+    why: str = ""
+    """Why there is nothing to do, or until when the table is kept, as a sentence."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the operation would do anything."""
+        return bool(self.files or self.creates)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that it frees."""
+        return sum(file.size_bytes for file in self.files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freed:
+    """What an operation has done."""
+
+    files: int = 0
+    size_bytes: int = 0
+    created: str = ""
+    """What it wrote, as a noun; empty: nothing."""
+    spared: Mapping[str, int] = field(default_factory=dict)
+    """Why surveyed files were not deleted after all → their number."""
+
+
 class TableSource(Protocol):
     """Access to one lake table. Calls block: services make them in threads, with a deadline.
 
@@ -282,4 +373,35 @@ class TableSource(Protocol):
 
     def delete(self, paths: Sequence[str]) -> None:
         """Delete outputs that were never committed; missing ones are skipped."""
+        ...
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """Names of the maintenance operations of the format, in the order in which they help."""
+        ...
+
+    def survey(self, operation: str, snapshot: Snapshot, rules: MaintenanceRules) -> LakeSurvey:
+        """Return what an operation would do; change nothing.
+
+        Args:
+            operation: One of `operations`.
+            snapshot: The head, as it was just loaded.
+            rules: What has to be kept.
+
+        Raises:
+            RefusedError: The table cannot be maintained so; the sentence says why.
+        """
+        ...
+
+    def carry_out(self, survey: LakeSurvey, snapshot: Snapshot, rules: MaintenanceRules) -> Freed:
+        """Do what a survey says. It may be repeated, interrupted, and run twice at once.
+
+        Args:
+            survey: The survey, or one with some of its files.
+            snapshot: The head, as it was just loaded: what it names since the survey stays.
+            rules: What has to be kept by now.
+
+        Raises:
+            RefusedError: The table has changed since, so that another survey is needed.
+        """
         ...

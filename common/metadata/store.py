@@ -114,7 +114,7 @@ from common.model.group import LimitScope
 from common.model.request import Request
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, Record, Reservation, StoredChunks, Tablet, TabletId
-from neve.api import Correction
+from neve.api.planning import Correction
 
 READ_TRIES_MAX = 3
 """Tries of one read whose connection broke."""

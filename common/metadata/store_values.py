@@ -16,7 +16,7 @@ from common.model.outcome import AttemptEnd
 from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.units import format_bytes, format_count
-from neve.api import Correction
+from neve.api.planning import Correction
 
 # -------------------------------------------------------------------------------- Entries and marks
 

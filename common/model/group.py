@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from common.errors import RequestError
 from common.model.table import DNS_LABEL
-from neve import api
+from neve.api.compactors import Limit
 from neve.api.messages import readable_across_releases
 
 
@@ -121,5 +121,5 @@ class RateGrant:
     bytes_s: float | None
 
 
-LimitStatus = api.Limit
+LimitStatus = Limit
 """The name under which older releases send it."""

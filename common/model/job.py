@@ -10,8 +10,8 @@ from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from common.primitives import digest
-from neve import api
 from neve.api.messages import readable_across_releases
+from neve.api.planning import Correction, Interval
 
 if TYPE_CHECKING:
     from common.model.file import ChunkGrid
@@ -387,7 +387,7 @@ class IntervalState(StrEnum):
     COMPLETE = "complete"
 
 
-PlannedInterval = api.Interval
+PlannedInterval = Interval
 """What a planner makes of an interval of time, and why: the first check that decides it."""
 
 
@@ -507,5 +507,5 @@ class TabletPlan:
     """Digest of the planner and of what it decides by."""
     asked: frozenset[int] | None = None
     """Numbers of the chunks that were planned, because the others rest; None: the whole tablet."""
-    correction: api.Correction = field(default_factory=api.Correction)
+    correction: Correction = field(default_factory=Correction)
     """Correction of estimates that its planners have used."""

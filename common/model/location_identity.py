@@ -235,3 +235,28 @@ def append_try_of(path: str) -> AppendTry | None:
     if match is None:
         return None
     return AppendTry(match["call"].lower(), match["try"], int(match["count"]))
+
+
+# ------------------------------------------------------------------------- Marks of other formats
+
+
+FORMATS = {
+    "_delta_log": "Delta Lake",
+    ".hoodie": "Apache Hudi",
+    "_spark_metadata": "Spark's streaming file sink",
+    "_versions": "Lance",
+}
+"""Name of a folder in a table → its format."""
+ICEBERG_FOLDER, ICEBERG = "metadata", "Apache Iceberg"
+ICEBERG_FILE = re.compile(r"[^/]+\.metadata\.json(?:\.gz)?")
+
+
+def mark_in_path(path: str) -> tuple[str, str] | None:
+    """Return the mark of a format that a path is or is in, and the format; None: there is none."""
+    parts = path.split("/")
+    for number, part in enumerate(parts):
+        if part in FORMATS:
+            return "/".join(parts[: number + 1]), FORMATS[part]
+    if parts[-2:-1] == [ICEBERG_FOLDER] and ICEBERG_FILE.fullmatch(parts[-1]):
+        return path, ICEBERG
+    return None

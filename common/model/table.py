@@ -20,6 +20,10 @@ DERIVED_SETTINGS = frozenset({"keep_deleted_rows", "tombstone_retention_s"})
 """Table settings that the options of a planner may require; otherwise users choose them."""
 TRIGGERS = ("change", "periodic", "admin", "analysis")
 """Allowed values of the setting `triggers`."""
+PUBLISH_OFF, PUBLISH_DELTA = PUBLISH_FORMATS = ("off", "delta")
+"""Allowed values of the setting `publish`."""
+LAKE_OPERATIONS = ("checkpoint", "log-cleanup", "vacuum")
+"""Allowed values of the setting `lake_maintenance`, in the order in which they help each other."""
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -178,6 +182,18 @@ class TableSettings(StoredValue):
     """Jobs that start outside of the window, too, and use no budget: `requests`, those of users;
     `over-limit`, those of tablets with more files than `file_limit` or with a split in progress.
     Empty: none."""
+    publish: str = PUBLISH_OFF
+    """Format of a log that the service keeps in the table's folder, so that engines read the table
+    without Névé: `off` or `delta`. For tables without a key that have manifests; other engines can
+    read the log, and refuse to write."""
+    lake_maintenance: tuple[str, ...] = ()
+    """What the service does for a lake table besides compactions: `checkpoint`, `log-cleanup`,
+    `vacuum` (lake-tables.md). Empty: nothing; its own engine does it."""
+    lake_maintenance_interval_s: float = 86_400.0
+    """Interval between two clean-ups of the log, or two vacuums, of a lake table."""
+    lake_maintenance_files: int = 10_000
+    """Files that one of them deletes at most. Further ones are deleted by the next one, which
+    follows at once."""
 
     def __post_init__(self) -> None:
         """Refuse fields of other types; values are validated where users set them."""

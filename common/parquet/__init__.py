@@ -1,7 +1,8 @@
 """Parquet files in a table's location: where they may be, reading them, writing them.
 
   location             storage, paths in a location, its identity with links resolved
-  service_files        files below `_neve/`; marks of other formats, whose files are left alone
+  service_files        files below `_neve/`
+  foreign_formats      tables of other formats, which are left alone; the log that is published
   row_batches          rows in bounded memory; the file that makes plain readers fail
   file_inspection      consistency of a footer; facts, rows and key samples of a file
   append               rows routed to tablets, cut, written below `_neve/append/`

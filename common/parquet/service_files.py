@@ -3,22 +3,16 @@
 `_neve/store` names the store and the table that may change the location. `_neve/generation` reveals
 that Redis has lost changes. `_neve/table.json` describes the table, for a rebuild after a loss of
 Redis. All are read as a whole within a bound, and replaced atomically.
-
-The last section recognises tables of other formats, which the service leaves alone.
 """
 
 import json
 import posixpath
-import re
 import secrets
-from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Any
-
-from pyarrow import fs
 
 from common.errors import RefusedError, RequestError, UnavailableError
 from common.model.fields import as_plain
@@ -26,7 +20,6 @@ from common.model.location_identity import (
     COPIED_FOLDER,
     DESCRIPTION_PATH,
     GENERATION_PATH,
-    PUBLISHED_PATH,
     SERVICE_FOLDER,
 )
 from common.model.table import Column, Table, TableSettings, TableState
@@ -360,174 +353,3 @@ def read_copied(location: Location, tables: Iterable[str]) -> dict[str, int]:
 
 def _copied_path(table: str, number: int) -> str:
     return f"{COPIED_FOLDER}/{table}/{number}.json"
-
-
-# ---------------------------------------------------------------------------------- Foreign formats
-# Marks of other table formats: a location that such a format owns is never Névé's.
-#
-# A Delta table lists its files in `_delta_log`, an Iceberg table in `metadata/*.metadata.json`, and
-# so on. A compaction that replaces such files, and a collector that deletes them, destroys the
-# table. So no table is created in, above or below such a folder. Before files are deleted, their
-# folders are checked again, because a mark may have been added later.
-#
-# `_neve/published` lists the marks that Névé wrote itself, one per line; they are ignored.
-
-
-FORMATS = {
-    "_delta_log": "Delta Lake",
-    ".hoodie": "Apache Hudi",
-    "_spark_metadata": "Spark's streaming file sink",
-    "_versions": "Lance",
-}
-"""Name of a folder in a table → its format."""
-ICEBERG_FOLDER, ICEBERG = "metadata", "Apache Iceberg"
-_ICEBERG_FILE = re.compile(r"[^/]+\.metadata\.json(?:\.gz)?")
-FOLDERS_MAX = 1000
-"""Folders below a location that are listed before a table is created there."""
-PUBLISHED_BYTES_MAX = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class ForeignMark:
-    """Evidence that a folder is a table of another format."""
-
-    format: str
-    path: str
-    """The mark's path in its filesystem."""
-
-    def refusal(self, uri: str) -> str:
-        """Return why no table can be at a location, and what to do."""
-        return (
-            f"location {uri} shares files with a table of {self.format} ({self.path}), whose "
-            "files a compaction would delete. Névé cannot take over tables of this format yet: "
-            "export the table to plain Parquet files in a folder of its own, and import that folder"
-        )
-
-    def stop(self, table: str) -> str:
-        """Return why no file is deleted in a table's location, and what to do."""
-        return (
-            f"table {table}: no file is deleted, because its location shares files with a table "
-            f"of {self.format} ({self.path}); move one of the two to a folder of its own, or drop "
-            f"{table} without its files"
-        )
-
-
-def mark_in_path(path: str) -> tuple[str, str] | None:
-    """Return the mark that a path is or is in, and its format; None: there is none."""
-    parts = path.split("/")
-    for number, part in enumerate(parts):
-        if part in FORMATS:
-            return "/".join(parts[: number + 1]), FORMATS[part]
-    if parts[-2:-1] == [ICEBERG_FOLDER] and _ICEBERG_FILE.fullmatch(parts[-1]):
-        return path, ICEBERG
-    return None
-
-
-def published_marks(location: Location) -> frozenset[str]:
-    """Return the marks in a location that Névé wrote itself, as relative paths.
-
-    Raises:
-        UnavailableError: The storage does not answer.
-    """
-    content = read_small(location, PUBLISHED_PATH, PUBLISHED_BYTES_MAX) or b""
-    return frozenset(filter(None, content.decode("utf-8", errors="replace").split("\n")))
-
-
-def foreign_mark(location: Location, paths: Iterable[str] = ()) -> ForeignMark | None:
-    """Return the mark of another format that owns a location, or some files in it.
-
-    Checks the location, the folders above it, and the folders between it and the files. Folders
-    of partitions (`day=1`) cannot be tables and are skipped.
-
-    Args:
-        location: Existing or planned location of a table.
-        paths: Paths of files in it.
-
-    Raises:
-        UnavailableError: The storage does not answer.
-    """
-    published = published_marks(location)
-    for folder in _folders_above(location.root):
-        try:
-            mark = _mark_in_folder(location, folder)
-        except UnavailableError:
-            continue  # Folders that the service cannot read are not part of a location.
-        if mark is not None:
-            return mark
-    inside = sorted({folder for path in paths for folder in _folders_of(path)})
-    for folder in ("", *inside):
-        full = f"{location.root}/{folder}" if folder else location.root
-        mark = _mark_in_folder(location, full, published if not folder else ())
-        if mark is not None:
-            return mark
-    return None
-
-
-def foreign_mark_below(location: Location) -> ForeignMark | None:
-    """Return the mark of another format in a folder below a location, level by level.
-
-    At most `FOLDERS_MAX` folders are listed, each once.
-
-    Raises:
-        UnavailableError: The storage does not answer.
-    """
-    published = published_marks(location)
-    folders, prefix = deque([location.root]), f"{location.root}/"
-    for _ in range(FOLDERS_MAX):
-        if not folders:
-            break
-        for info in _listed(location, folders.popleft()):
-            path = info.path.removeprefix(prefix)
-            mark = mark_in_path(path)
-            if mark is not None and not published.intersection({path, path.partition("/")[0]}):
-                return ForeignMark(mark[1], info.path)
-            is_folder = info.type == fs.FileType.Directory
-            if is_folder and "=" not in info.base_name and path != SERVICE_FOLDER and not mark:
-                folders.append(info.path)
-    return None
-
-
-def _folders_above(root: str) -> Iterator[str]:
-    folder = posixpath.dirname(root)
-    while folder.strip("/"):
-        yield folder
-        folder = posixpath.dirname(folder)
-
-
-def _folders_of(path: str) -> Iterator[str]:
-    """Yield the folders between a location and a file that may be separate tables."""
-    folder = posixpath.dirname(path)
-    while folder and not folder.startswith(SERVICE_FOLDER):
-        if "=" not in posixpath.basename(folder):
-            yield folder
-        folder = posixpath.dirname(folder)
-
-
-def _mark_in_folder(
-    location: Location, folder: str, published: Collection[str] = ()
-) -> ForeignMark | None:
-    names = [name for name in (*FORMATS, ICEBERG_FOLDER) if name not in published]
-    try:
-        infos = location.filesystem.get_file_info([f"{folder}/{name}" for name in names])
-    except OSError as error:
-        raise UnavailableError(fault(location, folder, error)) from error
-    for name, info in zip(names, infos, strict=True):
-        if info.type == fs.FileType.NotFound:
-            continue
-        if name in FORMATS:
-            return ForeignMark(FORMATS[name], info.path)
-        for entry in _listed(location, info.path):
-            if _ICEBERG_FILE.fullmatch(entry.base_name):
-                return ForeignMark(ICEBERG, entry.path)
-    return None
-
-
-def _listed(location: Location, folder: str) -> list[fs.FileInfo]:
-    selector = fs.FileSelector(folder, allow_not_found=True)
-    try:
-        infos: list[fs.FileInfo] = location.filesystem.get_file_info(selector)
-    except NotADirectoryError:
-        return []
-    except OSError as error:
-        raise UnavailableError(fault(location, folder, error)) from error
-    return infos

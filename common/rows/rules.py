@@ -409,6 +409,29 @@ def droppable_rows(
     return gone, DroppedRows(spans=spans, version_max=highest)
 
 
+def dropped_together(
+    key_at: Callable[[int], bytes], count: int, highest: bytes, drop: DropRule
+) -> DroppedRows | None:
+    """Return the keys and versions of dead rows if all of them may certainly be dropped.
+
+    Only a few keys are read, so most dead rows need not be encoded. None: see `droppable_rows`.
+
+    Args:
+        key_at: Returns the encoded key of a row by its number; keys ascend.
+        count: Number of rows, at least one.
+        highest: Their highest version, encoded.
+        drop: Which dead rows may be dropped.
+    """
+    if drop.settled is None or highest > drop.settled:
+        return None
+    low, high = key_at(0), key_at(count - 1)
+    if any(may_hold_older_between(file, low, high, highest) for file in drop.outside):
+        return None
+    ends = chain.from_iterable((file.key_min, file.key_max) for file in drop.outside)
+    marks = (end for end in ends if end is not None and low <= end < high)
+    return DroppedRows(spans=key_spans(key_at, count, marks), version_max=highest)
+
+
 def unsettled_rows(table: pa.Table, rules: RowRules, settled: bytes | None) -> Flags:
     """Return which rows have versions above the settled one.
 

@@ -25,7 +25,7 @@ from common.model.request import OutputSpec
 from common.model.table import DERIVED_SETTINGS, FIXED_SETTINGS, Table, TableSettings
 from common.model.tablet import Bounds, TabletId
 from common.units import shown
-from neve.api import Correction
+from neve.api.planning import Correction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@
     kernel/                  the merge of one range: keys, steps, winners
     general_merge            the other ways, for jobs that the kernel does not support
     lake                     lake tables: deleted rows left out, offsets of the others kept
+    lake_sort                rows of a lake table in its sort order: runs, and their merge
     transform                a transform applied to rows, in the kernel or by Spark
     spark_tasks              tasks on Spark: each once, small jobs together; Spark's errors
     outputs                  outputs, also cut at times; the outcome of a task

@@ -6,7 +6,8 @@
     stitch    rewritten and copied row groups to outputs; large ones are copied as bytes
 
 A file without a live row is in no output. Rows keep the order of the inputs, so counts tell where
-each row lies in an output: a row that is deleted while the job runs is found there. Columns are
+each row lies in an output: a row that is deleted while the job runs is found there. If the table
+has a sort order, outputs have it instead; see `compactor.rewrite.lake_sort`. Columns are
 found by their identifiers if the table has them, else by name; the files of a table without them
 hold no partition columns, because its log has the values. Nothing is committed here; that does
 `compactor.lake_commit`, in the compactor's own process.
@@ -39,6 +40,7 @@ from common.lake.source import (
     Planned,
     Positions,
     Snapshot,
+    SortKey,
     TableSource,
 )
 from common.model.outcome import RowCounts
@@ -73,6 +75,7 @@ from compactor.rewrite.file_io import (
     with_zone,
 )
 from compactor.rewrite.general_merge import BagPart, write_part
+from compactor.rewrite.lake_sort import SORTED_SHARE, merge_output, sorted_rows
 from compactor.rewrite.memory_budget import memory_budget
 from compactor.rewrite.outputs import TaskResult, WrittenFile
 from compactor.rewrite.parquet_bytes.relocation import StitchedFooter, StitchPiece
@@ -305,7 +308,9 @@ def make_lake_plan(
         memory=memory,
     )
     copied = tuple(
-        _copied_groups(footer, rows, kept, plan, codec)
+        (False,) * len(rows)
+        if inputs.snapshot.sort
+        else _copied_groups(footer, rows, kept, plan, codec)
         for footer, rows, kept in zip(footers, groups, live, strict=True)
     )
     _store_positions(folder, left_out)
@@ -412,9 +417,6 @@ def _stored_positions(folder: str, at: int) -> Positions:
     return stored
 
 
-# -------------------------------------------------------------------------- Identified columns
-
-
 def _columns_path(folder: str, at: int) -> Path:
     return Path(folder, f"columns-{at}.arrow")
 
@@ -481,16 +483,22 @@ def rewrite_lake(plan: LakePlan, run: RunTasks, cores: int, *, small: bool) -> T
 def _rewritten(plan: LakePlan, run: RunTasks, cores: int, *, small: bool) -> TaskResult:
     steps = [_steps(plan, number, cores) for number in range(len(plan.outputs))]
     rewritten = [step for output in steps for step in output if step.name]
+    order = plan.inputs.snapshot.sort
     calls: list[Callable[[], object]] = [
-        partial(rewrite_row_groups, plan.rewrite, step.spans, step.name) for step in rewritten
+        partial(rewrite_row_groups, plan.rewrite, step.spans, step.name, order)
+        for step in rewritten
     ]
     for step, part in zip(rewritten, run(plan.rewrite, calls) if calls else (), strict=True):
         _require_all_rows(plan, step, part)
     stitches: list[Callable[[], object]] = [
-        partial(stitch_output, plan.rewrite, output, path)
+        partial(merge_output, plan.rewrite, [step.name for step in output], path, order)
+        if order
+        else partial(stitch_output, plan.rewrite, output, path)
         for output, path in zip(steps, plan.rewrite.output.paths, strict=True)
     ]
-    rows = [call() for call in stitches] if small else run(plan.rewrite, stitches)
+    rows: list[Any] = [call() for call in stitches] if small else run(plan.rewrite, stitches)
+    digest = sum(own for _, own in rows) % DIGEST_MODULUS if order else None
+    rows = [count for count, _ in rows] if order else rows
     files = []
     for number, (spans, path) in enumerate(
         zip(plan.outputs, plan.rewrite.output.paths, strict=True)
@@ -500,8 +508,9 @@ def _rewritten(plan: LakePlan, run: RunTasks, cores: int, *, small: bool) -> Tas
         files.append(WrittenFile(number, path, kept))
     read, kept = plan.rewrite.inputs.rows, sum(file.rows for file in files)
     counts = RowCounts(rows_in=read, rows_out=kept, tombstones_dropped=read - kept)
-    facts = tuple(RowFacts(rows=file.rows) for file in files)
-    return TaskResult(counts=counts, dropped=None, files=tuple(files), facts=facts)
+    # Copied bytes were compared with their sources; merged rows are read again.
+    facts = None if order else tuple(RowFacts(rows=file.rows) for file in files)
+    return TaskResult(counts=counts, dropped=None, files=tuple(files), facts=facts, digest=digest)
 
 
 def _require_all_rows(plan: LakePlan, step: _Step, part: object) -> None:
@@ -554,6 +563,9 @@ def _shares(
     rows = [plan.groups[at][group] for at, group in groups]
     size_bytes = int(plan.rewrite.inputs.row_bytes * sum(rows))
     count = min(len(groups), cores, 1 + size_bytes // REWRITE_TASK_BYTES)
+    if plan.inputs.snapshot.sort:  # A run is sorted in memory.
+        runs = 1 + SORTED_SHARE * size_bytes // plan.rewrite.memory.in_memory_bytes
+        count = min(len(groups), max(count, runs))
     ends = np.searchsorted(np.cumsum(rows), [sum(rows) * n / count for n in range(1, count)])
     for begin, end in pairwise([0, *(int(end) + 1 for end in ends), len(groups)]):
         if end > begin:
@@ -563,7 +575,9 @@ def _shares(
 # -------------------------------------------------------------------------------------------- Tasks
 
 
-def rewrite_row_groups(plan: RewritePlan, spans: Sequence[GroupSpan], name: str) -> BagPart:
+def rewrite_row_groups(
+    plan: RewritePlan, spans: Sequence[GroupSpan], name: str, order: Sequence[SortKey] = ()
+) -> BagPart:
     """Write the rows of some row groups that are not deleted to a part in the attempt's folder.
 
     Raises:
@@ -574,7 +588,7 @@ def rewrite_row_groups(plan: RewritePlan, spans: Sequence[GroupSpan], name: str)
     tally, mark = Tally(), ProgressMark(plan.folder, name)
     pay = allowance_of(plan.folder).pay
     # Rows that are few enough are held; others are read twice, which is cheap from a disk only.
-    compares = table_location(plan.location).is_local
+    compares = table_location(plan.location).is_local and not order
     held, held_bytes = list[pa.Table](), 0
 
     def kept_rows() -> Iterator[pa.Table]:
@@ -602,7 +616,8 @@ def rewrite_row_groups(plan: RewritePlan, spans: Sequence[GroupSpan], name: str)
         else:
             yield from (kept for _, _, kept in _kept_rows(plan, spans, lambda _: None))
 
-    return write_part(plan, kept_rows(), tally, name, again() if compares else None)
+    rows = sorted_rows(kept_rows(), plan.rules.schema, order)
+    return write_part(plan, rows, tally, name, again() if compares else None)
 
 
 def _kept_rows(
@@ -611,10 +626,8 @@ def _kept_rows(
     """Yield rows as in a file, without the deleted ones, and these in the plan's schema."""
     for span in spans:
         path = plan.inputs.paths[span.at]
-        deleted, stored = (
-            _stored_positions(plan.folder, span.at),
-            _stored_columns(plan.folder, span.at),
-        )
+        deleted = _stored_positions(plan.folder, span.at)
+        stored = _stored_columns(plan.folder, span.at)
         schema, source = plan.rules.schema, f"file {path}"
         for start, table in _read_span(plan, path, span, stored, pay):
             read = _without_deleted(table, start, deleted)
@@ -768,7 +781,7 @@ def lake_result(
                 partition=inputs.files[0].partition,
                 inputs=tuple(paths),
                 stats=stats,
-                offsets=_offsets(plan, spans),
+                offsets=() if inputs.snapshot.sort else _offsets(plan, spans),
             )
         )
     return packed_result(LakeResult(inputs.planned, tuple(outputs)))

@@ -28,7 +28,13 @@ from common.spi.controller import (
     WorkUnderWay,
 )
 from common.units import whole_number
-from neve import api
+from neve.api.planning import (
+    RECORDED_TABLETS_MAX,
+    Backlog,
+    BacklogPoint,
+    OwedTablet,
+    TabletBacklogHistory,
+)
 
 PLANNED_JOBS = "planned jobs"
 """Measure of a planner without a tracker: the inputs of its planned and running jobs."""
@@ -262,7 +268,7 @@ class Backlogs:
         name_of: Callable[[str], str],
         progress: Iterable[Progress],
         count: int,
-    ) -> tuple[api.Backlog, ...]:
+    ) -> tuple[Backlog, ...]:
         """Return the backlogs of tables, the largest first.
 
         Args:
@@ -284,7 +290,7 @@ class Backlogs:
         if len(lines) <= count:
             return tuple(lines)
         rest = lines[count - 1 :]
-        others = api.Backlog(
+        others = Backlog(
             table="",
             strategy="",
             size_bytes=sum(line.size_bytes for line in rest),
@@ -397,9 +403,9 @@ def _fall(backlog: TabletBacklog, done: Mapping[str, AttemptWork]) -> float:
     return sum(backlog.falls[attempt] * work.read_share for attempt, work in done.items())
 
 
-def _line(name: str, of_table: _OfTable, fallen: Mapping[str, int]) -> api.Backlog:
+def _line(name: str, of_table: _OfTable, fallen: Mapping[str, int]) -> Backlog:
     groups = {group: max(0, size - fallen.get(group, 0)) for group, size in of_table.groups.items()}
-    return api.Backlog(
+    return Backlog(
         table=name,
         strategy=next(reversed(of_table.tablets.values())).strategy,
         size_bytes=sum(groups.values()),
@@ -411,7 +417,7 @@ def _line(name: str, of_table: _OfTable, fallen: Mapping[str, int]) -> api.Backl
 
 def largest_tablets(
     tablets: Mapping[TabletId, TabletBacklog], done: Mapping[TabletId, float], count: int
-) -> list[api.OwedTablet]:
+) -> list[OwedTablet]:
     """Return the tablets with the largest backlogs, largest first; ties keep their order.
 
     Args:
@@ -424,7 +430,7 @@ def largest_tablets(
         return max(0, tablets[tablet].size_bytes - round(done.get(tablet, 0.0)))
 
     return [
-        api.OwedTablet(
+        OwedTablet(
             tablet=tablet.text,
             strategy=tablets[tablet].strategy,
             size_bytes=left_bytes(tablet),
@@ -450,7 +456,7 @@ class _Recorded:
     """The points of a tablet, and when a caller last asked for it."""
 
     asked_s: float
-    points: deque[api.BacklogPoint] = field(default_factory=lambda: deque(maxlen=HISTORY_COUNT_MAX))
+    points: deque[BacklogPoint] = field(default_factory=lambda: deque(maxlen=HISTORY_COUNT_MAX))
 
 
 class TabletHistories:
@@ -474,10 +480,10 @@ class TabletHistories:
             recorded = self._recorded.pop(tablet, None)
             if recorded is None:
                 recorded = _Recorded(now_s)
-                recorded.points.append(api.BacklogPoint(at_s=now_s, size_bytes=size_bytes))
+                recorded.points.append(BacklogPoint(at_s=now_s, size_bytes=size_bytes))
             recorded.asked_s = now_s
             self._recorded[tablet] = recorded
-            if len(self._recorded) > api.RECORDED_TABLETS_MAX:
+            if len(self._recorded) > RECORDED_TABLETS_MAX:
                 del self._recorded[next(iter(self._recorded))]
 
     def tablets(self, now_s: float) -> list[TabletId]:
@@ -497,13 +503,13 @@ class TabletHistories:
             now_s: The current time.
         """
         for tablet in sizes.keys() & self._recorded.keys():
-            point = api.BacklogPoint(at_s=now_s, size_bytes=sizes[tablet])
+            point = BacklogPoint(at_s=now_s, size_bytes=sizes[tablet])
             self._recorded[tablet].points.append(point)
 
-    def of_table(self, table: str) -> list[api.TabletBacklogHistory]:
+    def of_table(self, table: str) -> list[TabletBacklogHistory]:
         """Return the history of each recorded tablet of a table, the largest backlog first."""
         histories = [
-            api.TabletBacklogHistory(tablet=tablet.text, history=tuple(recorded.points))
+            TabletBacklogHistory(tablet=tablet.text, history=tuple(recorded.points))
             for tablet, recorded in self._recorded.items()
             if tablet.table == table
         ]

@@ -426,6 +426,9 @@ class OperationName(StrEnum):
     MINOR_DELTA = "minor-delta"
     MAJOR_DELTA = "major-delta"
     FLUSH = "flush"
+    CHECKPOINT = "checkpoint"
+    LOG_CLEANUP = "log-cleanup"
+    VACUUM = "vacuum"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -788,8 +791,8 @@ KINDS: Mapping[OperationName, Callable[[TabletFacts], api.MaintenanceOperation]]
     OperationName.MINOR_DELTA: _minor_delta,
     OperationName.MAJOR_DELTA: _major_delta,
 }
-"""Kind → function that returns the row of a tablet; manifests and buffers belong to tables. A test
-checks that the registry is complete."""
+"""Kind → function that returns the row of a tablet; manifests, buffers and lakes belong to tables.
+A test checks that the registry is complete."""
 
 
 def _per_cost(gain: float, cost_bytes: int) -> float:

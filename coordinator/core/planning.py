@@ -61,7 +61,7 @@ from coordinator.core.triggers import (
     open_trigger_s,
     wants_analysis,
 )
-from neve.api import Correction
+from neve.api.planning import Correction
 
 # ------------------------------------- Jobs that cut files at the key where a tablet is being split
 # No other jobs are planned for such a tablet. A file that crosses the key must be rewritten once,

@@ -1,27 +1,39 @@
 """Publishes manifests: file lists for engines without Névé support (`common.parquet.manifest`).
 
     time and number → pin → files by the tile rule, part by part → check pin and generation
-    → pointer → record in the store
+    → log of another format, if the table publishes one → pointer → record in the store
 
 No manifest is published if the store has lost writes, if a table is being filled, or if its
 recovery is incomplete: the manifest would replace a more complete one. The time is read before the
 files, so that a manifest never claims to be newer than it is. Several coordinators may publish at
 the same time: the store records one of two manifests with the same number, and the collector trusts
 only a pointer to the recorded manifest.
+
+If the log of another format cannot be published, the pointer is written, but not recorded: files
+that the log names then stay, and no commit waits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from common.errors import CompactionError
+from common.errors import CompactionError, ConflictError, redacted
 from common.metadata.changes import Applied, PublishManifest
 from common.metadata.file_pin import RENEW_S, FilePin
 from common.metadata.store import TabletStore, walk_tiles
 from common.metadata.store_values import Manifest
 from common.model.location_identity import MANIFEST_FOLDER
-from common.model.table import Table, TableState
+from common.model.table import PUBLISH_OFF, Table, TableState
+from common.model.tablet import Tablet
 from common.parquet import manifest as manifest_files
+from common.parquet.foreign_formats import (
+    PublishedNote,
+    own_log,
+    read_note,
+    remove_own_log,
+    write_note,
+)
 from common.parquet.location import Location, open_location
 from common.parquet.manifest import (
     ManifestTotals,
@@ -33,6 +45,8 @@ from common.primitives import BoundedMap
 from common.runtime import IdSource
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
+from common.wire import MetricValue
+from coordinator.context import TableFaults
 from coordinator.core.scans import PublishRules, is_publish_due
 
 PART_FILES = 100_000
@@ -41,6 +55,240 @@ WRITING_MAX_S = 1800.0
 TABLES_MAX = 100_000
 """Tables whose last manifest is remembered."""
 NEVER_S = float("inf")
+FAILED_REST_S = 60.0
+"""Pause after a manifest whose log could not be published."""
+
+
+# ----------------------------------------------------------------------------- Published Delta logs
+# The log of a table with the setting `publish`: `common.lake.delta.publication` has the rules.
+
+
+LOG_PART = "the published log"
+LOG_KEPT_S = 21_600.0
+"""How long old versions of a published log can be read; at least two graces."""
+LOG_PATHS_MAX = 500_000
+"""Paths of all logs that are kept in memory; other logs are read again for each version."""
+
+
+class PublishedLogs:
+    """Publishes the logs of tables, and removes logs that are not wanted any more.
+
+    What it remembers is only a cache.
+    """
+
+    def __init__(
+        self,
+        options: Callable[[str], Mapping[str, str]],
+        ids: IdSource,
+        grace_s: float,
+        faults: TableFaults,
+        threads: StorageThreads | None = None,
+    ) -> None:
+        """Create an instance with empty caches.
+
+        Args:
+            options: Returns the options of the storage of a URI.
+            ids: Source of names for trials.
+            grace_s: How long a reader may use a version.
+            faults: Shows operators what keeps a log from being published.
+            threads: Threads for calls to the storage.
+        """
+        self._options = options
+        self._ids = ids
+        self._keep_s = max(LOG_KEPT_S, 2 * grace_s)
+        self._faults = faults
+        self._threads = threads or StorageThreads()
+        self._heads: BoundedMap[str, Any] = BoundedMap(TABLES_MAX)
+        self._absent: BoundedMap[str, None] = BoundedMap(TABLES_MAX)
+        self.problems: dict[str, str] = {}
+        """Table id → why its log cannot be published or removed."""
+        self.versions = 0
+        """Versions that were published since the start."""
+        self.failures = 0
+        """Publications and removals that failed since the start."""
+
+    async def begin(self, table: Table) -> "LogPublication | None":
+        """Read the head of a table's log; remove a log that is not wanted.
+
+        It is called before the time and the files are read.
+
+        Returns:
+            A publication, which has failed already if the head cannot be read; None: no log is
+            published, and there is none.
+        """
+        publication = LogPublication(self, table)
+        try:
+            if table.settings.publish == PUBLISH_OFF:
+                await self.remove(table)
+                return None
+            self._absent.pop(table.id)
+            await self._threads.run(table.location, self._open, publication)
+        except CompactionError as error:
+            await self.fail(publication, error)
+        return publication
+
+    async def remove(self, table: Table) -> None:
+        """Remove the log of a table, once.
+
+        Raises:
+            RefusedError: Another writer has added to it.
+            UnavailableError: The storage does not answer.
+        """
+        if table.id in self._absent:
+            return
+        self._heads.pop(table.id)
+        location = open_location(table.location)
+        await self._threads.run(table.location, remove_own_log, location)
+        self._settled(table)
+        self._absent.put(table.id, None)
+
+    def _open(self, publication: "LogPublication") -> None:
+        """Read the head, in a thread."""
+        from common.lake.open import open_published_log  # Needs the packages of lake tables.
+
+        table = publication.table
+        location, options = open_location(table.location), self._options(table.location)
+        note = read_note(location)
+        if table.id not in note.tables:
+            present = own_log(location)
+            if present is not None and present.table not in table.own_ids:
+                remove_own_log(location)  # The log of an earlier table in this location.
+        publication.open(open_published_log(table.location, options), self._heads.get(table.id))
+        if table.id not in note.tables:
+            publication.require_conditions(self._ids.next("trial"))
+            write_note(location, note.naming(table.id))
+
+    async def publish(self, publication: "LogPublication", begun_s: float) -> None:
+        """Create the next version, and clean the log up.
+
+        Raises:
+            CompactionError: The version was not created, or this is unknown.
+        """
+        table = publication.table
+        try:
+            head = await self._threads.run(table.location, publication.create, begun_s)
+        except CompactionError:
+            self._heads.pop(table.id)
+            raise
+        self.versions += 1
+        self._remember(table.id, head)
+        if publication.has_checkpoint:
+            await self._threads.run(table.location, publication.clean, self._keep_s, begun_s)
+        if table.id in self.problems:
+            location = open_location(table.location)
+            await self._threads.run(table.location, _note_problem, location, "")
+            self._settled(table)
+
+    def _remember(self, table: str, head: Any) -> None:
+        self._heads.put(table, head)
+        count = 0
+        for name, other in reversed(list(self._heads)):
+            count += len(other.paths)
+            if count > LOG_PATHS_MAX:
+                self._heads.pop(name)
+
+    def _settled(self, table: Table) -> None:
+        self.problems.pop(table.id, None)
+        self._faults.withdraw_notice(LOG_PART, table.id)
+
+    async def fail(self, publication: "LogPublication", error: CompactionError) -> None:
+        """Show why a log is not published, to operators and readers."""
+        publication.has_failed = True
+        if isinstance(error, ConflictError):  # Another coordinator was first.
+            return
+        table, problem = publication.table, redacted(str(error))
+        self.failures += 1
+        is_new = self.problems.get(table.id) != problem
+        self.problems[table.id] = problem
+        self._faults.notice(
+            LOG_PART, table.id, f"the Delta log of table {table.name} is not published: {problem}"
+        )
+        if is_new:
+            location = open_location(table.location)
+            with suppress(CompactionError):
+                await self._threads.run(table.location, _note_problem, location, problem)
+
+    def figures(self, tables: Iterable[Table]) -> list[MetricValue]:
+        """Return the metrics of published logs, and forget the problems of dropped tables."""
+        present = {table.id: table for table in tables}
+        for gone in self.problems.keys() - present.keys():
+            del self.problems[gone]
+        published = sum(table.settings.publish != PUBLISH_OFF for table in present.values())
+        return [
+            MetricValue("neve_published_logs", published),
+            MetricValue("neve_published_logs_failing", len(self.problems)),
+            MetricValue("neve_published_versions_total", self.versions),
+            MetricValue("neve_published_failures_total", self.failures),
+        ]
+
+
+def _note_problem(location: Location, problem: str) -> None:
+    """Write a problem next to the log, where `neve table describe` finds it."""
+    note = read_note(location)
+    if note.tables and note.problem != problem:
+        write_note(location, PublishedNote(note.tables, problem))
+
+
+class LogPublication:
+    """One publication of a table's log."""
+
+    def __init__(self, logs: PublishedLogs, table: Table) -> None:
+        """Create a publication whose log is not open."""
+        self.table = table
+        self.has_failed = False
+        self.has_checkpoint = False
+        self._logs = logs
+        self._error: CompactionError | None = None
+        self._log: Any = None
+        self._listing: Any = None
+
+    def open(self, log: Any, known: Any) -> None:
+        """Read the head of the log. Blocks.
+
+        Args:
+            log: A `PublishedLog`.
+            known: The `LogHead` that this process wrote last, or None.
+        """
+        self._log = log
+        self._listing = log.listing(self.table, log.head(self.table, known))
+
+    def require_conditions(self, name: str) -> None:
+        """Refuse a storage without conditional writes. Blocks."""
+        self._log.require_conditions(name)
+
+    def add(self, tablet: Tablet) -> None:
+        """Add the files of a tablet; a failure fails the publication, not the manifest."""
+        if self.has_failed or self._error is not None:
+            return
+        files = [file for _, file in sorted(tablet.files.items()) if not file.open]
+        try:
+            self._listing.add(tablet.bounds.partition, files)
+        except CompactionError as error:
+            self._error = error
+
+    async def publish(self, begun_s: float) -> bool:
+        """Create the next version; return whether the log names the files as of `begun_s`."""
+        if self.has_failed:
+            return False
+        try:
+            if self._error is not None:
+                raise self._error
+            await self._logs.publish(self, begun_s)
+        except CompactionError as error:
+            await self._logs.fail(self, error)
+        return not self.has_failed
+
+    def create(self, begun_s: float) -> Any:
+        """Create the next version; return it as the new head. Blocks."""
+        self.has_checkpoint = self._listing.entries is not None
+        return self._log.publish(self._listing, begun_s)
+
+    def clean(self, keep_s: float, now_s: float) -> None:
+        """Delete old entries. Blocks."""
+        self._log.clean(keep_s, now_s)
+
+
+# ---------------------------------------------------------------------------------------- Manifests
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +312,7 @@ class ManifestPublisher:
         renew_s: float = RENEW_S,
         known_generation: Callable[[str], int] = lambda _table: 0,
         threads: StorageThreads | None = None,
+        logs: PublishedLogs | None = None,
     ) -> None:
         """Create a publisher with an empty cache.
 
@@ -75,8 +324,11 @@ class ManifestPublisher:
             renew_s: Pause between two renewals of a pin.
             known_generation: Returns the generation that the store of a table must have reached.
             threads: Threads for calls to the storage.
+            logs: Logs of other formats; None: none are published.
         """
         self._threads = threads or StorageThreads()
+        self._logs = logs
+        self._tried_s: BoundedMap[str, float] = BoundedMap(TABLES_MAX)
         self._renew_s = renew_s
         self._known_generation = known_generation
         self._store = store
@@ -151,6 +403,8 @@ class ManifestPublisher:
         last = await self._store.manifest(table.id)
         if not publishes(table):
             await self._withdraw(table, last)
+            if self._logs is not None and table.settings.manifest_interval_s is None:
+                await self._logs.remove(table)
             return False
         self._withdrawn.pop(table.id)
         seen = _LastPublished(await self._store.tail(table.id), table)
@@ -174,11 +428,23 @@ class ManifestPublisher:
 
     async def _is_due(self, table: Table, last: Manifest | None, seen: _LastPublished) -> bool:
         now_s, changed = await self._store.now_s(), self._published.get(table.id) != seen
+        tried_s = self._tried_s.get(table.id)
+        if tried_s is not None and now_s - tried_s < FAILED_REST_S:
+            return False
         awaited = not changed and last is not None and await self._awaited(table, last)
         interval_s = table.settings.manifest_interval_s
         assert interval_s is not None, table.name
         rules = PublishRules(interval_s=interval_s, grace_s=self._grace_s)
         return is_publish_due(last, now_s, rules, changed=changed, awaited=awaited)
+
+    @property
+    def log_problems(self) -> Mapping[str, str]:
+        """Table id → why its log cannot be published or removed."""
+        return {} if self._logs is None else self._logs.problems
+
+    def log_figures(self, tables: Iterable[Table]) -> list[MetricValue]:
+        """Return the metrics of published logs, given all tables."""
+        return [] if self._logs is None else self._logs.figures(tables)
 
     async def run(self, table: Table) -> None:
         """Publish a table's manifest if it is due; a failure is logged."""
@@ -209,13 +475,14 @@ class ManifestPublisher:
             return False
         if await self._went_back(table):
             return False
+        log = None if self._logs is None else await self._logs.begin(table)
         begun_s = await self._store.now_s()
         number = 1 if last is None else last.number + 1
         folder = manifest_files.manifest_folder_name(number, begun_s, self._ids.next("m"))
         deleted = await self._threads.run(table.location, self._clean, location, last, begun_s)
         pin = self._ids.next("pin")
         async with FilePin(self._store, table.id, pin, renew_s=self._renew_s) as held:
-            body = await self._written(location, table, (number, begun_s, folder))
+            body = await self._written(location, table, (number, begun_s, folder), log)
             if await self._store.now_s() - begun_s > WRITING_MAX_S:
                 self._log("manifest took too long to write", table=table.name, number=number)
                 return False
@@ -224,9 +491,14 @@ class ManifestPublisher:
             await held.confirm()
             if await self._went_back(table):
                 return False
+            is_known = log is None or await log.publish(begun_s)
             await self._threads.run(
                 table.location, manifest_files.write_pointer, location, folder, body
             )
+        if not is_known:
+            self._tried_s.put(table.id, begun_s)
+            return False
+        self._tried_s.pop(table.id)
         change = PublishManifest(
             table=table.id,
             number=number,
@@ -256,7 +528,11 @@ class ManifestPublisher:
         return stored is not None and stored.state is not TableState.GOING
 
     async def _written(
-        self, location: Location, table: Table, what: tuple[int, float, str]
+        self,
+        location: Location,
+        table: Table,
+        what: tuple[int, float, str],
+        log: "LogPublication | None",
     ) -> dict[str, Any]:
         """Write all parts; return the body of the pointer."""
         number, begun_s, folder = what
@@ -276,6 +552,8 @@ class ManifestPublisher:
                 tablet_entries = manifest_entries(location, table, tablet)
                 totals.add(tablet_entries)
                 entries += tablet_entries
+                if log is not None:
+                    log.add(tablet)
             while len(entries) >= PART_FILES:
                 await write(PART_FILES)
         if entries or not parts:

@@ -352,7 +352,7 @@ class MaintenanceOperation:
     """Empty: the operation is one of the whole table."""
     kind: str
     """`merging`, `drops`, `split`, `merge`, `garbage`, `manifest`, `analysis`, `statistics`,
-    `minor-delta`, `major-delta`, `flush`."""
+    `minor-delta`, `major-delta`, `flush`; of lake tables `checkpoint`, `log-cleanup`, `vacuum`."""
     state: str = MaintenanceState.IDLE.value
     """`runnable`; `running`: no further operation of its kind can begin; `waiting`: it may not
     begin now; `idle`: it has no work; `not-applicable`: the service has none of this kind."""
@@ -403,7 +403,7 @@ class MaintenanceDecision:
     """The start of an operation of the coordinator on a table, and why it was chosen."""
 
     kind: str
-    """`garbage`, `manifest` or `analysis`."""
+    """`garbage`, `manifest`, `analysis`, `flush`, or an operation of a lake table."""
     step: str
     """`memory` (it frees memory of the metadata store), `wait` (its longest wait was over), `space`
     or `score`."""
@@ -436,6 +436,71 @@ class TableMaintenance:
     """The last starts of operations of the coordinator on the table, the running ones first."""
     more: bool = False
     """Whether the table has further tablets; name one to see its operations."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeOrder:
+    """One run of a maintenance operation of a lake table, as an operator asks for it."""
+
+    operation: str
+    dry_run: bool = False
+    """Only show what the operation would do."""
+    files: int | None = None
+    """Files to delete at most; null: `lake_maintenance_files` of the table."""
+    wait_max_s: float = 60.0
+    """Longest wait for the end of the run; it goes on after that."""
+
+
+class LakeRunState(StrEnum):
+    """How far a run of a maintenance operation of a lake table has come."""
+
+    DRY_RUN = "dry-run"
+    """Nothing was changed."""
+    DONE = "done"
+    WAITING = "waiting"
+    """The files are deleted after the grace, unless a version names them by then."""
+    RUNNING = "running"
+    NOTHING = "nothing"
+    """There was nothing to do."""
+
+
+@readable_across_releases
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeRun:
+    """What a maintenance operation of a lake table has done, or would do."""
+
+    table: str
+    operation: str
+    """`checkpoint`, `log-cleanup` or `vacuum`."""
+    state: str
+    """`dry-run`, `done`, `running`, `nothing`; `waiting`: the files are deleted after the grace,
+    unless a version names them by then."""
+    why: str = ""
+    """Why there is nothing to do, or what it waits for."""
+    files: int = 0
+    """Files that were deleted, or will be."""
+    size_bytes: int = 0
+    """Space that is freed."""
+    more: int = 0
+    """Further files, which a later run deletes."""
+    created: str = ""
+    """What was written, or would be; empty: nothing."""
+    spared: dict[str, int] = field(default_factory=dict)
+    """Why other files stay → their number."""
+    paths: tuple[str, ...] = ()
+    """The first files, relative to the folder of the table."""
+
+    @property
+    def text(self) -> str:
+        """The result as a sentence."""
+        if self.state == LakeRunState.NOTHING:
+            return self.why or "nothing to do"
+        done = [f"wrote the {self.created}"] if self.created else []
+        if self.files:
+            files = "1 file" if self.files == 1 else f"{self.files:,} files"
+            done.append(f"deleted {files} of {self.size_bytes:,} bytes")
+        return "the last run " + (" and ".join(done) or "had nothing to do")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

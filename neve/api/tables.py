@@ -106,6 +106,28 @@ class LakeMirror:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedLog:
+    """The log that the service publishes of a table for other engines, in the table's location."""
+
+    format: str
+    """Format of the log, such as `delta`."""
+    version: int | None = None
+    """Its newest version; null: there is none so far."""
+    as_of_s: float | None = None
+    """Readers of this version see the table as of this time of the store."""
+    files: int | None = None
+    rows: int | None = None
+    problem: str = ""
+    """Why newer versions cannot be published; empty: they can."""
+
+    @property
+    def text(self) -> str:
+        """Format and version as human-readable text."""
+        version = "no version so far" if self.version is None else f"version {self.version}"
+        return f"{self.format}, {version}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttachTable:
     """A table of another format to follow and compact. Its name is in the path."""
 
@@ -163,6 +185,8 @@ class Table:
     resumed."""
     lake: LakeMirror | None = None
     """Set for a table whose files belong to the log of another format."""
+    published: PublishedLog | None = None
+    """Set for a table that publishes a log for other engines. Listings leave it out."""
 
     @property
     def state_text(self) -> str:

@@ -24,7 +24,7 @@ FIRST_WORDS = {
     "rows": "add append flush call scan",
     "requests": "compact request",
     "jobs": "jobs job activity history report",
-    "planning": "queue plan backlog trigger ops",
+    "planning": "queue plan backlog trigger ops maintain",
     "control": "control",
     "simulate": "simulate record",
     "compactors": "compactor group limits volume",

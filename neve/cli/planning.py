@@ -16,6 +16,7 @@ from neve.cli.render import (
     RIGHT,
     WHOLE,
     TabletKeys,
+    facts,
     grid,
     lines,
     queue_place,
@@ -560,6 +561,52 @@ def ops(
         maintenance,
         lambda maintenance: render_ops(maintenance, session.keys, every=every),
     )
+
+
+@verb("maintain", Panel.CONTROL, "neve maintain sales vacuum --dry-run")
+def maintain(
+    session: Session,
+    name: Name,
+    operation: Annotated[
+        str, typer.Argument(help="`checkpoint`, `log-cleanup` or `vacuum`.", metavar="OPERATION")
+    ],
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")
+    ] = False,
+    files: Annotated[
+        int | None,
+        typer.Option(help="Delete at most so many files. Default: `lake_maintenance_files`."),
+    ] = None,
+) -> None:
+    """Run a maintenance operation of a lake table once: checkpoint, log clean-up or vacuum.
+
+    The table setting `lake_maintenance` lets the service run operations by itself.
+    """
+    session.show(
+        session.client.maintain(name, operation, dry_run=dry_run, files=files), render_lake_run
+    )
+
+
+def render_lake_run(run: api.LakeRun) -> RenderableType:
+    """Render what an operation of a lake table has done, or would do."""
+    deleted = f"{format_count(run.files, 'file')}, {format_bytes(run.size_bytes)}"
+    more = f"; {run.more:,} more follow" if run.more else ""
+    verb_text = "would be deleted" if run.state == api.LakeRunState.DRY_RUN else "deleted"
+    if run.state == api.LakeRunState.WAITING:
+        verb_text = "to delete"
+    found = facts(
+        [
+            ("table", run.table),
+            ("operation", run.operation),
+            ("state", run.state),
+            ("why", run.why or None),
+            ("writes", run.created or None),
+            (verb_text, f"{deleted}{more}" if run.files else None),
+            *((why, f"{count:,}") for why, count in sorted(run.spared.items())),
+        ]
+    )
+    return lines(found, *(["", *run.paths] if run.paths else []))
 
 
 def render_trigger(trigger: api.Trigger, keys: TabletKeys) -> RenderableType:

@@ -255,6 +255,7 @@ def render_table(table: api.Table) -> RenderableType:
                 ("state", table.state_text),
                 ("location", table.location),
                 *_lake_facts(table),
+                *_published_facts(table),
                 ("key", _key(table)),
                 ("version", table.version_column),
                 ("tombstone", table.tombstone_column),
@@ -287,6 +288,17 @@ def _lake_facts(table: api.Table) -> list[tuple[str, str]]:
         return []
     problem = [("not followed", table.lake.problem)] if table.lake.problem else []
     return [("format", table.lake.text), *problem]
+
+
+def _published_facts(table: api.Table) -> list[tuple[str, str]]:
+    published = table.published
+    if published is None:
+        return []
+    text = published.text
+    if published.as_of_s is not None:
+        text += f", as of {time_text(published.as_of_s)} UTC"
+    problem = [("not published", published.problem)] if published.problem else []
+    return [("published", text), *problem]
 
 
 def render_attached(attached: api.Attached) -> RenderableType:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from neve.api import (
     Backlog,
+    LakeRun,
     OwedTablet,
     Plan,
     PlannedJob,
@@ -150,6 +151,27 @@ class PlanningCalls:
         return decode(
             TableMaintenance, self._connection.call("GET", path, parameters={"tablet": tablet})
         )
+
+    def maintain(
+        self, table: str, operation: str, *, dry_run: bool = False, files: int | None = None
+    ) -> LakeRun:
+        """Run a maintenance operation of a lake table once, or show what it would do.
+
+        A vacuum only looks for files at first, and deletes them after the grace, unless a version
+        of the table names them by then.
+
+        Args:
+            table: Name of the lake table.
+            operation: `checkpoint`, `log-cleanup` or `vacuum`.
+            dry_run: Change nothing.
+            files: Delete at most so many files; None: as the table's settings say.
+
+        Raises:
+            RefusedError: The table cannot be maintained so; the message says why.
+        """
+        parameters = {"dry_run": dry_run or None, "files": files}
+        path = table_path(table, f"maintenance/{operation}")
+        return decode(LakeRun, self._connection.call("POST", path, parameters=parameters))
 
     def trigger(self, table: str, tablet: str | None = None) -> Trigger:
         """Run the planner of a table now, and return its decision for each tablet.

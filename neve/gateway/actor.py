@@ -16,7 +16,6 @@ from common.coordinator_proxy import CoordinatorProxy
 from common.errors import ConfigError, actor_error, first_line
 from common.log_files import LogFiles
 from common.metadata.redis import connect
-from common.readers.pool import open_readers
 from common.runtime import (
     RandomIds,
     SystemClock,
@@ -27,18 +26,11 @@ from common.runtime import (
 )
 from common.setting_rules import SettingError
 from common.settings import Settings
-from common.storage_threads import StorageThreads
 from common.telemetry import event_log
 from common.wire import (
     GATEWAY_NAME,
     NAMESPACE,
 )
-from coordinator.registry import planner_for, unread_of_table
-from neve.gateway.access.oidc import OidcRules
-from neve.gateway.server import server_of
-from neve.gateway.services import Services
-from neve.gateway.store_watch import StoreWatch
-from neve.gateway.table_locations import locations_of
 from neve.gateway.tls import require_safe_listener
 
 if TYPE_CHECKING:  # The gateway calls the coordinator's actor, but does not import it.
@@ -74,6 +66,15 @@ class GatewayActor:
 
     def __init__(self, settings: Settings, log_folder: str = "", edition: str = "") -> None:
         """Connect the parts and start serving."""
+        # Imported here: a process that starts the actor does not load the server.
+        from common.readers.pool import open_readers
+        from common.storage_threads import StorageThreads
+        from coordinator.registry import planner_for, unread_of_table
+        from neve.gateway.server import server_of
+        from neve.gateway.services import Services
+        from neve.gateway.store_watch import StoreWatch
+        from neve.gateway.table_locations import locations_of
+
         share_freed_memory()
         shorten_thread_switches()
         self._edition = edition
@@ -163,7 +164,10 @@ def require_token(settings: Settings) -> None:
             "setting gateway.token is empty: set one, for example NEVE_GATEWAY_TOKEN, or"
             " gateway.token_file, access.tokens_file, or access.oidc_issuer"
         )
-    OidcRules.of(access)
+    if access.oidc_issuer:
+        from neve.gateway.access.oidc import OidcRules  # loads cryptography
+
+        OidcRules.of(access)
     _require_absolute(settings)
     require_safe_listener(settings.gateway)
 

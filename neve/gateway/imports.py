@@ -38,7 +38,8 @@ from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.rows.add import add_files, inspect_incoming
 from neve.gateway.rows.scan import manifest_json, manifest_names
 from neve.gateway.services import LONG_STEP_MAX_S, Services, checked_label, flush_rows
-from neve.gateway.tables import UnreadableError, create_table, new_table
+from neve.gateway.table_settings import UnreadableError
+from neve.gateway.tables import create_table, new_table
 from neve.import_survey import (
     FooterFacts,
     FoundFile,

@@ -10,12 +10,13 @@ from fastapi import Query
 
 from common.errors import PluginError, RequestError, UnavailableError
 from common.model.job import Job, TabletPlan
-from common.model.table import Table
+from common.model.table import LAKE_OPERATIONS, Table
 from common.model.tablet import StoredChunks, Tablet, TabletId
 from common.windows import WindowRule
 from common.wire import QueuedJob
 from neve import api
 from neve.gateway.access.callers import (
+    ADMIN,
     COMPACT,
     READ,
     READ_LISTED,
@@ -320,6 +321,39 @@ class PlanningRoutes:
         stored_table = await services.table(table)
         only = None if tablet is None else (await services.tablet(stored_table, tablet)).text
         return await services.coordinator.trigger(stored_table.id, only)
+
+    @route("POST /v1/tables/{table}/maintenance/{operation}", ADMIN)
+    async def maintain(
+        self,
+        table: str,
+        operation: str,
+        dry_run: Annotated[bool, Query(description="Change nothing.")] = False,
+        files: Annotated[
+            int | None,
+            Query(description="Delete at most so many; by default as the table's settings say."),
+        ] = None,
+    ) -> api.LakeRun:
+        """Run a maintenance operation of a lake table once, or show what it would do.
+
+        The operations are `checkpoint`, `log-cleanup` and `vacuum`. A vacuum only looks for files
+        at first, and deletes them after the grace, unless a version of the table names them by
+        then. The table setting `lake_maintenance` runs operations without a call.
+        """
+        services = self._services
+        stored_table = await services.table(table)
+        if stored_table.lake is None:
+            raise RequestError(
+                f"table {table!r} is no lake table: the service maintains it by itself"
+            )
+        if operation not in LAKE_OPERATIONS:
+            raise RequestError(
+                f"operation {operation[:100]!r} is unknown, expected one of "
+                f"{', '.join(LAKE_OPERATIONS)}"
+            )
+        if files is not None:
+            bounded_count(files, 1_000_000, "files")
+        order = api.LakeOrder(operation=operation, dry_run=dry_run, files=files)
+        return await services.coordinator.maintain(stored_table.id, order)
 
     @route("GET /v1/tables/{table}/maintenance", READ)
     async def maintenance(

@@ -355,6 +355,7 @@ class _Connection(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         if cycle.scope["http_version"] == "1.0":
             app = partial(_without_chunks, app, cycle)
+        cycle.transport = _Answer(cycle.transport, self.loop)
         super()._start_asgi_task(cycle, app)
 
     def on_body(self, body: bytes) -> None:
@@ -402,6 +403,39 @@ class _Connection(HttpToolsProtocol):
         self.known.served(self)
         self.known.flows(self)
         super().connection_lost(exc)
+
+
+class _Answer:
+    """The transport of one answer: its head and the body that follows at once are one write.
+
+    Uvicorn writes them one after the other, and the transport sends each at once. Two writes cost
+    two calls of the kernel here, and wake the caller twice.
+    """
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._unsent: list[bytes] = []
+        self.is_closing = transport.is_closing
+
+    def write(self, data: bytes) -> None:
+        """Write data: with the next data of this turn of the loop, or at its end."""
+        if self._unsent:
+            self._unsent.append(data)
+            self._flush()
+        else:
+            self._unsent.append(data)
+            self._loop.call_soon(self._flush)
+
+    def close(self) -> None:
+        """Close the connection when all data is sent."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        if self._unsent:
+            data, self._unsent = b"".join(self._unsent), []
+            self._transport.write(data)
 
 
 async def _without_chunks(

@@ -28,6 +28,7 @@ from common.parquet.file_inspection import (
     read_rows,
     stream_rows,
 )
+from common.parquet.foreign_formats import foreign_mark, own_log, read_note
 from common.parquet.location import (
     Location,
     existing_files,
@@ -36,7 +37,7 @@ from common.parquet.location import (
 )
 from common.parquet.manifest import files_to_merge
 from common.parquet.row_batches import OpenFile, decoded_bytes, folders_of, place_guards
-from common.parquet.service_files import LocationOwner, foreign_mark, read_owner, written_generation
+from common.parquet.service_files import LocationOwner, read_owner, written_generation
 from common.parquet.write import TABLE_FOOTER, copy_in_microseconds
 from common.primitives import BoundedMap
 from common.readers.pool import ReaderDeathError
@@ -49,6 +50,7 @@ from common.rows.merge import (
 )
 from common.rows.rules import RowRules, may_expire
 from common.rows.schema import arrow_schema
+from neve import api
 
 # -------------------------------------------------------------------------- Decoded sizes of files
 
@@ -476,3 +478,19 @@ def _inspect_or_error(
         return inspect_file(location, path, rules, is_new=True)
     except CompactionError as error:
         return error
+
+
+def published_log(table: Table) -> api.PublishedLog:
+    """Return the log that a table publishes, as its location has it. Blocks.
+
+    Raises:
+        UnavailableError: The storage does not answer.
+    """
+    location = open_location(table.location)
+    published = api.PublishedLog(format=table.settings.publish, problem=read_note(location).problem)
+    log = own_log(location)
+    if log is None:
+        return published
+    return replace(
+        published, version=log.version, as_of_s=log.as_of_s, files=log.files, rows=log.rows
+    )

@@ -7,12 +7,17 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from common.errors import ConfigError, RequestError
+from common.errors import ConfigError, RefusedError, RequestError
+from common.lake.open import check_publishable
+from common.lake.source import LakeFormat
 from common.model.group import Service
 from common.model.table import (
     BACKLOG_MODES,
     DNS_LABEL,
     FIXED_SETTINGS,
+    LAKE_OPERATIONS,
+    PUBLISH_FORMATS,
+    PUBLISH_OFF,
     TRIGGERS,
     Table,
     TableSettings,
@@ -31,7 +36,7 @@ from common.plugins import (
     load_selector,
     request_errors,
 )
-from common.rows.schema import READERS
+from common.rows.schema import READERS, unreadable_columns
 from common.spi.planner import (
     OutputConfigurer,
     Selector,
@@ -63,9 +68,13 @@ _BOUNDS: dict[str, dict[str, Any]] = {
     "analysis_share": {"above": 0, "most": 1},
     "analysis_columns": {"most": 32},
     "readers": {"choices": tuple(READERS)},
+    "publish": {"choices": PUBLISH_FORMATS},
     "trigger_interval_s": {"least": 1},
     "backlog_mode": {"choices": BACKLOG_MODES},
     "window_exempt": {"choices": EXEMPTIONS},
+    "lake_maintenance": {"choices": LAKE_OPERATIONS},
+    "lake_maintenance_interval_s": {"least": 60},
+    "lake_maintenance_files": {"least": 1, "most": 1_000_000},
 }
 """Bounds of a setting besides its kind."""
 
@@ -263,6 +272,26 @@ LAKE_PLANNERS = frozenset({"bin-pack", "ratio"})
 keep. Planners of packages decide for themselves."""
 
 
+def check_lake_maintenance(table: Table) -> None:
+    """Reject the setting `lake_maintenance` for other tables than those of Delta.
+
+    Raises:
+        RequestError: The service does not run these operations on the table.
+    """
+    if not table.settings.lake_maintenance:
+        return
+    if table.lake is None:
+        raise RequestError(
+            f"setting lake_maintenance is for lake tables; table {table.name!r} has its metadata "
+            "and its files maintained by the service anyway"
+        )
+    if table.lake.format != LakeFormat.DELTA:
+        raise RequestError(
+            f"setting lake_maintenance is for Delta tables; the snapshots of table {table.name!r} "
+            "are expired by its own engine"
+        )
+
+
 def check_lake_settings(table: str, settings: TableSettings) -> None:
     """Reject settings that do not apply to a lake table.
 
@@ -289,6 +318,46 @@ def check_lake_settings(table: str, settings: TableSettings) -> None:
             f"setting triggers has analysis, which lake table {table!r} does not need: its log "
             "names the deleted rows of each file"
         )
+
+
+class UnreadableError(RequestError):
+    """An engine of the setting `readers` cannot read a table."""
+
+
+def check_readers(table: Table) -> None:
+    """Check that the engines of the setting `readers` can read a table.
+
+    Raises:
+        UnreadableError: One cannot; the message names the columns.
+    """
+    for reader in table.settings.readers:
+        if reasons := unreadable_columns(table.schema, reader):
+            raise UnreadableError(
+                f"setting readers names {reader}, which cannot read table {table.name!r}: "
+                + "; ".join(reasons)
+            )
+
+
+def check_publish(table: Table) -> None:
+    """Check that a log of a table can be published, if its settings ask for one.
+
+    Raises:
+        ConfigError: The packages of lake tables are missing.
+        RequestError: A log cannot state the table, or the table has no manifests.
+    """
+    settings = table.settings
+    if settings.publish == PUBLISH_OFF:
+        return
+    if table.lake is not None:
+        raise RequestError(f"setting publish: lake table {table.name!r} has a log of its own")
+    if settings.manifest_interval_s is None:
+        raise RequestError(
+            "setting publish needs manifest_interval_s, by which versions are published; it is off"
+        )
+    try:
+        check_publishable(table)
+    except RefusedError as error:
+        raise RequestError(f"setting publish: {error}") from error
 
 
 def _check_plugin(

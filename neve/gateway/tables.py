@@ -6,7 +6,7 @@ same checks.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -28,17 +28,16 @@ from common.metadata.store_values import Mirror, UnreadableTablet
 from common.model.fields import as_plain, known_fields
 from common.model.key_values import KeyType, key_type_of
 from common.model.keys import PLUS_INFINITY, parse_key, require_short
-from common.model.table import Column, Filling, Table, TableSettings, TableState
+from common.model.table import PUBLISH_OFF, Column, Filling, Table, TableSettings, TableState
 from common.model.tablet import Record, Tablet, TabletId
-from common.parquet.location import ResolvedLocation, open_location
+from common.parquet.foreign_formats import foreign_mark, foreign_mark_below, remove_own_log
+from common.parquet.location import Location, ResolvedLocation, open_location
 from common.parquet.row_batches import remove_guards
-from common.parquet.service_files import foreign_mark, foreign_mark_below
 from common.rows.schema import (
     COLUMNS_MAX,
     arrow_schema,
     changed_schema,
     columns_of,
-    unreadable_columns,
 )
 from common.storage_threads import StorageThreads
 from common.units import format_count
@@ -66,9 +65,13 @@ from neve.gateway.services import (
     checked_label,
     flush_rows,
 )
+from neve.gateway.table_files import published_log
 from neve.gateway.table_settings import (
     changed_settings,
+    check_lake_maintenance,
     check_lake_settings,
+    check_publish,
+    check_readers,
     check_table_planner,
     settings_of_new_table,
     settings_with_fixed,
@@ -128,23 +131,35 @@ async def drop_table(services: Services, table: Table, *, delete_files: bool) ->
         await services.store.apply(DropTable(table=table.id, delete_files=delete_files))
     )
     with suppress(UnavailableError, RefusedError):  # A remaining guard does no harm to rows.
-        await _remove_guards(services, table)
+        await _clear(services, table, remove_guards)
+    with suppress(UnavailableError, RefusedError):  # The next table there removes what remains.
+        await _clear(services, table, remove_own_log)
     left = await drop_remains(services, table)
     if left.files_left and table.state is TableState.GOING:
         raise being_dropped_error(left)
     return left
 
 
-async def _remove_guards(services: Services, table: Table) -> None:
-    """Remove the guards that keep plain readers out of a directory.
+async def _clear(services: Services, table: Table, remove: Callable[[Location], object]) -> None:
+    """Remove what the service has put into a directory for plain readers: guards, or its log.
 
     Raises:
-        RefusedError: The location has another owner.
+        RefusedError: The location has another owner, or another writer has added to the log.
         UnavailableError: The storage does not answer.
     """
     await check_table_owner(services, table)
     location = open_location(table.location)
-    await services.footers.run(location.uri, remove_guards, location)
+    await services.footers.run(location.uri, remove, location)
+
+
+async def _published(services: Services, table: Table) -> api.PublishedLog | None:
+    """Return the log that a table publishes, as its location has it."""
+    if table.settings.publish == PUBLISH_OFF:
+        return None
+    try:
+        return await services.looks.run(table.location, published_log, table)
+    except UnavailableError as error:
+        return api.PublishedLog(format=table.settings.publish, problem=str(error))
 
 
 async def refuse_being_dropped(services: Services, name: str) -> None:
@@ -397,7 +412,9 @@ def check_settings(table: Table) -> None:
         )
     if table.lake is not None:
         check_lake_settings(table.name, table.settings)
-    _check_readers(table)
+    check_lake_maintenance(table)
+    check_publish(table)
+    check_readers(table)
     _check_blooms(table)
     _check_analysis_columns(table)
     check_table_planner(table)
@@ -407,19 +424,6 @@ def check_settings(table: Table) -> None:
         raise RequestError(
             f"setting {sizes[0]} is for tablets that are ranges of keys; table {table.name!r} {why}"
         )
-
-
-class UnreadableError(RequestError):
-    """An engine of the setting `readers` cannot read a table."""
-
-
-def _check_readers(table: Table) -> None:
-    for reader in table.settings.readers:
-        if reasons := unreadable_columns(table.schema, reader):
-            raise UnreadableError(
-                f"setting readers names {reader}, which cannot read table {table.name!r}: "
-                + "; ".join(reasons)
-            )
 
 
 def _check_analysis_columns(table: Table) -> None:
@@ -546,6 +550,7 @@ def table_view(
     *,
     whole_schema: bool = True,
     mirror: Mirror | None = None,
+    published: api.PublishedLog | None = None,
 ) -> api.Table:
     """Return the wire model of a table.
 
@@ -555,6 +560,7 @@ def table_view(
         without_effect: Setting without effect → reason.
         whole_schema: Whether to include all columns, or only those with a role in the table.
         mirror: State of the mirror of a lake table, if it was read.
+        published: The log that the table publishes, if it was read.
     """
     named = {*table.key, *table.partition_by, table.version_column}
     named |= {table.tombstone_column, table.time_column}
@@ -581,6 +587,7 @@ def table_view(
         filling=None if table.filling is None else api.Filling(**asdict(table.filling)),
         incomplete=table.incomplete,
         lake=None if table.lake is None else lake_view(table.lake, mirror or Mirror()),
+        published=published,
         without_effect=dict(without_effect or {}),
         **({} if totals is None else asdict(totals)),
     )
@@ -641,6 +648,7 @@ class TableRoutes:
             await self._totals(stored_table) if totals else None,
             self._services.unread_settings(stored_table.settings),
             mirror=(await self._mirrors([stored_table])).get(stored_table.id),
+            published=await _published(self._services, stored_table),
         )
 
     @route("PATCH /v1/tables/{table}", ADMIN)
@@ -687,7 +695,7 @@ class TableRoutes:
                 continue
             require_applied(outcome)
             if stored_table.settings.directory_guard and not settings.directory_guard:
-                await _remove_guards(services, stored_table)
+                await _clear(services, stored_table, remove_guards)
             return table_view(again, without_effect=services.unread_settings(again.settings))
         raise RefusedError(f"table {table!r}: its settings keep changing; try again")
 

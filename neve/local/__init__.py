@@ -22,7 +22,24 @@ Start: inspect the machine (`machine`) → start Redis, the Ray head and the act
 the stack's mark.
 """
 
-from neve.local.options import StackOptions
-from neve.local.stack import LocalStack
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from neve.local.options import StackOptions as StackOptions
+    from neve.local.stack import LocalStack as LocalStack
+else:
+
+    def __getattr__(name):
+        """Load a class on first use: the processes of a stack need neither."""
+        if name == "LocalStack":
+            from neve.local.stack import LocalStack
+
+            return LocalStack
+        if name == "StackOptions":
+            from neve.local.options import StackOptions
+
+            return StackOptions
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = ["LocalStack", "StackOptions"]

@@ -26,7 +26,6 @@ from typing import Any
 from common.errors import CompactionError, ConfigError, actor_error, first_line
 from common.settings import Settings
 from common.units import format_count
-from common.wire import COORDINATOR_NAME, GATEWAY_NAME, NAMESPACE
 from neve.local.logs import COORDINATOR, GATEWAY, RAY, REDIS, START, SUPERVISOR, StackLogs
 from neve.local.machine import start_on_free_port
 from neve.local.stack_folder import StackState
@@ -192,6 +191,8 @@ def drive(plan: ActorsPlan) -> str:
     """
     import ray  # only the driver process may load it
 
+    from common.wire import NAMESPACE
+
     address, quiet = plan.ray_address, "ERROR"
     ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=quiet)
     try:
@@ -254,6 +255,8 @@ def _start_again(plan: ActorsPlan) -> int:
     An actor that still exists does not answer: its process is killed and Ray restarts it.
     """
     import ray  # only the driver process may load it
+
+    from common.wire import COORDINATOR_NAME, GATEWAY_NAME, NAMESPACE
 
     name = {COORDINATOR: COORDINATOR_NAME, GATEWAY: GATEWAY_NAME}[plan.only]
     with suppress(ValueError):

@@ -7,13 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from common.compactor_needs import TaskMemory, machine_task_memory, with_task_memory
+from common.compactor_needs import (
+    TaskMemory,
+    executor_memory_bytes,
+    machine_task_memory,
+    task_bytes,
+    with_task_memory,
+)
 from common.errors import ConfigError
 from common.model.location_identity import is_system_path
 from common.settings import CompactorCount, CompactorSettings, GatewaySettings, Settings
 from common.units import parse_size_bytes
-from compactor.spark.application import executor_bytes
-from compactor.spark.driver_protocol import driver_settings
 from neve.local.servers import AppendSync
 from neve.local.stack_folder import StackFolder, make_private, write_secret
 
@@ -72,10 +76,7 @@ class StackOptions:
 
         `require_memory` checks beforehand that the machine has enough memory.
         """
-        asked = (
-            settings.executors * executor_bytes(driver_settings(settings, name=""))
-            for settings in self._most()
-        )
+        asked = (settings.executors * _executor_bytes(settings) for settings in self._most())
         return sum(asked) + SPARE_BYTES
 
     @property
@@ -119,6 +120,12 @@ class StackOptions:
         service = self.service
         for group, _ in service.compactor_names():
             yield service.compactor_of(group)
+
+
+def _executor_bytes(settings: CompactorSettings) -> int:
+    """Return the memory that an executor requests from Ray."""
+    heap_bytes = parse_size_bytes(settings.executor_memory, "compactor.executor_memory")
+    return executor_memory_bytes(heap_bytes, settings.executor_cores, task_bytes(settings))
 
 
 def with_group(settings: Settings, what: str, **values: object) -> Settings:

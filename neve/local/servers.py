@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -10,7 +11,6 @@ import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ import psutil
 
 import neve
 from common.errors import ConfigError, error_line
-from common.metadata.keyspace import RedisUser, acl_rules
 from common.runtime import Clock
 from neve.local.machine import LOOPBACK, Java, free_ports
 from neve.local.processes import (
@@ -44,11 +43,85 @@ modules cannot be imported; they load pandas, aiohttp and FastAPI, three times w
 loads."""
 
 
-def leave_out_servers(ray_params: Any, head: bool) -> None:
-    """Leave out the Ray client server, and without a dashboard its process as well.
+NODE_AGENT = """
+import os, sys
+folder, node, parent = *sys.argv[1:3], os.getppid()
+for name in sys.argv[3:]:
+    path = os.path.join(folder, f'{name}_{node}')
+    with open(path + '.new', 'w') as file:
+        file.write('-1')
+    os.rename(path + '.new', path)
+while os.getppid() == parent and os.read(0, 4096):
+    pass
+"""
+"""The program in place of Ray's agent of a node without a dashboard. Ray ends a node whose agent
+ends, and waits for its ports: -1 means that it serves nothing, as Ray's own agent does without the
+dashboard's libraries. It ends with its input, which is a pipe from Ray."""
+NODE_AGENT_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port")
 
-    Ray would start a dashboard process without pages, and an agent on the node that collects
-    metrics for it. The agent starts in the form that it has without the dashboard's libraries.
+ENVIRONMENT_AGENT = """
+import os, select, socket, sys
+address, folder, node = sys.argv[1:4]
+listener = socket.create_server((address, 0))
+port = listener.getsockname()[1]
+path = os.path.join(folder, f'runtime_env_agent_port_{node}')
+with open(path + '.new', 'w') as file:
+    file.write(str(port))
+os.rename(path + '.new', path)
+while listener not in (ready := select.select([listener, 0], [], [])[0]):
+    if not os.read(0, 4096):
+        sys.exit()
+bind = socket.socket.bind
+def take(own, where):
+    if where[1] == port:
+        os.dup2(listener.fileno(), own.fileno())
+    else:
+        bind(own, where)
+socket.socket.bind = take
+sys.argv = [*sys.argv[4:], f'--runtime-env-agent-port={port}']
+import runpy, site
+site.main()
+runpy.run_path(sys.argv[0], run_name='__main__')
+"""
+"""The program that stands in for Ray's agent of runtime environments until one is asked for, which
+Névé never does: it listens at the agent's port, and becomes the agent when Ray connects."""
+
+
+def with_small_agents(command: list[str]) -> list[str]:
+    """Return a raylet's command with the small agents in place of Ray's.
+
+    Args:
+        command: The command line of the raylet, with the command lines of its agents.
+    """
+    return [_small_agent(argument) for argument in command]
+
+
+def _small_agent(argument: str) -> str:
+    flag, _, agent = argument.partition("=")
+    words = shlex.split(agent) if flag in AGENT_FLAGS else []
+    options = [word for word in words if word.startswith("--") and "=" in word]
+    given = dict(word.removeprefix("--").split("=", 1) for word in options)
+    if flag == AGENT_FLAGS[0]:
+        program = [NODE_AGENT, given["session-dir"], given["node-id"], *NODE_AGENT_PORTS]
+    elif flag == AGENT_FLAGS[1]:
+        path = next(word for word in words if word.endswith(".py"))
+        others = [word for word in words[words.index(path) :] if "-agent-port=" not in word]
+        where = given["node-ip-address"], given["session-dir"], given["node-id"]
+        program = [ENVIRONMENT_AGENT, *where, *others]
+    else:
+        return argument
+    # Without the packages of Python, which take three times the time.
+    return f"{flag}={subprocess.list2cmdline([sys.executable, '-S', '-c', *program])}"
+
+
+AGENT_FLAGS = ("--dashboard_agent_command", "--runtime_env_agent_command")
+
+
+def leave_out_servers(ray_params: Any, head: bool) -> None:
+    """Leave out the Ray client server, and without a dashboard its process and Ray's agents.
+
+    Ray would start a dashboard process without pages, an agent on the node that collects metrics
+    for it, and an agent that makes environments for tasks.
 
     Args:
         ray_params: Ray's start parameters, changed in place.
@@ -58,13 +131,19 @@ def leave_out_servers(ray_params: Any, head: bool) -> None:
         return
     ray_params.ray_client_server_port = None
     if not ray_params.include_dashboard:
-        from ray._private import node, utils
+        from ray._private import node, services
 
         def start_api_server(_node: Any, **_options: Any) -> None:
             """Start nothing."""
 
+        start_process = services.start_ray_process
+
+        def start_small(command: list[str], *others: Any, **options: Any) -> Any:
+            """Start a process of Ray, a raylet with small agents."""
+            return start_process(with_small_agents(command), *others, **options)
+
         node.Node.start_api_server = start_api_server
-        utils.get_dashboard_dependency_error = partial(ImportError, "the dashboard is off")
+        services.start_ray_process = start_small
 
 
 RAY_WAIT_MAX_S = 300.0
@@ -80,6 +159,26 @@ NO_DASHBOARD_METRICS = {"DASHBOARD_METRIC_PORT": "65536"}
 """An invalid port: Ray logs that it cannot serve these metrics and continues. Ray has no option to
 disable them.
 """
+
+
+AT_REST = {
+    # Events of tasks, for the dashboard and `ray list`, which have no server here.
+    "RAY_task_events_report_interval_ms": "0",
+    "RAY_enable_timeline": "0",
+    "RAY_event_stats": "0",
+    # Timers that Ray runs ten times per second, or four times (free memory).
+    "RAY_raylet_check_gc_period_milliseconds": "1000",
+    "RAY_local_fs_monitor_interval_ms": "1000",
+    "RAY_object_manager_timer_freq_ms": "1000",
+    "RAY_kill_idle_workers_interval_ms": "1000",
+    "RAY_memory_monitor_refresh_ms": "1000",
+    "RAY_io_context_monitor_probe_interval_ms": "10000",
+    # Ray would start a Python worker per CPU before it knows of any actor.
+    "RAY_prestart_worker_first_driver": "0",
+    # The small agents end with their input.
+    "RAY_enable_pipe_based_agent_to_parent_health_check": "1",
+}
+"""Settings of Ray without a dashboard: less work at rest."""
 
 
 class SlowStartError(ConfigError):
@@ -167,7 +266,7 @@ class RayHead:
         """Return environment variables for `ray start` only."""
         if self.dashboard_port is None:
             # Ray would serve its own metrics without authentication.
-            metrics = {"RAY_enable_metrics_collection": "0", **NO_DASHBOARD_METRICS}
+            metrics = {"RAY_enable_metrics_collection": "0", **NO_DASHBOARD_METRICS, **AT_REST}
         else:
             # Two heads cannot share this port.
             metrics = {"DASHBOARD_METRIC_PORT": str(free_ports(1)[0])}
@@ -303,6 +402,9 @@ class RedisServer:
 
     def _settings(self) -> str:
         """Return the content of the settings file."""
+        # Imported here, because the supervisor seldom starts a server.
+        from common.metadata.keyspace import RedisUser, acl_rules
+
         digest = hashlib.sha256(self.password.encode()).hexdigest()
         return "\n".join(
             (

@@ -18,7 +18,6 @@ from typing import Self
 
 from common.errors import ConfigError, RefusedError
 from common.runtime import SystemClock
-from common.wire import NAMESPACE
 from neve.local.actors import PartError
 from neve.local.logs import START, SUPERVISOR, StackLogs
 from neve.local.machine import find_java, machine_bytes
@@ -406,6 +405,7 @@ def shut_down_in_this_process() -> None:
     """Shut down the compactors of the cluster at the address in the first argument."""
     import ray  # only this short-lived process may load it
 
+    from common.wire import NAMESPACE
     from coordinator.ray_compactors import shut_down_all
 
     # Without this limit, a frozen cluster would block the process forever.

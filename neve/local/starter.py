@@ -43,7 +43,6 @@ from neve.local.stack_folder import (
     StackState,
     write_secret,
 )
-from neve.serve.preflight import require_store
 
 RAY_TRIES_MAX = 5
 Progress = Callable[[str], None]
@@ -69,6 +68,9 @@ def inspect_machine(options: StackOptions, environ: Mapping[str, str], folder: P
     """
     require_safe_listener(options.settings.gateway)
     if _has_given_store(options.settings):
+        # Imported here: other stacks, and their supervisors, need no client of Redis.
+        from neve.serve.preflight import require_store
+
         require_store(options.settings.store)
     require_memory(options.heap_bytes)
     return find_machine(options, environ, folder)

@@ -45,6 +45,7 @@ from neve.recovery.location_ownership import (
 )
 from neve.recovery.scope import (
     CALLS_FORGOTTEN,
+    LOGS_WRITTEN_ANEW,
     RecoveryPorts,
     TableAdmission,
     TableScope,
@@ -69,6 +70,7 @@ NOT_IN_ARCHIVES = (
     "rows that were buffered after the backup had begun: it flushed those of before",
     CALLS_FORGOTTEN,
     "requests, reservations and selections: submit requests again",
+    LOGS_WRITTEN_ANEW,
 )
 
 

@@ -19,13 +19,12 @@ from common.metadata.store import TabletStore
 from common.metadata.store_values import NamedTable
 from common.model.location_identity import LocationIdentity, overlap_test
 from common.model.table import Table
+from common.parquet.foreign_formats import foreign_mark, foreign_mark_below
 from common.parquet.location import Location, ResolvedLocation, open_location, resolve_location
 from common.parquet.service_files import (
     OWNER_PATH,
     UNREADABLE_GENERATION,
     LocationOwner,
-    foreign_mark,
-    foreign_mark_below,
     generation_fault,
     read_owner,
     write_description,

@@ -38,6 +38,11 @@ CALLS_FORGOTTEN = (
     "and send what is missing under a new id"
 )
 """Note for tables that a rebuild or a restore created."""
+LOGS_WRITTEN_ANEW = (
+    "Delta logs for other engines (setting publish): the next manifest of the table continues the "
+    "log in its location, or begins one in another location"
+)
+"""Note on what neither an archive nor the metadata has."""
 ReportProgress = Callable[[str], None]
 """Callback that reports progress to the caller."""
 

@@ -19,7 +19,7 @@ from common.errors import RefusedError
 from common.lake import rules
 from common.lake.open import open_source
 from common.lake.source import Answer, Snapshot, TableSource
-from tests.support.delta_writer import WITH_VECTORS, DeltaWriter
+from tests.support.delta_tables import WITH_VECTORS, DeltaTable
 from tests.support.independent_reader import independent_reader
 from tests.support.race_attempt import LakeAttempt
 from tests.support.s3_server import S3Server, s3_server
@@ -50,7 +50,7 @@ class Race:
     Output 0 has the rows of two files, output 1 those of the third; the fourth file stays.
     """
 
-    def __init__(self, writer: DeltaWriter) -> None:
+    def __init__(self, writer: DeltaTable) -> None:
         self.writer = writer
         for first in range(0, 40, 10):
             self.append(first)
@@ -62,7 +62,7 @@ class Race:
 
     def append(self, first: int) -> None:
         table = pa.table({"a": range(first, first + 10), "p": ["x"] * 10})
-        self.writer.append(table, ["p"], WITH_VECTORS)
+        self.writer.append_by_deltalake(table, ["p"], WITH_VECTORS)
 
     def delete(self, number: int, positions: Iterable[int], storage: str = "u") -> None:
         """Delete rows of a file by a vector; `positions` are all deleted ones."""
@@ -89,7 +89,7 @@ class Race:
     def require_rows(self, appended: int = 4) -> None:
         """Check that each reader sees exactly the rows that are not deleted."""
         expected = Counter((value,) for value in range(appended * 10) if value not in self.gone)
-        assert self.writer.rows("a") == expected
+        assert self.writer.deltalake_rows("a") == expected
         assert self.writer.polars_rows("a") == expected
         uri, options = self.writer.uri, self.writer.options
         assert independent_reader().delta_rows(uri, "a", options=options) == expected
@@ -106,9 +106,9 @@ class Race:
 @pytest.fixture(params=["disk", pytest.param("s3", marks=pytest.mark.slow)])
 def race(request: pytest.FixtureRequest, tmp_path: Path) -> Race:
     if request.param == "disk":
-        return Race(DeltaWriter(str(tmp_path / "t")))
+        return Race(DeltaTable(tmp_path / "t"))
     server: S3Server = request.getfixturevalue("server")
-    return Race(DeltaWriter(f"s3://lakes/{uuid.uuid4().hex}", options_of(server)))
+    return Race(DeltaTable(f"s3://lakes/{uuid.uuid4().hex}", options_of(server)))
 
 
 def test_without_others_all_outputs_commit(race: Race) -> None:
@@ -183,7 +183,7 @@ def test_deletes_between_load_and_send_are_carried_over(race: Race) -> None:
 
 def test_rows_deleted_by_a_copy_drop_only_that_output(race: Race) -> None:
     state = race.plan()
-    race.writer.delete_copying("a = 25")
+    race.writer.table.delete("a = 25")
     race.gone.add(25)
     end = race.publish(state)
 
@@ -209,7 +209,7 @@ def test_another_compaction_of_the_files_refuses_the_attempt(race: Race) -> None
 
 
 def test_a_compaction_of_deltalake_refuses_the_attempt(tmp_path: Path) -> None:
-    race = Race(DeltaWriter(str(tmp_path / "t")))
+    race = Race(DeltaTable(tmp_path / "t"))
     state = race.plan()
     metrics = race.writer.table.optimize.compact()
     end = race.publish(state)
@@ -300,7 +300,7 @@ def test_other_writers_and_checkpoints_go_on_above_our_version(race: Race) -> No
     end = race.publish(race.plan())
     race.writer.table.create_checkpoint()
     race.append(40)
-    race.writer.delete_copying("a < 5")
+    race.writer.table.delete("a < 5")
     race.gone |= set(range(5))
 
     assert race.source.look(ATTEMPT, end.committed, 3).version == end.version

@@ -12,8 +12,8 @@ import pytest
 
 import neve.read
 from common.parquet import location as object_store
+from common.parquet.foreign_formats import foreign_mark
 from common.parquet.location import open_location
-from common.parquet.service_files import foreign_mark
 from common.runtime import RandomIds
 from coordinator.context import ArrowStorage
 from coordinator.storage.manifests import ManifestPublisher

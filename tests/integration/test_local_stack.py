@@ -182,6 +182,24 @@ def test_data_that_the_server_cannot_read_is_named(redis_alone: RedisServer) -> 
         redis_alone.start(os.environ, SystemClock())
 
 
+def test_a_program_of_the_user_may_ask_ray_for_an_environment(home: Path) -> None:
+    with begin(home) as stack:
+        code = (
+            "import os, ray; ray.init(address={!r}, logging_level='ERROR', log_to_driver=False);"
+            "work = ray.remote(lambda: os.environ['ASKED_FOR']);"
+            "own = work.options(runtime_env={{'env_vars': {{'ASKED_FOR': 'an environment'}}}});"
+            "print(ray.get(own.remote()))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code.format(stack.ray_address)],
+            env=stack.driver_environ(),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert done.stdout.strip() == "an environment"
+
+
 @pytest.mark.long
 def test_two_stacks_do_not_disturb_each_other(home: Path) -> None:
     with begin(home, "one") as one:

@@ -205,6 +205,33 @@ def test_long_texts_have_no_words() -> None:
         column_levels(pl.Series(["x" * 65]), kind)
 
 
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 9, 12, 13, 16, 17, 24, 36, 64])
+def test_words_of_texts_of_one_length_are_read_from_any_buffer(length: int) -> None:
+    """From views: short texts, texts at equal distances, in any order, and in several buffers."""
+    for seed in range(20):
+        chance = random.Random(seed)
+        texts = [bytes(chance.choices([0, 97, 98, 255], k=length)) for _ in range(300)]
+        order = chance.choices(range(200), k=chance.choice([1, 2, 400]))
+        series = pl.Series(texts[:200])
+        columns = [
+            series,
+            series[3:5],
+            series.sort(),
+            series[order],
+            pl.concat([series, pl.Series(texts[200:])]),
+            pl.concat([pl.Series(texts[at : at + 3]) for at in range(0, 300, 3)]),
+            pl.Series([*texts, None]),
+            pl.Series([*texts, b"another length"]),
+        ]
+        for column in columns:
+            values = column.to_list()
+            levels = column_levels(column, KeyType.BINARY)
+            for place in {0, len(values) // 2, len(values) - 1}:
+                encoded = encode_value(values[place], KeyType.BINARY)
+                bound = bound_words(encoded, [KeyType.BINARY], [pa.binary()])
+                assert words_of_row(levels, place) == tuple(bound), values[place]
+
+
 WIDTHS = [1, 8, 40, 64]
 
 

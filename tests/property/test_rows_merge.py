@@ -7,14 +7,17 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from common.model.keys import encode_key, encode_value
 from common.model.outcome import DroppedRows
 from common.model.table import Column
+from common.rows.key_encoding import encode_column, encode_keys
 from common.rows.merge import merge_tables, scan_tables
-from common.rows.rules import DropRule, RowRules
+from common.rows.rules import DropRule, RowRules, droppable_rows, dropped_together
 from common.rows.schema import arrow_schema
 from tests.property.rows_reference import row as row_hash
 from tests.support.fast_and_slow import first_fast
@@ -108,6 +111,23 @@ def draw_drop(chance: random.Random, rules: RowRules) -> DropRule | None:
         outside.append(Outside(maybe(low), maybe(high), maybe(version(chance.randint(1, 3)))))
     settled, keeps_deleted = maybe(version(chance.randint(1, 3))), chance.random() < 0.5
     return DropRule(settled, tuple(outside), keeps_deleted=keeps_deleted)
+
+
+@pytest.mark.parametrize("seed", first_fast(20, range(200), slow=50))
+def test_dead_rows_that_are_dropped_together_are_those_that_are_dropped_alone(seed: int) -> None:
+    chance = random.Random(seed)
+    rules = draw_rules(chance)
+    rows = to_table([draw_row(chance, rules) for _ in range(chance.choice([1, 5, 30]))], rules)
+    keys = encode_keys(rows, rules.key, rules.key_types)
+    by_key = pc.sort_indices(keys)
+    rows, keys = rows.take(by_key), keys.take(by_key).to_pylist()
+    highest = max(encode_column(rows.column("v"), rules.version_type).to_pylist())
+    for drop in filter(None, (draw_drop(chance, rules) for _ in range(20))):
+        gone, dropped = droppable_rows(rows, np.ones(len(keys), np.bool_), rules, drop)
+        together = dropped_together(keys.__getitem__, len(keys), highest, drop)
+        assert together in (None, dropped)
+        assert together is None or gone.all()
+        assert together is not None or not gone.all() or drop.outside
 
 
 def to_table(rows: Sequence[Row], rules: RowRules) -> pa.Table:

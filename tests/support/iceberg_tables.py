@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import (
     DataFile,
@@ -309,6 +309,6 @@ class IcebergTable:
         while True:
             try:
                 act()
-            except CommitFailedException:
+            except (CommitFailedException, ValidationException):  # Others were faster.
                 continue
             return

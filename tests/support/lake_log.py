@@ -7,17 +7,22 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+from pyarrow.parquet import FileMetaData
 
 from common.errors import UnavailableError
 from common.lake.source import (
     Answer,
     Commit,
+    Freed,
     LakeFile,
+    LakeSurvey,
     Look,
+    MaintenanceRules,
     Positions,
     Sighting,
     Snapshot,
     TableSource,
+    WasteFile,
 )
 from common.model.table import Column
 
@@ -42,6 +47,11 @@ class LakeLog:
     forgotten: int = 0
     """Versions below this one are missing."""
     loads: int = 0
+    sent: list[Commit] = field(default_factory=list)
+    waste: dict[str, list[str]] = field(default_factory=dict)
+    """Operation of maintenance → paths of files that it would delete now."""
+    rules: list[MaintenanceRules] = field(default_factory=list)
+    """Rules of the operations that were carried out."""
 
     @property
     def head(self) -> Snapshot:
@@ -87,14 +97,56 @@ class LakeLog:
             if snapshot.version <= since:
                 continue
             if snapshot.version < self.forgotten:
-                return Sighting(Look.CANNOT_TELL, self.head.version, "a version is missing")
+                return Sighting(Look.CANNOT_TELL, self.head.version, reason="a version is missing")
             is_named = self.attempts.get(attempt) == snapshot.version
             if is_named or not snapshot.files.keys().isdisjoint(outputs):
                 return Sighting(Look.FOUND, snapshot.version)
         return Sighting(Look.ABSENT, self.head.version)
 
     def send(self, commit: Commit) -> Answer:
-        raise AssertionError("the service does not write to the log")
+        """Accept a version without changes, all that the service writes itself."""
+        self._answer()
+        assert not commit.outputs + commit.removed, commit
+        assert not commit.attempt, commit
+        self.sent.append(commit)
+        if commit.base.version != self.head.version:
+            return Answer.CONFLICT
+        self.write()
+        return Answer.COMMITTED
+
+    def require_conditions(self, name: str) -> None:
+        self._answer()
+        assert name, "a trial needs a name of its own"
+
+    def statistics(self, snapshot: Snapshot, footer: FileMetaData) -> str:
+        raise AssertionError("the service writes no files")
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        return ("checkpoint", "log-cleanup", "vacuum")
+
+    def survey(self, operation: str, snapshot: Snapshot, rules: MaintenanceRules) -> LakeSurvey:
+        self._answer()
+        survey = LakeSurvey(operation=operation, version=snapshot.version)
+        if operation == "checkpoint":
+            return replace(survey, creates=f"checkpoint of version {snapshot.version}")
+        paths = sorted(self.waste.get(operation, ()))
+        files = tuple(WasteFile(path, 100, "", 0.0) for path in paths if path not in rules.kept)
+        if not files:
+            return replace(survey, why="there is nothing to delete")
+        most = rules.files_max
+        return replace(survey, files=files[:most], more=max(0, len(files) - most))
+
+    def carry_out(self, survey: LakeSurvey, snapshot: Snapshot, rules: MaintenanceRules) -> Freed:
+        self._answer()
+        self.rules.append(rules)
+        if survey.creates:
+            return Freed(created=survey.creates)
+        paths = [file.path for file in survey.files if file.path not in rules.kept]
+        self.deleted += paths
+        for path in paths:
+            self.waste[survey.operation].remove(path)
+        return Freed(files=len(paths), size_bytes=100 * len(paths))
 
     def delete(self, paths: Sequence[str]) -> None:
         self._answer()

@@ -30,7 +30,11 @@ def main() -> None:
     gateway = replace(SETTINGS.gateway, token=token, locations=("/",))
     # The older coordinator has no call for what reads and appends move.
     settings = replace(
-        SETTINGS, store=StoreSettings(url=store), gateway=gateway, control=ControlSettings()
+        SETTINGS,
+        store=StoreSettings(url=store),
+        compactor=replace(SETTINGS.compactor, engine="local"),
+        gateway=gateway,
+        control=ControlSettings(),
     )
     door = start_gateway(settings, log_folder=logs)
     compactor = start_compactor(

@@ -26,6 +26,17 @@ from tests.support.installed import Installation, installation
 from tests.support.patience import SERVICE_S
 
 TOKEN = "a-token-of-the-test"
+END_ACTORS = """
+import sys, time, ray
+from contextlib import suppress
+ray.init(address=sys.argv[1], namespace="neve", log_to_driver=False, logging_level="ERROR")
+while names := ray.util.list_named_actors():
+    # The coordinator first: it starts compactors.
+    for name in sorted(names, key=lambda name: "coordinator" not in name):
+        with suppress(ValueError):
+            ray.kill(ray.get_actor(name))
+    time.sleep(0.1)
+"""
 
 
 @dataclass
@@ -111,6 +122,13 @@ class Cluster:
         environ = self.environ()
         command = [sys.executable, "-c", program, environ["RAY_ADDRESS"], actor]
         subprocess.run(command, env=environ, check=True, timeout=SERVICE_S)
+
+
+def end_actors(stack: LocalStack) -> None:
+    """End every actor of the service on a cluster, so that Ray does not start it again."""
+    command = [sys.executable, "-c", END_ACTORS, stack.ray_address]
+    environ = stack.driver_environ()
+    subprocess.run(command, env=environ, cwd=stack.folder.logs, check=True, timeout=SERVICE_S)
 
 
 @dataclass

@@ -8,5 +8,8 @@ In reading order:
     storage   files of a table's root, and the creation of one only if it is absent
     statistics  bounds of a file's columns, from its footer
     log       versions and checkpoints, read whole or from a known version on
+    checkpoints  checkpoints, and the clean-up of the log below them
+    vacuum    files that no version needs any more
     source    the port: load, look, send
+    publication  the log that the service writes of a native table
 """

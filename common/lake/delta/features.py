@@ -1,17 +1,18 @@
-"""Which Delta tables Névé can compact, and their schemas. Pure.
+"""Which Delta tables Névé can compact, and schemas in both directions. Pure.
 
 A feature is known if a compaction that keeps all rows needs nothing for it, or if Névé does what it
 demands. Every other one refuses the table, with a sentence: a writer that ignores a feature may
 break the table for all others.
 """
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
 
-from common.errors import CompactionError
+from common.errors import CompactionError, RefusedError
 from common.lake.delta.actions import (
     entry_mapping,
     entry_number,
@@ -21,7 +22,7 @@ from common.lake.delta.actions import (
     refuse,
 )
 from common.model.table import Column
-from common.rows.schema import CHARS_MAX, type_to_text
+from common.rows.schema import CHARS_MAX, type_from_text, type_to_text
 
 READER_VERSION_MAX, WRITER_VERSION_MAX = 3, 7
 KNOWN = frozenset(
@@ -192,3 +193,72 @@ def _primitive(name: str, column: str) -> pa.DataType:
             return pa.decimal128(precision, scale)
     message = f"column {column[:100]} has the type {name[:100]}, which Névé does not rewrite"
     raise _TypeRefusedError(message)
+
+
+# ------------------------------------------------------------------------------- Schemas to publish
+
+
+_NAMES = {
+    arrow: name
+    for name, arrow in _PRIMITIVES.items()
+    if name not in {"decimal", "timestamp", "timestamp_ntz"}
+}
+
+
+def delta_schema(columns: Iterable[Column]) -> dict[str, Any]:
+    """Return the schema of native columns, as a log has it.
+
+    Raises:
+        RefusedError: Delta has no such type, or takes two names for one.
+    """
+    columns = list(columns)
+    first: dict[str, str] = {}
+    for column in columns:
+        if (other := first.setdefault(column.name.lower(), column.name)) != column.name:
+            message = (
+                f"columns {other} and {column.name} differ only in case, which is one name to Delta"
+            )
+            raise RefusedError(message)
+    fields = [
+        _field(pa.field(column.name, type_from_text(column.type), column.nullable), column.name)
+        for column in columns
+    ]
+    return {"type": "struct", "fields": fields}
+
+
+def has_plain_timestamps(columns: Iterable[Column]) -> bool:
+    """Return whether a column has timestamps without a zone, which need a feature of readers."""
+    return any("timestamp_ntz" in json.dumps(field) for field in delta_schema(columns)["fields"])
+
+
+def _field(field: pa.Field, column: str) -> dict[str, Any]:
+    delta = _delta_type(field.type, column)
+    return {"name": field.name, "type": delta, "nullable": field.nullable, "metadata": {}}
+
+
+def _delta_type(arrow: pa.DataType, column: str) -> Any:
+    if pa.types.is_struct(arrow):
+        fields = [_field(arrow.field(index), column) for index in range(arrow.num_fields)]
+        return {"type": "struct", "fields": fields}
+    if pa.types.is_list(arrow):
+        element = arrow.value_field
+        return {
+            "type": "array",
+            "elementType": _delta_type(element.type, column),
+            "containsNull": element.nullable,
+        }
+    if pa.types.is_map(arrow):
+        return {
+            "type": "map",
+            "keyType": _delta_type(arrow.key_type, column),
+            "valueType": _delta_type(arrow.item_type, column),
+            "valueContainsNull": arrow.item_field.nullable,
+        }
+    if pa.types.is_decimal128(arrow) and 0 <= arrow.scale <= arrow.precision:
+        return f"decimal({arrow.precision},{arrow.scale})"
+    if pa.types.is_timestamp(arrow) and arrow.unit != "ns":
+        return "timestamp_ntz" if arrow.tz is None else "timestamp"
+    if (name := _NAMES.get(arrow)) is not None:
+        return name
+    message = f"column {column[:100]} is {arrow}, which Delta does not have"
+    raise RefusedError(message)

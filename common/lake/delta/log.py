@@ -6,7 +6,7 @@ be read; it is one Parquet file, or several, or one in Parquet or JSON that name
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -30,7 +30,7 @@ from common.lake.delta.actions import (
 )
 from common.lake.delta.features import properties_of, readable_columns, why_refused
 from common.lake.delta.storage import LakeStorage, ListedFile
-from common.lake.source import LakeFile, Snapshot
+from common.lake.source import LakeFile, MaintenanceRules, Snapshot
 
 LOG, SIDECARS = "_delta_log", "_delta_log/_sidecars"
 VERSION_BYTES_MAX = 512 * 1024**2
@@ -50,6 +50,9 @@ _CHECKPOINT = re.compile(
     r"(?:\.(\d{10})\.(\d{10})|\.([0-9a-fA-F-]{36}))?\.(parquet|json)"
 )
 _SIDECAR = re.compile(r"[A-Za-z0-9._-]+\.parquet")
+_ACTIONS = frozenset(
+    ("add", "remove", "protocol", "metaData", "domainMetadata", "commitInfo", "txn", "cdc")
+)
 _ADD_COLUMNS = (
     "path", "partitionValues", "size", "modificationTime", "stats", "deletionVector",
 )  # fmt: skip
@@ -74,6 +77,14 @@ class LogListing:
     checkpoints: tuple[Checkpoint, ...]
 
     @property
+    def whole_from(self) -> int:
+        """Return the version from which on none is missing; above the newest one: it is."""
+        number = self.newest + 1
+        while number - 1 in self.versions:
+            number -= 1
+        return number
+
+    @property
     def newest(self) -> int:
         """Return the highest version that is named; -1: none is."""
         numbers = [*self.versions, *(checkpoint.version for checkpoint in self.checkpoints)]
@@ -83,6 +94,12 @@ class LogListing:
 def version_path(version: int) -> str:
     """Return the path of a version."""
     return f"{LOG}/{version:020}.json"
+
+
+def number_of(path: str) -> int:
+    """Return the version that a file of the log belongs to; -1: to none."""
+    match = _VERSION.fullmatch(path) or _CHECKPOINT.fullmatch(path)
+    return int(match[1]) if match else -1
 
 
 def list_log(storage: LakeStorage, first: int = 0) -> LogListing:
@@ -134,6 +151,11 @@ class VersionEntries:
     metadata: dict[str, Any] | None = None
     domains: tuple[dict[str, Any], ...] = ()
     info: dict[str, Any] = field(default_factory=dict)
+    transactions: tuple[dict[str, Any], ...] = ()
+    changes: tuple[dict[str, Any], ...] = ()
+    """Files of the change feed."""
+    others: frozenset[str] = frozenset()
+    """Names of actions that this module does not know."""
 
     @property
     def attempt(self) -> str:
@@ -163,6 +185,9 @@ def collect_entries(version: int, entries: Iterable[Mapping[str, Any]]) -> Versi
         next(iter(kinds.get("metaData", ())), None),
         tuple(kinds.get("domainMetadata", ())),
         next(iter(kinds.get("commitInfo", ())), {}),
+        tuple(kinds.get("txn", ())),
+        tuple(kinds.get("cdc", ())),
+        frozenset(kinds) - _ACTIONS,
     )
 
 
@@ -194,8 +219,17 @@ def read_versions(
 # -------------------------------------------------------------------------------------- Checkpoints
 
 
+SNAPSHOT_ACTIONS = ("protocol", "metaData", "domainMetadata", "add")
+"""Actions that a snapshot consists of."""
+
+
 def read_checkpoint(
-    storage: LakeStorage, checkpoint: Checkpoint, with_removes: bool = False
+    storage: LakeStorage,
+    checkpoint: Checkpoint,
+    with_removes: bool = False,
+    *,
+    names: Sequence[str] = SNAPSHOT_ACTIONS,
+    is_whole: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Yield the actions of a checkpoint.
 
@@ -203,20 +237,22 @@ def read_checkpoint(
         storage: The table's root.
         checkpoint: A complete one.
         with_removes: Also files that were removed and may still be stored.
+        names: The actions that are wanted.
+        is_whole: Return added files with all fields, not only with those of a snapshot.
     """
-    names = ["protocol", "metaData", "domainMetadata", "add", *["remove"] * with_removes]
+    names = [*names, *["remove"] * with_removes]
     for path in checkpoint.paths:
         sidecars: list[str] = []
-        for entry in _entries_of_file(storage, path, [*names, "sidecar"]):
+        for entry in entries_of_file(storage, path, [*names, "sidecar"], is_whole):
             if sidecar := entry.get("sidecar"):
-                sidecars.append(_sidecar_path(sidecar))
+                sidecars.append(sidecar_path(sidecar))
             else:
                 yield entry
-        for sidecar_path in sidecars:
-            yield from _entries_of_file(storage, sidecar_path, names)
+        for sidecar in sidecars:
+            yield from entries_of_file(storage, sidecar, names, is_whole)
 
 
-def _sidecar_path(entry: Mapping[str, Any]) -> str:
+def sidecar_path(entry: Mapping[str, Any]) -> str:
     """Return the path of a sidecar: it lies in its folder whatever the entry states."""
     name = unquote(entry_text(entry, "path")).rpartition("/")[2]
     if not _SIDECAR.fullmatch(name):
@@ -224,9 +260,10 @@ def _sidecar_path(entry: Mapping[str, Any]) -> str:
     return f"{SIDECARS}/{name}"
 
 
-def _entries_of_file(
-    storage: LakeStorage, path: str, names: Sequence[str]
+def entries_of_file(
+    storage: LakeStorage, path: str, names: Sequence[str], is_whole: bool = False
 ) -> Iterator[dict[str, Any]]:
+    """Yield the actions of one file of a checkpoint; arguments as for `read_checkpoint`."""
     data = storage.read(path, CHECKPOINT_BYTES_MAX)
     if data is None:
         message = f"{storage.uri}/{path} is missing; the table's log is being cleaned up"
@@ -235,19 +272,22 @@ def _entries_of_file(
         yield from entries_of(data, path)
         return
     try:
-        yield from _parquet_entries(data, path, names)
+        yield from parquet_entries(data, path, names, is_whole)
     except (pa.ArrowException, OSError) as error:
         refuse(path, f"is unreadable: {error!s:.200}")
 
 
-def _parquet_entries(data: bytes, path: str, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+def parquet_entries(
+    data: bytes, path: str, names: Sequence[str] = SNAPSHOT_ACTIONS, is_whole: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Yield the actions of a checkpoint's Parquet file; arguments as for `read_checkpoint`."""
     file = parquet.ParquetFile(pa.BufferReader(data))
     metadata = file.metadata
     sizes = [metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups)]
     if sum(sizes) > CHECKPOINT_BYTES_MAX or metadata.num_rows > 4 * FILES_MAX:
         refuse(path, f"has {metadata.num_rows} rows in {sum(sizes)} bytes")
     schema = file.schema_arrow
-    columns = [column for name in names for column in _wanted(schema, name)]
+    columns = [column for name in names for column in _wanted(schema, name, is_whole)]
     for batch in file.iter_batches(BATCH_ROWS, columns=columns):
         for name in filter(batch.schema.names.__contains__, names):
             column = batch.column(name)
@@ -256,7 +296,11 @@ def _parquet_entries(data: bytes, path: str, names: Sequence[str]) -> Iterator[d
                     yield {name: value}
 
 
-def _wanted(schema: pa.Schema, name: str) -> list[str]:
+_PARSED = frozenset(("stats_parsed", "partitionValues_parsed"))
+"""Fields of a file that its checkpoint has twice, the other time as texts."""
+
+
+def _wanted(schema: pa.Schema, name: str, is_whole: bool) -> list[str]:
     """Return the columns of an action that are needed, as dotted names."""
     if name not in schema.names or not pa.types.is_struct(schema.field(name).type):
         return []
@@ -264,6 +308,8 @@ def _wanted(schema: pa.Schema, name: str) -> list[str]:
         return [name]
     action = schema.field(name).type
     present = {action.field(index).name for index in range(action.num_fields)}
+    if is_whole:
+        return [f"{name}.{column}" for column in sorted(present - _PARSED)]
     columns = [f"{name}.{column}" for column in _ADD_COLUMNS if column in present]
     return columns if "stats" in present else [*columns, f"{name}.stats_parsed.numRecords"]
 
@@ -355,6 +401,10 @@ class Replay:
             self._doubles.add(file.path)
         self._files[file.path] = file
 
+    def to_files(self) -> Collection[LakeFile]:
+        """Return the live files."""
+        return self._files.values()
+
     def to_snapshot(self, tag: str) -> Snapshot:
         """Return the state as a value.
 
@@ -433,3 +483,91 @@ def _read_on(storage: LakeStorage, replay: Replay, listing: LogListing) -> Snaps
         replay.apply(entries)
     file = listing.versions.get(replay.version)
     return replay.to_snapshot(file.tag if file else "")
+
+
+# --------------------------------------------------------------------------------------- Retention
+
+
+LOG_RETENTION_S, FILE_RETENTION_S = 30 * 86_400.0, 7 * 86_400.0
+"""Retention of versions and of replaced files without a property, as the protocol has them."""
+VERSIONS_READ_MAX = 500_000
+"""Most versions that one operation of maintenance reads."""
+_UNITS_S = {
+    "week": 604_800.0,
+    "day": 86_400.0,
+    "hour": 3600.0,
+    "minute": 60.0,
+    "second": 1.0,
+    "millisecond": 1e-3,
+    "microsecond": 1e-6,
+}
+
+
+def retention_s(properties: Mapping[str, str], name: str, default_s: float) -> float:
+    """Return a duration such as `interval 7 days`.
+
+    Raises:
+        RefusedError: It has another form: nothing is deleted by a guess.
+    """
+    text = properties.get(name)
+    if text is None:
+        return default_s
+    words = text.lower().replace("'", "").removeprefix("interval").split()
+    total_s = 0.0
+    for number, unit in zip(words[::2], words[1::2], strict=False):
+        unit_s = _UNITS_S.get(unit.removesuffix("s"))
+        if unit_s is None or not number.isdecimal():
+            break
+        total_s += int(number) * unit_s
+    else:
+        if words and len(words) % 2 == 0:
+            return total_s
+    message = f"property {name} is {text[:100]!r}, expected a duration such as 'interval 7 days'"
+    raise RefusedError(message)
+
+
+def log_retention_s(snapshot: Snapshot, rules: MaintenanceRules) -> float:
+    """Return how long versions are kept; at least as long as their files."""
+    own_s = retention_s(snapshot.properties, "delta.logRetentionDuration", LOG_RETENTION_S)
+    return max(own_s, file_retention_s(snapshot, rules))
+
+
+def file_retention_s(snapshot: Snapshot, rules: MaintenanceRules) -> float:
+    """Return how long files are kept after they were removed."""
+    name = "delta.deletedFileRetentionDuration"
+    return max(rules.keep_s, retention_s(snapshot.properties, name, FILE_RETENTION_S))
+
+
+def version_before(listing: LogListing, cutoff_s: float) -> int:
+    """Return the last version that was the head at a time, by the storage's clock; -1: none was.
+
+    No version is older than one below it: a clock that went back makes it as young as that one.
+    Versions below a missing one do not count.
+    """
+    last = -1
+    for version in range(listing.whole_from, listing.newest + 1):
+        if listing.versions[version].changed_at_s > cutoff_s:
+            break
+        last = version
+    return last
+
+
+def read_on(
+    storage: LakeStorage, first: int, end: int, use: Callable[[VersionEntries], object]
+) -> None:
+    """Read many versions in order.
+
+    Raises:
+        RefusedError: One is missing, or there are too many.
+    """
+    if end - first > VERSIONS_READ_MAX:
+        message = f"{end - first} versions are to be read, at most {VERSIONS_READ_MAX}"
+        raise RefusedError(message)
+    for begin in range(first, end, VERSIONS_MAX):
+        stop = min(begin + VERSIONS_MAX, end)
+        read = read_versions(storage, begin, stop, lambda entries: entries)
+        for version, entries in enumerate(read, begin):
+            if entries is None:
+                message = f"version {version} of {storage.uri} is missing"
+                raise RefusedError(message)
+            use(entries)

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyarrow.parquet import FileMetaData
 
 from common.errors import InputError, RefusedError
-from common.lake.delta import log
+from common.lake.delta import checkpoints, log, vacuum
 from common.lake.delta.actions import (
     CommitLines,
     VectorEntry,
@@ -31,8 +31,11 @@ from common.lake.delta.vectors import (
 from common.lake.source import (
     Answer,
     Commit,
+    Freed,
     LakeFile,
+    LakeSurvey,
     Look,
+    MaintenanceRules,
     Positions,
     Sighting,
     Snapshot,
@@ -216,6 +219,47 @@ class DeltaSource:
         """Delete outputs that were never committed."""
         for path in paths:
             self._storage.delete(path)
+
+    # ----------------------------------------------------------------------------- Maintenance
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """Return the names of the maintenance operations."""
+        return checkpoints.CHECKPOINT, checkpoints.LOG_CLEANUP, vacuum.VACUUM
+
+    def survey(self, operation: str, snapshot: Snapshot, rules: MaintenanceRules) -> LakeSurvey:
+        """Return what an operation would do; see `TableSource`."""
+        if snapshot.refusal:
+            raise RefusedError(snapshot.refusal)
+        if operation == checkpoints.CHECKPOINT:
+            return checkpoints.survey_checkpoint(self._storage, snapshot, rules)
+        if operation == checkpoints.LOG_CLEANUP:
+            return checkpoints.survey_log(self._storage, snapshot, rules)
+        assert operation == vacuum.VACUUM, operation
+        return vacuum.survey_files(self._storage, snapshot, rules, self._own_vector_path)
+
+    def carry_out(self, survey: LakeSurvey, snapshot: Snapshot, rules: MaintenanceRules) -> Freed:
+        """Do what a survey says; see `TableSource`."""
+        if snapshot.refusal:
+            raise RefusedError(snapshot.refusal)
+        if survey.operation == checkpoints.CHECKPOINT:
+            return checkpoints.write_checkpoint(self._storage, snapshot, rules)
+        if survey.operation == checkpoints.LOG_CLEANUP:
+            return checkpoints.clean_log(self._storage, survey, snapshot, rules)
+        assert survey.operation == vacuum.VACUUM, survey
+        return vacuum.delete_files(self._storage, survey, snapshot, rules, self._own_vector_path)
+
+    def _own_vector_path(self, vector: VectorEntry) -> str | None:
+        """Return the path of a vector's file; None: it is in the log, or outside of the root."""
+        if vector.storage == "i":
+            return None
+        if vector.storage == "p" and self._storage.relative(vector.text) is None:
+            return None
+        try:
+            return self._vector_path(vector)
+        except VectorError as error:
+            message = f"deletion vector {vector.text[:200]} has no readable name: {error}"
+            raise RefusedError(message) from None
 
 
 def _inline(rows: Positions) -> VectorEntry:

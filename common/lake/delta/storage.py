@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -40,6 +41,8 @@ class ListedFile:
     path: str
     size_bytes: int
     tag: str
+    changed_at_s: float = 0.0
+    """When it was last written, by the clock of its storage."""
 
 
 class LakeStorage:
@@ -89,8 +92,65 @@ class LakeStorage:
                 if count > LISTED_MAX:
                     message = f"{self.uri}/{folder} has more than {LISTED_MAX} files"
                     raise RefusedError(message)
-                for meta in chunk:
-                    yield ListedFile(meta["path"], meta["size"], meta["e_tag"] or "")
+                yield from map(_listed, chunk)
+
+    def walk(self) -> Iterator[ListedFile]:
+        """Yield all files below the root, in no order. Links are neither followed nor yielded."""
+        with _translated("list all files", self.uri):
+            files = self._walk_folder() if self.folder else self._walk_bucket()
+            for count, file in enumerate(files):
+                if count >= LISTED_MAX:
+                    message = f"{self.uri} has more than {LISTED_MAX} files"
+                    raise RefusedError(message)
+                yield file
+
+    def _walk_bucket(self) -> Iterator[ListedFile]:
+        for chunk in obstore.list(self._opened(), chunk_size=1000):
+            yield from map(_listed, chunk)
+
+    def _walk_folder(self) -> Iterator[ListedFile]:
+        self._opened()
+        assert self.folder is not None
+        waiting = [""]
+        while waiting:
+            inside = waiting.pop()
+            with contextlib.suppress(FileNotFoundError):  # Deleted meanwhile.
+                entries = list(os.scandir(self.folder / inside))
+                for entry in entries:
+                    path = f"{inside}/{entry.name}" if inside else entry.name
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(path)
+                    elif entry.is_file(follow_symlinks=False):
+                        with contextlib.suppress(FileNotFoundError):
+                            yield _stated(path, entry.stat(follow_symlinks=False))
+
+    def stat(self, path: str) -> ListedFile | None:
+        """Return a file as `walk` does, or None if it is missing, or lies below a link."""
+        try:
+            with _translated(f"look at {path}", self.uri):
+                if self.folder is None:
+                    return _listed(obstore.head(self._opened(), path))
+                folder = (self.folder / path).parent
+                if folder.resolve() != self.folder.resolve() / folder.relative_to(self.folder):
+                    return None
+                status = (self.folder / path).lstat()
+                return _stated(path, status) if S_ISREG(status.st_mode) else None
+        except FileNotFoundError:
+            return None
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Write a file at once, whether there is one or not."""
+        with _translated(f"write {path}", self.uri):
+            if self.folder is None:
+                obstore.put(self._opened(), path, data, use_multipart=False)
+                return
+            target = self.folder / path
+            part = _written_part(target, data)
+            try:
+                part.replace(target)
+                _sync_folder(target.parent)
+            finally:
+                part.unlink(missing_ok=True)
 
     def read(self, path: str, bytes_max: int) -> bytes | None:
         """Return the bytes of a file, or None if it is missing.
@@ -200,12 +260,9 @@ def _create_locally(path: Path, data: bytes) -> Answer:
 
     A version that a crash of the machine leaves empty would make the table unreadable.
     """
-    part = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
+    part = None
     try:
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        part = _written_part(path, data)
         path.hardlink_to(part)
         _sync_folder(path.parent)
     except FileExistsError:
@@ -216,9 +273,37 @@ def _create_locally(path: Path, data: bytes) -> Answer:
     except OSError:
         return Answer.UNKNOWN
     finally:
+        if part is not None:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+    return Answer.COMMITTED
+
+
+def _written_part(path: Path, data: bytes) -> Path:
+    """Write a file next to another one, to take its name; nothing is left after an error."""
+    part = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
+    try:
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
-    return Answer.COMMITTED
+        raise
+    return part
+
+
+def _listed(meta: Mapping[str, Any]) -> ListedFile:
+    """Return a file as the object store lists it."""
+    changed_at_s = meta["last_modified"].timestamp()
+    return ListedFile(meta["path"], meta["size"], meta["e_tag"] or "", changed_at_s)
+
+
+def _stated(path: str, status: os.stat_result) -> ListedFile:
+    """Return a file of a folder. A copy may keep an old time of writing, but not of its inode."""
+    tag = f"{status.st_ino:x}-{status.st_mtime_ns}-{status.st_size}"
+    return ListedFile(path, status.st_size, tag, max(status.st_mtime, status.st_ctime))
 
 
 def _sync_folder(folder: Path) -> None:

@@ -54,13 +54,16 @@ from common.lake.iceberg.manifests import (
     ManifestReader,
     read_list,
 )
-from common.lake.iceberg.write import file_schema, stored_columns
+from common.lake.iceberg.write import file_schema, sort_keys, stored_columns
 from common.lake.source import (
     LOCATIONS,
     Answer,
     Commit,
+    Freed,
     LakeFile,
+    LakeSurvey,
     Look,
+    MaintenanceRules,
     Positions,
     Sighting,
     Snapshot,
@@ -113,6 +116,12 @@ def open_iceberg(uri: str, options: Mapping[str, str]) -> "IcebergSource":
     """
     name, identifier = split_identifier(uri)
     return IcebergSource(name, identifier, options)
+
+
+_NO_MAINTENANCE = (
+    "Iceberg tables are maintained by their own engine: Névé neither expires their snapshots nor "
+    "removes files that no snapshot names"
+)
 
 
 class IcebergSource:
@@ -188,6 +197,7 @@ class IcebergSource:
             root=TableRoot(metadata.location).uri,
             field_ids={column.name: column.field_id for column in metadata.schema().fields},
             file_schema=file_schema(metadata.schema()) if columns else None,
+            sort=sort_keys(metadata) if columns else (),
         )
 
     def _manifests(
@@ -380,6 +390,16 @@ class IcebergSource:
         return self._sender.send(table, commit, head)
 
     # ---------------------------------------------------------------------------------- Other calls
+
+    operations: tuple[str, ...] = ()
+
+    def survey(self, operation: str, snapshot: Snapshot, rules: MaintenanceRules) -> LakeSurvey:
+        """Refuse: the engine of the table expires its snapshots."""
+        raise RefusedError(_NO_MAINTENANCE)
+
+    def carry_out(self, survey: LakeSurvey, snapshot: Snapshot, rules: MaintenanceRules) -> Freed:
+        """Refuse: the engine of the table expires its snapshots."""
+        raise RefusedError(_NO_MAINTENANCE)
 
     def require_conditions(self, name: str) -> None:
         """Do nothing: catalogs compare versions by themselves."""

@@ -15,10 +15,12 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.name_mapping import MappedField
+from pyiceberg.table.sorting import NullOrder, SortDirection
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import UUIDType
 
 from common.errors import InputError
-from common.lake.source import Partition
+from common.lake.source import Partition, SortKey
 from common.rows.conform import FIELD_ID, ONLY_VALUE, field_id
 from common.rows.schema import normal_type
 
@@ -118,3 +120,26 @@ def _given_columns(spec: PartitionSpec, text: str, schema: Schema) -> Iterator[p
         if isinstance(field.transform, IdentityTransform) and name is not None and value != NULL:
             metadata = {FIELD_ID: str(number), ONLY_VALUE: value}
             yield pa.field(name, pa.string(), True, metadata)
+
+
+def sort_keys(metadata: TableMetadata) -> tuple[SortKey, ...]:
+    """Return the order of rows in data files: the sort order up to the first transform.
+
+    Columns after a transform order rows with equal results of it, which Arrow does not compute.
+    """
+    schema, keys = sanitize_column_names(metadata.schema()), list[SortKey]()
+    names = {field.field_id: field for field in schema.fields}
+    for field in metadata.sort_order().fields:
+        column = names.get(field.source_id)
+        if column is None or not isinstance(field.transform, IdentityTransform):
+            break
+        if isinstance(column.field_type, UUIDType):  # Arrow does not sort it.
+            break
+        keys.append(
+            SortKey(
+                column.name,
+                field.direction is SortDirection.DESC,
+                field.null_order is NullOrder.NULLS_FIRST,
+            )
+        )
+    return tuple(keys)

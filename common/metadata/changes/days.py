@@ -26,7 +26,7 @@ from common.metadata.keys import STREAM_START, TableKeys
 from common.metadata.keyspace import get, set_string
 from common.metadata.store_values import HistoryEntry
 from common.model.outcome import AttemptEnd, Refusal, RefusalCode
-from neve.api import TableDay
+from neve.api.jobs import TableDay
 
 DAYS_MAX = 400
 """Days with sums that are kept."""

@@ -5,6 +5,7 @@ they can be compared. `RowGroup` holds the footer's bounds on the keys of a row 
 the work of one task.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -89,7 +90,8 @@ def column_levels(column: pl.Series, kind: KeyType) -> list[KeyWords]:
 def _values(column: pl.Series, kind: KeyType) -> list[KeyWords]:
     match kind:
         case KeyType.STRING | KeyType.BINARY:
-            return text_levels(*text_bytes(column.to_arrow()))
+            levels = _levels_of_views(column)
+            return text_levels(*text_bytes(column.to_arrow())) if levels is None else levels
         case KeyType.FLOAT:
             return [ordered_double_bits(column.to_arrow())]
         case KeyType.DECIMAL:
@@ -164,6 +166,78 @@ def _even_levels(padded: Bytes, rows: int, length: int) -> list[KeyWords]:
             words &= _KEPT_BYTES[length - start]
         levels[at] = words
     return [*levels, length]
+
+
+_INLINE_BYTES = 12
+"""Longest text that is in its view."""
+_VIEW_BYTES, _VIEW_TEXT = 16, 4
+"""Size of a view, and where its text begins if that is short."""
+_BUFFER_ROWS_MIN = 64
+"""Average rows per buffer below which texts are joined first."""
+
+
+def _levels_of_views(column: pl.Series) -> list[KeyWords] | None:
+    """Return texts of one length as words, from the pages that hold them, without a copy.
+
+    Args:
+        column: The texts, in one chunk.
+
+    Returns:
+        The words; None: the texts have several lengths or nulls, or are in many buffers.
+    """
+    array = column.to_arrow(compat_level=pl.CompatLevel.newest())
+    is_view = is_type.is_string_view(array.type) or is_type.is_binary_view(array.type)
+    if not is_view or array.null_count:
+        return None
+    rows, (_, views, *buffers) = len(array), array.buffers()
+    # Length, first bytes, number of the buffer, and position in it.
+    lengths, _, numbers, places = (
+        np.frombuffer(views, np.uint32).reshape(-1, 4)[array.offset :][:rows].T
+    )
+    length = int(lengths[0])
+    if length > TEXT_BYTES_MAX or not (lengths == length).all():
+        return None
+    words = [np.empty(rows, np.uint64) for _ in range(0, length, 8)]
+    if length <= _INLINE_BYTES:
+        first = array.offset * _VIEW_BYTES + _VIEW_TEXT
+        _load_words(words, length, views, first, _VIEW_BYTES)
+    else:
+        ends = [*(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), rows]
+        if len(ends) * _BUFFER_ROWS_MIN > max(rows, _BUFFER_ROWS_MIN):
+            return None
+        for begin, end in itertools.pairwise([0, *ends]):
+            part, own = [word[begin:end] for word in words], places[begin:end].astype(np.int64)
+            stride = int(own[1] - own[0]) if end - begin > 1 else 1
+            even = stride > 0 and bool((own[1:] - own[:-1] == stride).all())
+            buffer = buffers[int(numbers[begin])]
+            _load_words(part, length, buffer, int(own[0]) if even else own, stride)
+    return [*words, *[0] * (TEXT_WORDS - len(words)), length]
+
+
+def _load_words(
+    words: Sequence[Words], length: int, buffer: pa.Buffer, first: int | Int64s, stride: int
+) -> None:
+    """Store the words of texts of one length.
+
+    Args:
+        words: Where to store the first word of each text, the second, and so on.
+        length: Length of the texts.
+        buffer: Bytes that hold them.
+        first: Position of the first text if all are at equal distances; or positions of all.
+        stride: That distance.
+    """
+    for at, word in enumerate(words):
+        # A last word ends with its text, because nothing may follow. A short one is in its view.
+        missing = max(0, 8 * (at + 1) - length) if length >= 8 else 0
+        start = 8 * at - missing
+        if isinstance(first, int):
+            word[:] = np.ndarray((len(word),), ">u8", buffer, first + start, (stride,))
+        else:
+            word[:] = np.ndarray((buffer.size - 7,), ">u8", buffer, strides=(1,))[first + start]
+        if missing:
+            word <<= np.uint64(8 * missing)
+        elif length < 8:
+            word &= _KEPT_BYTES[length]
 
 
 def _constant(level: KeyWords) -> KeyWords:

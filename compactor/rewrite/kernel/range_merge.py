@@ -8,7 +8,7 @@ overlap.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Protocol
 
 import numpy as np
@@ -19,12 +19,14 @@ from common.errors import InputError
 from common.model.key_values import KeyType
 from common.model.outcome import DroppedRows, RowCounts
 from common.rows.conform import Flags, Int64s, Words, ordered_double_bits
+from common.rows.key_encoding import encode_column, encode_keys
 from common.rows.merge import Tally, sortable_series, sum_counts
 from common.rows.row_facts import row_hash
 from common.rows.rules import (
     DropRule,
     dead_rows,
     droppable_rows,
+    dropped_together,
     join_dropped,
     unsettled_rows,
 )
@@ -81,6 +83,7 @@ class Step:
         """
         self._layout, self._frame, self._rest = layout, frame, rest
         self._levels, self._numbers = levels, numbers
+        self._ranks: Words | None = None
         self._tombstones = self._flags(layout.rules.tombstone_column)
 
     @classmethod
@@ -141,14 +144,33 @@ class Step:
         numbers = np.flatnonzero(dead)
         if len(numbers) == 0:
             return chosen, 0, 0, None
-        assert rules.version_column is not None
-        names = list(dict.fromkeys([*rules.key, rules.version_column]))
-        small = self.table(chosen[numbers], names)
-        gone, dropped = droppable_rows(small, np.ones(len(numbers), np.bool_), rules, drop)
+        if (dropped := self._dropped_together(chosen[numbers], drop)) is not None:
+            gone = np.ones(len(numbers), np.bool_)
+        else:
+            assert rules.version_column is not None
+            names = list(dict.fromkeys([*rules.key, rules.version_column]))
+            small = self.table(chosen[numbers], names)
+            gone, dropped = droppable_rows(small, np.ones(len(numbers), np.bool_), rules, drop)
         buried = int((gone & tombstones[numbers]).sum())
         keep = np.ones(len(chosen), np.bool_)
         keep[numbers[gone]] = False
         return chosen[keep], buried, int(gone.sum()) - buried, dropped
+
+    def _dropped_together(self, rows: Int64s, drop: DropRule) -> DroppedRows | None:
+        """Return the keys and versions of dead rows, by key, if all of them may be dropped."""
+        rules = self._layout.rules
+        assert rules.version_column is not None
+
+        @cache
+        def key_at(place: int) -> bytes:
+            row = self.table(rows[place : place + 1], rules.key)
+            (key,) = encode_keys(row, rules.key, rules.key_types).to_pylist()
+            return bytes(key)
+
+        newest = rows[[np.argmax(self._versions()[rows])]]
+        version = self.table(newest, [rules.version_column]).column(0)
+        (highest,) = encode_column(version, rules.version_type).to_pylist()
+        return dropped_together(key_at, len(rows), highest, drop)
 
     def table(self, chosen: Int64s, names: Sequence[str] | None = None) -> pa.Table:
         """Return rows as Arrow, in the table's schema or some columns of it."""
@@ -195,6 +217,11 @@ class Step:
 
     def _versions(self) -> Words:
         """Return numbers that sort like the versions, null first."""
+        if self._ranks is None:
+            self._ranks = self._ranked_versions()
+        return self._ranks
+
+    def _ranked_versions(self) -> Words:
         rules = self._layout.rules
         assert rules.version_column is not None
         column, kind = self._column(rules.version_column).rechunk(), rules.version_type

@@ -6,7 +6,7 @@ later task reads a run again. A task for a whole job writes the outputs itself.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,9 +18,11 @@ import pyarrow as pa
 
 from common.errors import RewriteError
 from common.expressions.native import NotNativeError
+from common.model.key_values import KeyType
 from common.model.outcome import DroppedRows, RowCounts
 from common.parquet.location import Location, open_location, storage_error
-from common.rows.conform import Flags
+from common.rows.conform import Flags, Int64s
+from common.rows.key_encoding import encode_column
 from common.rows.merge import Tally, sum_counts
 from common.rows.row_facts import RowFacts
 from compactor.rewrite.attempt_folder import (
@@ -462,6 +464,10 @@ def _read_back(plan: RewritePlan, location: Location, path: str) -> RowFacts:
 # ------------------------------------------------------------------------------- Values of rows
 
 
+EVALUATED_SHARE_MIN = 0.75
+"""Share of rows that a transform applies to, from which on it is evaluated for all rows first."""
+
+
 class _Values(Protocol):
     """Where the values of a transform come from."""
 
@@ -496,17 +502,23 @@ class _NativeValues:
         places = np.flatnonzero(meant)
         # At least one column, because a frame without columns has no rows.
         rows = frame.select(sorted(self._transform.transform.columns) or frame.columns[:1])
-        # Other rows are not evaluated, so that they cannot fail.
-        rows = rows if len(places) == frame.height else rows[places]
-        computed = computed_values(self._transform, self._evaluations, rows)
+        computed, index = self._computed(rows, places)
         if self._transform.deletes:
             gone = np.zeros(len(meant), np.bool_)
-            gone[places] = computed[0].fill_null(value=False).to_numpy()
+            gone[places] = computed[0].fill_null(value=False).to_numpy()[index]
             return {}, gone
         names = [one.column for one in self._transform.transform.assignments]
-        index = np.arange(len(places))
         values = zip(names, computed, strict=True)
         return {name: NewValues(places, index, series) for name, series in values}, None
+
+    def _computed(self, rows: pl.DataFrame, places: Int64s) -> tuple[list[pl.Series], Int64s]:
+        """Return the values of the rows at some places, and where in the values these are."""
+        transform, evaluations = self._transform, self._evaluations
+        if len(places) >= EVALUATED_SHARE_MIN * rows.height:
+            # All rows take less time than a copy of most. The others may fail, but do not count.
+            with suppress(NotNativeError):
+                return computed_values(transform, evaluations, rows), places
+        return computed_values(transform, evaluations, rows[places]), np.arange(len(places))
 
 
 class _StoredValues:
@@ -556,6 +568,10 @@ def change_of(plan: RewritePlan) -> RowGroupChange | None:
     if transform.native:
         return TransformChange(plan.rules, transform, _NativeValues(plan.rules, transform))
     return TransformChange(plan.rules, transform, _StoredValues(plan, transform))
+
+
+_WHOLE_NUMBERS = (KeyType.INT, KeyType.DATE, KeyType.TIME, KeyType.TIMESTAMP)
+"""Versions that Polars orders like Névé."""
 
 
 class TransformChange:
@@ -611,6 +627,8 @@ class TransformChange:
             return frame, rest
         flags, tombstone = pl.Series(gone), self._rules.row_rules.tombstone_column
         assert tombstone is not None, "a keyed table with deletions has tombstones"
+        if self._drops_all(frame):
+            return frame.with_columns(pl.col(tombstone) | flags), rest
         emptied = [
             field.name
             for field in self._rules.schema
@@ -633,6 +651,22 @@ class TransformChange:
             rest = pa.table(columns, schema=rest.schema)
         return frame, rest
 
+    def _drops_all(self, frame: pl.DataFrame) -> bool:
+        """Return whether the merge certainly drops all tombstones of rows, with their values."""
+        drop, rules = self._rules.drop, self._rules.row_rules
+        name = rules.version_column
+        if drop.settled is None or drop.outside or rules.version_type not in _WHOLE_NUMBERS:
+            return False
+        if name is None or name not in frame.columns:
+            return False
+        versions = frame.get_column(name)
+        newest = versions.arg_max()
+        if newest is None:
+            return True  # Null is the lowest version.
+        version = versions.gather([newest]).to_arrow().cast(self._rules.schema.field(name).type)
+        (highest,) = encode_column(version, rules.version_type).to_pylist()
+        return bool(highest <= drop.settled)
+
 
 def _with_values(
     frame: pl.DataFrame, rest: pa.Table | None, values: Mapping[str, NewValues]
@@ -641,19 +675,25 @@ def _with_values(
     rows = frame.height if frame.width or rest is None else rest.num_rows
     columns = []
     for name, new in values.items():
-        source = np.arange(rows)
-        source[new.places] = rows + new.index
         if name in frame.columns:
             old = frame.get_column(name)
             series = _series(new.values).cast(old.dtype).alias(name)
             if isinstance(new.values, pl.Series) and len(new.places) == rows:
                 columns.append(series)
+            elif len(series) == rows and np.array_equal(new.index, new.places):
+                flags = np.zeros(rows, np.bool_)
+                flags[new.places] = True
+                columns.append(series.zip_with(pl.Series(flags), old))
             else:
+                source = np.arange(rows)
+                source[new.places] = rows + new.index
                 columns.append(pl.concat([old, series]).gather(source))
         else:
             assert rest is not None, name
             assert isinstance(new.values, pa.ChunkedArray), "stored values"
             at = rest.schema.get_field_index(name)
+            source = np.arange(rows)
+            source[new.places] = rows + new.index
             joined = pa.chunked_array([*rest.column(at).chunks, *new.values.chunks])
             rest = rest.set_column(at, rest.schema.field(at), joined.take(pa.array(source)))
     return frame.with_columns(columns), rest

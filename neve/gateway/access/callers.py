@@ -429,8 +429,8 @@ NOT_FOR_LAKE: Mapping[str, str] = {
     "GET /v1/tables/{table}/manifest/files": f"it has no manifest of the service: {_READS}",
     "POST /v1/tables/{table}/fsck": f"there is nothing to check: {_OWN_METADATA}",
     "POST /v1/tables/{table}/gc": (
-        "its files are not listed: files without a reference are deleted by its own engine"
-        " (for Delta: VACUUM)"
+        "its files are not listed: files without a reference are deleted by its own engine (for"
+        " Delta: VACUUM), or by `neve maintain TABLE vacuum`"
     ),
     "POST /v1/tables/{table}/lower-watermark": f"it has no watermark: {_WRITES}",
     "POST /v1/tables/{table}/analyze": (

@@ -128,6 +128,8 @@ class Conditions:
     def _after_s(self, standing: Standing) -> float:
         if standing.kind in SILENT:
             return self._rules.silent_after_s
+        if standing.kind == "catalog-silent":
+            return self._rules.catalog_silent_after_s
         return self._rules.backlog_after_s if standing.kind == "backlog" else self._rules.gather_s
 
     # ------------------------------------------------------------------------------------ Requests
@@ -207,10 +209,12 @@ def _what(standing: Standing) -> str:
             return f"backlog of {_of_subject(standing, 'table')} is {size}"
         case "read-only":
             return f"{_of_subject(standing, 'table')} is read-only"
-        case "store-silent":
-            return "the metadata store does not answer"
-        case "coordinator-silent":
-            return "the coordinator does not answer"
+        case "unpublished" | "catalog-silent":
+            fault = "is not published" if standing.kind == "unpublished" else "does not answer"
+            return f"the log of {_of_subject(standing, 'table')} {fault}"
+        case "store-silent" | "coordinator-silent":
+            part = "metadata store" if standing.kind == "store-silent" else "coordinator"
+            return f"the {part} does not answer"
         case _:
             return standing.kind
 

@@ -58,6 +58,11 @@ _AGAIN = frozenset({RefusalCode.BOUNDS, RefusalCode.TABLET, RefusalCode.SCHEMA, 
 """The table is not what it was when the rows were checked: see `RecentTables` and `_Targets`."""
 _OF_CALL = frozenset({RefusalCode.CALL_FORM, RefusalCode.CALL_TOO_OLD, RefusalCode.CALL_TOO_NEW})
 GROUP_CALLS_MAX = 64
+GATHER_CALLS_MIN, GATHER_S = 4, 0.004
+"""If so many calls came at about the same time, how long the next group waits for more of them.
+
+The callers that were just answered are about to call again. Without the pause, groups are half as
+large, and a call costs a tenth more processor time. With fewer calls, nothing waits."""
 GROUP_BYTES_MAX = 16 * 1024**2
 """Decoded size of the calls of a group, unless one call alone has more."""
 INLINE_BYTES_MAX = 128 * 1024
@@ -512,6 +517,8 @@ class RowGroups:
             while queue:
                 group = _next_group(queue)
                 await self._commit(group)
+                if len(group) + len(queue) >= GATHER_CALLS_MIN:
+                    await asyncio.sleep(GATHER_S)
         finally:
             del self._queues[table]
             for call in (*group, *queue):

@@ -52,6 +52,7 @@ from neve.recovery.rebuild.live_files import (
 )
 from neve.recovery.scope import (
     CALLS_FORGOTTEN,
+    LOGS_WRITTEN_ANEW,
     RecoveryPorts,
     Steps,
     TableScope,
@@ -71,6 +72,7 @@ NEVER = (
     CALLS_FORGOTTEN,
     "the history of finished jobs, and what waited for deletion: `neve gc` finds such files",
     "how long each version has been known: tombstones are kept one retention longer",
+    LOGS_WRITTEN_ANEW,
 )
 
 LOOKS_MAX = 5

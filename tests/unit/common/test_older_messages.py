@@ -50,6 +50,8 @@ NEW_FIELDS = {
         *("table.settings.shadow_planner", "table.settings.shadow_planner_options"),
         *("table.settings.windows", "table.settings.window_input_bytes"),
         *("table.settings.window_cost_s", "table.settings.window_exempt"),
+        *("table.settings.lake_maintenance", "table.settings.lake_maintenance_interval_s"),
+        "table.settings.lake_maintenance_files",
         *("table.calls_since_s", "table.filling", "table.incomplete", "table.lake"),
         *(f"job.{name}" for name in NEW_OF_JOBS),
         *("analyzed", "tablet_version", "inputs.measured_at_s", "inputs.measured_version"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -14,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import (
     DecimalType,
@@ -30,7 +33,9 @@ from pyiceberg.types import (
 
 from common.errors import InputError
 from common.lake.iceberg.write import stored_columns
+from common.lake.source import SortKey
 from common.rows.conform import FIELD_ID, ONLY_VALUE, field_id, project
+from compactor.rewrite.lake_sort import merged
 from tests.support.iceberg_tables import IcebergTable, sqlite_catalog
 from tests.support.independent_reader import independent_reader
 from tests.support.lake_attempts import Rewritten, access_of, assignment_of, rewrite, snapshot_of
@@ -392,3 +397,105 @@ def test_partitions_of_several_specs(tmp_path: Path) -> None:
     (output,) = made.result.outputs
     assert output.partition == (("spec", "0"), ("partition", "day=a%2Fb"))
     assert rows_of(table, made, "id", "day") == Counter((row, "a/b") for row in range(20))
+
+
+# --------------------------------------------------------------------------------------- Sort order
+
+
+def sorted_table(folder: Path) -> IcebergTable:
+    """Return a table that is sorted by a text, descending with nulls last, and an id."""
+    order = SortOrder(
+        SortField(2, IdentityTransform(), SortDirection.DESC, NullOrder.NULLS_LAST),
+        SortField(1, IdentityTransform(), SortDirection.ASC, NullOrder.NULLS_FIRST),
+    )
+    schema = Schema(
+        NestedField(1, "id", LongType(), required=False),
+        NestedField(2, "text", StringType(), required=False),
+    )
+    return IcebergTable.create(sqlite_catalog(folder / "lake"), "t", schema, sort_order=order)
+
+
+@pytest.mark.parametrize("in_memory", [True, False], ids=["one run", "many runs"])
+def test_outputs_have_the_sort_order_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory: bool
+) -> None:
+    if not in_memory:
+        monkeypatch.setattr("compactor.rewrite.lake.SORTED_SHARE", 1_000_000)
+    table, chance = sorted_table(tmp_path), Random(1)
+    for _ in range(4):
+        texts = [None if not row % 50 else f"text {row * 7 % 13}" for row in range(1000)]
+        ids = [chance.randrange(10_000) for _ in range(1000)]
+        table.append(pa.table({"id": pa.array(ids, pa.int64()), "text": texts}))
+    table.delete_equal(pa.table({"id": range(0, 10_000, 9)}))
+    made = rewritten(table, tmp_path / "attempt", outputs=2)
+    expected = independent_reader().iceberg_rows(table.metadata, "id", "text")
+    assert rows_of(table, made, "id", "text") == expected
+    for output in made.result.outputs:
+        assert output.offsets == ()
+        rows = stored(table, output.path).select(["text", "id"]).to_pylist()
+        texts = [row["text"] for row in rows]
+        assert [text for text in texts if text] == sorted(filter(None, texts), reverse=True)
+        assert None not in texts[: len([text for text in texts if text])]
+        assert all(
+            one["id"] <= other["id"]
+            for one, other in pairwise(rows)
+            if one["text"] == other["text"]
+        )
+        assert len(rows) == output.rows
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_runs_are_merged_like_one_sort(seed: int) -> None:
+    chance, order = Random(seed), [SortKey("a", is_descending=True), SortKey("b")]
+    values = [None, *range(5)]
+    runs = []
+    for number in range(chance.randint(0, 5)):
+        count = chance.randint(0, 40)
+        table = pa.table(
+            {
+                "a": pa.array([chance.choice(values) for _ in range(count)], pa.int64()),
+                "b": pa.array([chance.choice(values) for _ in range(count)], pa.int64()),
+                "run": pa.array([number] * count, pa.int64()),
+            }
+        )
+        runs.append(sorted_by(table, order))
+    batches = [batches_of(run, chance) for run in runs]
+    made = list(merged(list(map(iter, batches)), order))
+    if not sum(run.num_rows for run in runs):
+        assert sum(table.num_rows for table in made) == 0
+        return
+    assert pa.concat_tables(made).equals(sorted_by(pa.concat_tables(runs), order))
+
+
+def batches_of(run: pa.Table, chance: Random) -> list[pa.Table]:
+    """Return rows in batches of random sizes, some of them empty."""
+    ends = sorted(chance.randint(0, run.num_rows) for _ in range(chance.randint(0, 6)))
+    edges = pairwise([0, *ends, run.num_rows])
+    return [run.slice(begin, end - begin) for begin, end in edges]
+
+
+def sorted_by(table: pa.Table, order: list[SortKey]) -> pa.Table:
+    """Sort by Python, from the last key to the first; nulls come first."""
+    rows = table.to_pylist()
+    for key in reversed(order):
+        rows.sort(
+            key=lambda row: -1 if row[key.column] is None else row[key.column],
+            reverse=key.is_descending,
+        )
+        rows.sort(key=lambda row: row[key.column] is not None)
+    return pa.Table.from_pylist(rows, table.schema)
+
+
+def test_a_file_that_lies_elsewhere_is_read_there(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    table.append(rows(0, 5))
+    path = tmp_path / "elsewhere" / "imported.parquet"
+    path.parent.mkdir()
+    pq.write_table(rows(5, LARGE), path)
+    table.table.add_files([path.as_uri()])
+    table.delete([1, 7])
+    expected = independent_reader().iceberg_rows(table.metadata, "id", "text", "day")
+    made = rewritten(table, tmp_path / "attempt")
+    assert path.as_uri() in made.result.planned.positions
+    assert rows_of(table, made, "id", "text", "day") == expected
+    assert sum(expected.values()) == LARGE + 3

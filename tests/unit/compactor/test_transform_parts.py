@@ -19,9 +19,11 @@ import pytest
 
 from common import plugins
 from common.errors import RewriteError, TransformError
-from common.model.keys import encode_key
+from common.model.key_values import KeyType
+from common.model.keys import encode_key, encode_value
 from common.model.request import KeyRange, Request, TransformKind, TransformSpec
 from common.model.table import Column, Table
+from common.parquet.location import open_location
 from common.rows.rules import RowRules
 from common.spi.planner import DELETED, TransformContext
 from compactor.rewrite import attempt, general_merge, spark_tasks, transform
@@ -31,7 +33,9 @@ from compactor.rewrite.attempt_folder import (
     ValueWriter,
     read_change_counts,
 )
-from compactor.rewrite.merge.tasks import merge_small_job
+from compactor.rewrite.kernel.reader import Reader
+from compactor.rewrite.kernel.winners import RowLayout
+from compactor.rewrite.merge.tasks import change_of, merge_small_job
 from compactor.rewrite.outputs import TaskResult, pickled_outcome
 from compactor.rewrite.plan.rewrite_plan import (
     RewritePlan,
@@ -303,6 +307,29 @@ def test_values_of_other_rows_than_those_that_are_meant(tmp_path: Path, numbers:
         general_merge.rewrite_in_memory(plan)
     with pytest.raises(RewriteError, match=r"\d values for \d rows"):
         merge_small_job(plan)
+
+
+@pytest.mark.parametrize("settled", [2, 1, None])
+def test_values_of_deleted_rows_stay_only_if_the_merge_drops_the_rows(
+    tmp_path: Path, settled: int | None
+) -> None:
+    write_file(tmp_path, "a.parquet", rows().set_column(2, "v", pa.array([1, 1, 2, 2])))
+    request = with_transform(TransformKind.DELETE_WHERE, "x > 0")
+    more = {} if settled is None else {"settled": encode_value(settled, KeyType.INT)}
+    table = keyed_table(tmp_path)
+    plan = make_plan(assignment_over(table, ["a.parquet"], request=request, **more), str(tmp_path))
+    change = change_of(plan)
+    assert change is not None
+    reader = Reader(
+        open_location(table.location),
+        "a.parquet",
+        RowLayout(plan.rules.schema, plan.rules.row_rules),
+        change=change,
+    )
+    frame = reader.read(plan.inputs.row_groups[0], by_key=False).frame
+    assert frame["dead"].to_list() == [True, True, True, None]
+    assert (frame["x"][0] is None) == (settled != 2)
+    assert frame["x"][1] == 2.0, "it was deleted before"
 
 
 def test_the_names_of_questions_are_nobodys(tmp_path: Path) -> None:

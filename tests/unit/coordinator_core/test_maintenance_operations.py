@@ -10,7 +10,7 @@ import pytest
 from common.model.file import DataFile
 from common.model.group import Service
 from common.model.job import CLASS_WIDTH, JobAction, Kind, TabletPlan
-from common.model.table import Column, Table, TableSettings
+from common.model.table import LAKE_OPERATIONS, Column, Table, TableSettings
 from common.model.tablet import (
     PLUS_INFINITY,
     Analysis,
@@ -74,7 +74,7 @@ def with_settings(**settings: Any) -> Table:
 
 
 def test_each_kind_is_registered_and_each_row_has_its_estimates() -> None:
-    of_tables = {OperationName.MANIFEST, OperationName.FLUSH}
+    of_tables = {OperationName.MANIFEST, OperationName.FLUSH, *LAKE_OPERATIONS}
     assert set(KINDS) == set(OperationName) - of_tables
     rows = rows_of(tablet_of(MIB, MIB, MIB, MIB))
     assert list(rows) == [name.value for name in KINDS]

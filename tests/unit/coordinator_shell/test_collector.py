@@ -31,8 +31,9 @@ from common.model.job import Kind
 from common.model.outcome import AttemptEnd, RowCounts
 from common.model.table import Column, Table, TableState
 from common.model.tablet import PLUS_INFINITY, Reservation, TabletId
+from common.parquet.foreign_formats import ForeignMark
 from common.parquet.location import open_location
-from common.parquet.service_files import ForeignMark, LocationOwner, write_owner
+from common.parquet.service_files import LocationOwner, write_owner
 from common.runtime import Clock, call_id
 from coordinator.context import ArrowStorage, TableFaults
 from coordinator.core.maintenance import GarbageCounts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -237,6 +237,21 @@ def test_new_columns_of_the_log_become_those_of_the_table() -> None:
             ("amount", "double", 1),
             ("x", "int64", 1),
         ]
+
+    story(tell)
+
+
+def test_columns_that_change_without_a_version_become_those_of_the_table() -> None:
+    async def tell(life: Life) -> None:
+        life.log.write(lake_file("a"))
+        await life.poll()
+        more = (*COLUMNS, COLUMNS[1].__class__("x", "int64"))
+        changed = replace(life.log.head, columns=more)
+        life.log.load = lambda known=None: changed  # type: ignore[method-assign]
+        await life.poll()
+        table = await life.store.table("t1")
+        assert table is not None
+        assert [column.name for column in table.schema] == ["day", "amount", "x"]
 
     story(tell)
 

@@ -6,6 +6,7 @@ import pytest
 
 from common.errors import UnknownTableError
 from common.model.outcome import AttemptEnd
+from common.model.table import LAKE_OPERATIONS
 from common.model.tablet import PLUS_INFINITY, TabletId
 from coordinator.core import events as on
 from neve import api
@@ -89,7 +90,7 @@ def test_tablets_are_listed_with_their_rates_and_how_many_more_there_are() -> No
             assert [rate.scans_s for rate in found.rates] == pytest.approx([0.1, 0.0, 0.0])
             assert [rate.rows_s for rate in found.rates] == pytest.approx([10 / 60] * 3)
             kinds = [operation.kind for operation in found.operations]
-            of_table = {"manifest", "flush"}
+            of_table = {"manifest", "flush", *LAKE_OPERATIONS}
             assert len(kinds) == 3 * len({*kinds} - of_table) + len(of_table)
             assert not found.more
             with pytest.raises(UnknownTableError, match="table t9 is gone"):

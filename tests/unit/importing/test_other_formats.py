@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -9,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.model.location_identity import PUBLISHED_PATH
+from common.parquet.foreign_formats import FOLDERS_MAX, foreign_mark, foreign_mark_below
 from common.parquet.location import open_location
-from common.parquet.service_files import FOLDERS_MAX, foreign_mark, foreign_mark_below
 from neve.client.errors import RefusedError
 from tests.support.gateway import Gateway, serving
 from tests.support.other_formats import FORMATS, ROWS, delta, iceberg
@@ -78,18 +79,30 @@ def test_files_of_such_a_table_are_not_added(gateway: Gateway, tmp_path: Path) -
         client.drop("adding")
 
 
-def test_marks_that_the_service_published_do_not_count(gateway: Gateway, tmp_path: Path) -> None:
+def test_a_log_that_the_service_published_does_not_count(gateway: Gateway, tmp_path: Path) -> None:
     root = tmp_path / "t"
     delta(root)
     location = open_location(root.as_uri())
-    assert foreign_mark(location) is not None
-    assert foreign_mark_below(location) is not None
     (root / PUBLISHED_PATH).parent.mkdir()
-    (root / PUBLISHED_PATH).write_text("_delta_log\n")
+    (root / PUBLISHED_PATH).write_text(json.dumps({"tables": ["t0", "t1"]}))
+    assert foreign_mark(location) is not None, "the log is one of another writer"
+    assert foreign_mark_below(location) is not None
+    newest = max((root / "_delta_log").glob("*.json"))
+    info = {"neveTable": "t1", "neveAsOf": 1.5, "neveFiles": 0, "neveRows": 0}
+    newest.write_text(json.dumps({"commitInfo": info}) + "\n" + newest.read_text())
     assert foreign_mark(location, ["a/b.parquet"]) is None
     assert foreign_mark_below(location) is None
     with gateway.client() as client:
         assert client.import_table(str(root), "own", dry_run=True).rows == 6
+    stranger = json.dumps({"commitInfo": {**info, "neveTable": "x"}})
+    for damage in ("{", "[]", '{"commitInfo": 1}', stranger):
+        newest.write_text(damage)
+        assert foreign_mark(location) is not None, damage
+    newest.write_text(json.dumps({"commitInfo": info}))
+    (root / PUBLISHED_PATH).write_text("_delta_log\n")
+    assert foreign_mark(location) is not None, "the note is unreadable"
+    (root / PUBLISHED_PATH).write_text(json.dumps({"tables": ["t1"]}))
+    assert foreign_mark(location) is None
     iceberg(root)
     assert foreign_mark(location) is not None
     assert foreign_mark(open_location((root / "below").as_uri())) is not None

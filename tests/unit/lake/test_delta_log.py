@@ -17,7 +17,7 @@ from pyarrow import parquet
 from common.errors import InputError, RefusedError, UnavailableError
 from common.lake.open import open_source
 from common.lake.source import Answer, Commit, Look, Snapshot, TableSource
-from tests.support.delta_writer import WITH_VECTORS, DeltaWriter, removal
+from tests.support.delta_tables import WITH_VECTORS, DeltaTable, removal
 
 UUID = "3a0d65cd-4056-49b8-937b-95f9e3ee90e5"
 
@@ -27,17 +27,17 @@ def rows(first: int, count: int, part: str | None = "x y") -> pa.Table:
 
 
 @pytest.fixture
-def writer(tmp_path: Path) -> DeltaWriter:
+def writer(tmp_path: Path) -> DeltaTable:
     """A table of four versions with three files."""
-    table = DeltaWriter(str(tmp_path / "sales"))
-    table.append(rows(0, 10), ["p"], WITH_VECTORS)
-    table.append(rows(10, 10, None))
-    table.append(rows(20, 10, "a/b=c%"))
-    table.append(rows(30, 10))
+    table = DeltaTable(tmp_path / "sales")
+    table.append_by_deltalake(rows(0, 10), ["p"], WITH_VECTORS)
+    table.append_by_deltalake(rows(10, 10, None))
+    table.append_by_deltalake(rows(20, 10, "a/b=c%"))
+    table.append_by_deltalake(rows(30, 10))
     return table
 
 
-def source_of(writer: DeltaWriter) -> TableSource:
+def source_of(writer: DeltaTable) -> TableSource:
     return open_source("delta", writer.uri, {})
 
 
@@ -51,7 +51,7 @@ def values_of(snapshot: Snapshot) -> tuple[Any, ...]:
     return (*kept, files)
 
 
-def test_a_table_of_another_writer_is_read(writer: DeltaWriter) -> None:
+def test_a_table_of_another_writer_is_read(writer: DeltaTable) -> None:
     head = source_of(writer).load()
 
     assert head.version == 3
@@ -70,7 +70,7 @@ def test_a_table_of_another_writer_is_read(writer: DeltaWriter) -> None:
         assert json.loads(file.bounds)["numRecords"] == 10
 
 
-def test_only_newer_versions_are_read(writer: DeltaWriter) -> None:
+def test_only_newer_versions_are_read(writer: DeltaTable) -> None:
     source = source_of(writer)
     first = source.load()
     assert source.load(first) is first
@@ -87,14 +87,14 @@ def test_only_newer_versions_are_read(writer: DeltaWriter) -> None:
     assert second.steady_since == first.steady_since == 0
 
 
-def test_a_checkpoint_is_the_versions_below_it(writer: DeltaWriter) -> None:
+def test_a_checkpoint_is_the_versions_below_it(writer: DeltaTable) -> None:
     path = next(iter(writer.live()))
     writer.delete_by_vector(path, [1, 5])
     before = source_of(writer).load()
     writer.table.create_checkpoint()
     for version in range(4):
         Path(writer.uri, f"_delta_log/{version:020}.json").unlink()
-    writer.append(rows(40, 10))
+    writer.append_by_deltalake(rows(40, 10))
     after = source_of(writer).load()
 
     assert values_of(source_of(writer).load(before)) == values_of(after)
@@ -103,11 +103,11 @@ def test_a_checkpoint_is_the_versions_below_it(writer: DeltaWriter) -> None:
     assert source_of(writer).load(before).steady_since == 0
 
 
-def test_a_gap_below_a_checkpoint_ends_what_was_steady(writer: DeltaWriter) -> None:
+def test_a_gap_below_a_checkpoint_ends_what_was_steady(writer: DeltaTable) -> None:
     source = source_of(writer)
     first = source.load()
-    writer.append(rows(40, 10))
-    writer.append(rows(50, 10))
+    writer.append_by_deltalake(rows(40, 10))
+    writer.append_by_deltalake(rows(50, 10))
     writer.table.create_checkpoint()
     Path(writer.uri, f"_delta_log/{4:020}.json").unlink()
     second = source.load(first)
@@ -116,20 +116,20 @@ def test_a_gap_below_a_checkpoint_ends_what_was_steady(writer: DeltaWriter) -> N
     assert len(second.files) == 6
 
 
-def test_a_missing_version_is_no_snapshot(writer: DeltaWriter) -> None:
+def test_a_missing_version_is_no_snapshot(writer: DeltaTable) -> None:
     source = source_of(writer)
     Path(writer.uri, f"_delta_log/{2:020}.json").unlink()
     with pytest.raises(UnavailableError, match=r"version 2 .* is missing"):
         source.load()
 
 
-def test_another_table_at_the_location_is_read_whole(writer: DeltaWriter) -> None:
+def test_another_table_at_the_location_is_read_whole(writer: DeltaTable) -> None:
     source = source_of(writer)
     first = source.load()
     shutil.rmtree(writer.uri)
-    other = DeltaWriter(writer.uri)
+    other = DeltaTable(writer.uri)
     for _ in range(6):
-        other.append(rows(0, 10), ["p"])
+        other.append_by_deltalake(rows(0, 10), ["p"])
     second = source.load(first)
 
     assert second.table_id != first.table_id
@@ -139,7 +139,7 @@ def test_another_table_at_the_location_is_read_whole(writer: DeltaWriter) -> Non
 # ---------------------------------------------------------------------------- Checkpoints by parts
 
 
-def checkpoint_tables(writer: DeltaWriter) -> tuple[pa.Table, pa.Table]:
+def checkpoint_tables(writer: DeltaTable) -> tuple[pa.Table, pa.Table]:
     """Return the actions of a checkpoint of the head apart: without and with files."""
     writer.table.create_checkpoint()
     path = Path(writer.uri, "_delta_log", f"{writer.version:020}.checkpoint.parquet")
@@ -150,14 +150,14 @@ def checkpoint_tables(writer: DeltaWriter) -> tuple[pa.Table, pa.Table]:
     return table.filter(pa.compute.invert(is_file)), table.filter(is_file)
 
 
-def only_checkpoint(writer: DeltaWriter, keep: str = "") -> None:
+def only_checkpoint(writer: DeltaTable, keep: str = "") -> None:
     for path in Path(writer.uri, "_delta_log").glob("*.json"):
         if path.name != keep:
             path.unlink()
 
 
 @pytest.mark.parametrize("form", ["parts", "sidecars", "json"])
-def test_checkpoints_of_other_engines_are_read(writer: DeltaWriter, form: str) -> None:
+def test_checkpoints_of_other_engines_are_read(writer: DeltaTable, form: str) -> None:
     path = next(iter(writer.live()))
     writer.delete_by_vector(path, [1, 5])
     before = source_of(writer).load()
@@ -199,7 +199,7 @@ def test_checkpoints_of_other_engines_are_read(writer: DeltaWriter, form: str) -
     assert source_of(writer).load(after) is after
 
 
-def test_a_checkpoint_without_all_its_parts_is_none(writer: DeltaWriter) -> None:
+def test_a_checkpoint_without_all_its_parts_is_none(writer: DeltaTable) -> None:
     before = source_of(writer).load()
     rest, files = checkpoint_tables(writer)
     for number, part in enumerate((files, rest), 1):
@@ -214,7 +214,7 @@ def test_a_checkpoint_without_all_its_parts_is_none(writer: DeltaWriter) -> None
 
 
 @pytest.mark.parametrize("storage", ["i", "u", "p"])
-def test_deletes_are_read_however_they_are_stored(writer: DeltaWriter, storage: str) -> None:
+def test_deletes_are_read_however_they_are_stored(writer: DeltaTable, storage: str) -> None:
     source = source_of(writer)
     before = source.load()
     path = next(iter(writer.live()))
@@ -231,7 +231,7 @@ def test_deletes_are_read_however_they_are_stored(writer: DeltaWriter, storage: 
     assert newer.steady_since == 0
 
 
-def test_a_remove_that_names_no_vector_leaves_the_file(writer: DeltaWriter) -> None:
+def test_a_remove_that_names_no_vector_leaves_the_file(writer: DeltaTable) -> None:
     path = next(iter(writer.live()))
     version = writer.delete_by_vector(path, [1, 5, 9])
     add = writer.entries(version)[-1]["add"]
@@ -240,7 +240,7 @@ def test_a_remove_that_names_no_vector_leaves_the_file(writer: DeltaWriter) -> N
     assert len(source_of(writer).load().files) == 4
 
 
-def test_a_file_with_two_vectors_at_once_is_refused(writer: DeltaWriter) -> None:
+def test_a_file_with_two_vectors_at_once_is_refused(writer: DeltaTable) -> None:
     add = next(iter(writer.live().values()))
     writer.commit({"add": {**add, "deletionVector": writer.vector([3])}})
 
@@ -259,7 +259,7 @@ def test_a_file_with_two_vectors_at_once_is_refused(writer: DeltaWriter) -> None
     ],
 )
 def test_damaged_vectors_fail_the_file(
-    writer: DeltaWriter, changes: Mapping[str, Any], problem: str
+    writer: DeltaTable, changes: Mapping[str, Any], problem: str
 ) -> None:
     add = next(iter(writer.live().values()))
     vector = {**writer.vector([3, 4, 9]), **changes}
@@ -270,7 +270,7 @@ def test_damaged_vectors_fail_the_file(
         source_of(writer).positions(file)
 
 
-def test_a_vector_above_the_rows_of_its_file_fails_it(writer: DeltaWriter) -> None:
+def test_a_vector_above_the_rows_of_its_file_fails_it(writer: DeltaTable) -> None:
     writer.delete_by_vector(next(iter(writer.live())), [3, 10])
     (file,) = [file for file in source_of(writer).load().files.values() if file.deletes]
 
@@ -279,7 +279,7 @@ def test_a_vector_above_the_rows_of_its_file_fails_it(writer: DeltaWriter) -> No
 
 
 @pytest.mark.parametrize("text", ["/etc/passwd", "s3://other/x.bin", "file:///etc/x.bin"])
-def test_vectors_outside_of_the_table_are_not_read(writer: DeltaWriter, text: str) -> None:
+def test_vectors_outside_of_the_table_are_not_read(writer: DeltaTable, text: str) -> None:
     add = next(iter(writer.live().values()))
     vector = {**writer.vector([3]), "storageType": "p", "pathOrInlineDv": text}
     writer.commit({"remove": removal(add)}, {"add": {**add, "deletionVector": vector}})
@@ -292,7 +292,7 @@ def test_vectors_outside_of_the_table_are_not_read(writer: DeltaWriter, text: st
 # ------------------------------------------------------------------------------------ Look and send
 
 
-def test_an_attempt_is_found_by_its_name_or_its_outputs(writer: DeltaWriter) -> None:
+def test_an_attempt_is_found_by_its_name_or_its_outputs(writer: DeltaTable) -> None:
     source = source_of(writer)
     head = source.load()
     assert source.send(Commit(head, "attempt-1", now_s=5)) is Answer.COMMITTED
@@ -306,7 +306,7 @@ def test_an_attempt_is_found_by_its_name_or_its_outputs(writer: DeltaWriter) -> 
     assert add["path"].startswith("p=x%2520y/")
 
 
-def test_a_look_without_all_versions_cannot_tell(writer: DeltaWriter) -> None:
+def test_a_look_without_all_versions_cannot_tell(writer: DeltaTable) -> None:
     source = source_of(writer)
     Path(writer.uri, f"_delta_log/{2:020}.json").unlink()
 
@@ -316,11 +316,11 @@ def test_a_look_without_all_versions_cannot_tell(writer: DeltaWriter) -> None:
     assert source.look("attempt-1", [], 9).look is Look.CANNOT_TELL
 
 
-def test_a_version_below_a_checkpoint_that_lacks_it_is_no_commit(writer: DeltaWriter) -> None:
+def test_a_version_below_a_checkpoint_that_lacks_it_is_no_commit(writer: DeltaTable) -> None:
     source = source_of(writer)
     late = source.load()
-    writer.append(rows(40, 10))
-    writer.append(rows(50, 10))
+    writer.append_by_deltalake(rows(40, 10))
+    writer.append_by_deltalake(rows(50, 10))
     writer.table.create_checkpoint()
     Path(writer.uri, f"_delta_log/{4:020}.json").unlink()
 
@@ -330,10 +330,10 @@ def test_a_version_below_a_checkpoint_that_lacks_it_is_no_commit(writer: DeltaWr
     assert sighting.reason == "the checkpoint of version 5 does not know the files of version 4"
 
 
-def test_two_writers_cannot_create_the_same_version(writer: DeltaWriter) -> None:
+def test_two_writers_cannot_create_the_same_version(writer: DeltaTable) -> None:
     source = source_of(writer)
     head = source.load()
-    writer.append(rows(40, 10))
+    writer.append_by_deltalake(rows(40, 10))
     before = writer.entries(4)
 
     assert source.send(Commit(head, "attempt-1", now_s=5)) is Answer.CONFLICT
@@ -342,7 +342,7 @@ def test_two_writers_cannot_create_the_same_version(writer: DeltaWriter) -> None
     assert not list(Path(writer.uri, "_delta_log").glob(".*"))
 
 
-def test_the_time_of_a_version_is_above_the_one_before(writer: DeltaWriter) -> None:
+def test_the_time_of_a_version_is_above_the_one_before(writer: DeltaTable) -> None:
     protocol = writer.entries(0)[1]["protocol"]
     metadata = writer.entries(0)[2]["metaData"]
     protocol["writerFeatures"].append("inCommitTimestamp")
@@ -359,7 +359,7 @@ def test_the_time_of_a_version_is_above_the_one_before(writer: DeltaWriter) -> N
     assert source.load(head).changed_at_s == (10**15 + 1) / 1000
 
 
-def test_a_change_of_schema_properties_or_features_is_seen(writer: DeltaWriter) -> None:
+def test_a_change_of_schema_properties_or_features_is_seen(writer: DeltaTable) -> None:
     source = source_of(writer)
     head = source.load()
     writer.commit({"metaData": writer.entries(0)[2]["metaData"]})  # the same again
@@ -375,7 +375,7 @@ def test_a_change_of_schema_properties_or_features_is_seen(writer: DeltaWriter) 
     assert source.load(head).steady_since == 7
 
 
-def test_own_outputs_are_deleted_and_missing_ones_skipped(writer: DeltaWriter) -> None:
+def test_own_outputs_are_deleted_and_missing_ones_skipped(writer: DeltaTable) -> None:
     path = Path(writer.uri, "p=x%20y", "attempt-1 ü#.parquet")
     path.write_bytes(b"x")
     source_of(writer).delete(["p=x%20y/attempt-1 ü#.parquet", "p=x%20y/none.parquet"])

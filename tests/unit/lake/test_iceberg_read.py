@@ -514,7 +514,7 @@ def test_a_tablet_is_a_partition_of_a_spec(tmp_path: Path) -> None:
         "spec=1/region=eu",
     ]
     types = partition_types(table)
-    assert [decode_key(end, types) for end in sorted(tablets)][-1] == [1, "region=eu"]
+    assert [decode_key(end, types) for end in sorted(tablets)][-1] == (1, "region=eu")
 
 
 def test_new_equality_deletes_move_the_mirror(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from common.lake.delta.vectors import (
     to_base85,
     vector_of_file,
 )
-from tests.support.delta_writer import base85
+from tests.support.delta_tables import base85
 
 SHAPES = {
     "none": [],

@@ -22,7 +22,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from common.parquet.service_files import ForeignMark
+from common.parquet.foreign_formats import ForeignMark
 from neve import api
 from neve.cli import doctor
 from neve.cli import doctor as checks

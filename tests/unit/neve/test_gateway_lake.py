@@ -295,6 +295,42 @@ def test_attach_and_detach_are_in_the_audit(tmp_path: Path) -> None:
         assert "POST /v1/tables/{table}/attach" in routes
 
 
+def test_an_operation_is_run_or_shown_for_a_lake_table_only(tmp_path: Path) -> None:
+    with attached(tmp_path / "sales") as (gateway, client, _):
+        table = client.describe("sales")
+        run = client.maintain("sales", "vacuum", dry_run=True, files=7)
+        assert (run.state, run.files, run.spared) == (
+            "dry-run", 2, {"younger than the retention": 3},
+        )  # fmt: skip
+        assert client.maintain("sales", "checkpoint").state == "waiting"
+        assert [words[1:] for words in gateway.coordinator.told if words[0] == "maintain"] == [
+            (table.id, "vacuum", "True", "7"),
+            (table.id, "checkpoint", "False", "None"),
+        ]
+        with pytest.raises(CallerError, match="expected one of checkpoint, log-cleanup, vacuum"):
+            client.maintain("sales", "optimize")
+        with pytest.raises(CallerError, match="files"):
+            client.maintain("sales", "vacuum", files=0)
+        client.create_table("plain", str(tmp_path / "plain"), schema=ROWS.schema)
+        with pytest.raises(CallerError, match="'plain' is no lake table"):
+            client.maintain("plain", "vacuum")
+
+
+def test_operations_are_turned_on_for_lake_tables_only(tmp_path: Path) -> None:
+    with attached(tmp_path / "sales") as (_, client, _):
+        client.set(
+            "sales", {"lake_maintenance": "checkpoint,vacuum", "lake_maintenance_interval": "12h"}
+        )
+        settings = client.describe("sales").settings
+        assert list(settings["lake_maintenance"]) == ["checkpoint", "vacuum"]
+        assert settings["lake_maintenance_interval_s"] == 43_200
+        with pytest.raises(CallerError, match="lake_maintenance"):
+            client.set("sales", {"lake_maintenance": "optimize"})
+        client.create_table("plain", str(tmp_path / "plain"), schema=ROWS.schema)
+        with pytest.raises(CallerError, match="setting lake_maintenance is for lake tables"):
+            client.set("plain", {"lake_maintenance": "vacuum"})
+
+
 # ----------------------------------------------------------------------------------------- Iceberg
 
 NUMBERED = Schema(

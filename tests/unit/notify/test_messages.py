@@ -97,13 +97,15 @@ def test_a_backlog_and_a_silence_have_times_of_their_own() -> None:
     conditions = Conditions(RULES)
     backlog = Condition(kind="backlog", subject="trips", count=3 * 1024**3)
     store = Condition(kind="store-silent", subject="")
+    catalog = Condition(kind="catalog-silent", subject="sales", text="no route to host")
     messages = {
         second: titles(drafts)
         for second in range(700)
-        if (drafts := conditions.look([backlog, store], (), float(second)))
+        if (drafts := conditions.look([backlog, store, catalog], (), float(second)))
     }
     assert messages == {
         30: ["the metadata store does not answer"],
+        300: ["the log of table sales does not answer"],
         600: ["backlog of table trips is 3.0 GiB"],
     }
 

@@ -55,7 +55,8 @@ OF_GATEWAY = {
         "uvicorn",
     },
 }
-OF_HTTPX = {"anyio", "certifi", "h11", "httpcore", "httpx", "idna"}
+OF_HTTPX = {"anyio", "certifi", "h11", "httpcore", "httpx", "idna", "zstandard"}
+"""The last one where something else has installed it."""
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,31 +20,15 @@ from compactor.core import RewriteProgress
 from compactor.spark.application import executor_bytes
 from compactor.spark.driver_protocol import DriverSettings
 from compactor.spark.engine import SparkEngine
-from neve.local import LocalStack, StackOptions
-from neve.local.machine import free_ports
+from neve.local import LocalStack
 from neve.local.processes import processes_of_stack
 from neve.local.servers import NODE_RESOURCE
-from tests.support.installed_stack import InstalledStack
 from tests.support.patience import PATIENCE_S, SERVICE_S
 
 pytestmark = [pytest.mark.slow]
 
 ADD = {"do": "add", "count": 1000}
 SLEEP = {"do": "sleep", "for_s": 120}
-
-
-@pytest.fixture(scope="module")
-def dashboard_port() -> int:
-    return free_ports(1)[0]
-
-
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory, dashboard_port: int) -> Iterator[LocalStack]:
-    home = tmp_path_factory.mktemp("home")
-    # Ray takes jobs over HTTP only with its dashboard.
-    options = StackOptions(actors=False, dashboard_port=dashboard_port)
-    with InstalledStack.start(home=home, options=options) as stack:
-        yield stack
 
 
 def test_jobs_of_ray_are_taken_from_who_shows_its_token(
@@ -189,8 +172,12 @@ def test_two_engines_side_by_side_and_one_driver_dies(stack: LocalStack) -> None
     ("node_resource", "ending"),
     [
         pytest.param("", "asked", id="at an address", marks=pytest.mark.long),
-        # The last one here: nothing else can be done with the node.
-        pytest.param(NODE_RESOURCE, "node", id="on a node that Ray takes away"),
+        pytest.param(
+            # Nothing else can be done with the node afterwards.
+            *(NODE_RESOURCE, "node"),
+            id="on a node that Ray takes away",
+            marks=pytest.mark.last,
+        ),
     ],
 )
 def test_a_life_with_a_death_in_it(

@@ -6,12 +6,9 @@ acknowledged: deltalake, Polars and DuckDB read the table's log themselves.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from urllib.parse import unquote
@@ -20,13 +17,10 @@ import deltalake
 import polars as pl
 import pyarrow as pa
 import pytest
-import redis
 
-from common.control_settings import CatalogSettings
-from neve.local import StackOptions
 from tests.support.delta_tables import DeltaTable
 from tests.support.independent_reader import independent_reader
-from tests.support.installed_stack import InstalledStack
+from tests.support.lake_writers import publishing, writing
 from tests.support.stack import COMPACTORS, SETTINGS, Service
 
 pytestmark = [pytest.mark.slow]
@@ -35,17 +29,7 @@ SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("day", pa.string
 DAYS = ("a", "b")
 ROWS = 200
 """Rows of a file."""
-WRITER_PAUSE_S, CROWD_PAUSE_S = 0.3, 0.005
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service of two compactors that looks at logs every half second."""
-    folder = tmp_path_factory.mktemp("lake")
-    settings = replace(SETTINGS, catalog=CatalogSettings(poll_s=0.5))
-    options = StackOptions(compactors=len(COMPACTORS), settings=settings, allow=(str(folder),))
-    with InstalledStack.start(home=folder, name="e2e", options=options) as stack:
-        yield Service(stack, folder)
+CROWD_PAUSE_S = 0.005
 
 
 class Sales:
@@ -87,7 +71,7 @@ class Sales:
         """Create a version without files, unless another writer is faster."""
         with suppress(FileExistsError):
             entry = {"commitInfo": {"timestamp": 1_700_000_000_000}}
-            self.delta.commit(self.delta.version + 1, [entry])
+            self.delta.commit(entry)
 
     def attach(self) -> None:
         """Let the service compact the table."""
@@ -134,33 +118,6 @@ class Sales:
         return {unquote(path) for path in adds}
 
 
-@contextmanager
-def writing(
-    *works: Callable[[], None], pause_s: float = WRITER_PAUSE_S
-) -> Iterator[list[BaseException]]:
-    """Call functions in turn, again and again in a thread, for the length of a block."""
-    over, errors = threading.Event(), list[BaseException]()
-
-    def write() -> None:
-        try:
-            while not over.is_set():
-                for work in works:
-                    work()
-                    if over.wait(pause_s):
-                        return
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield errors
-    finally:
-        over.set()
-        thread.join()
-        assert not errors, errors
-
-
 def filled(service: Service, name: str, files: int = 12) -> Sales:
     sales = Sales(service, name)
     for _ in range(files):
@@ -186,13 +143,6 @@ def test_a_table_is_compacted_beside_its_writers(service: Service) -> None:
     assert sales.stored() <= sales.named()
     service.client.detach(sales.name)
     assert sales.delta.rows(version) == before
-
-
-def publishing(service: Service) -> list[bytes]:
-    """Return the attempts that may have sent something to a log."""
-    with redis.Redis.from_url(service.stack.redis_url) as client:
-        keys = list(client.scan_iter("neve:*:publishing"))
-        return [field for key in keys for field in client.hgetall(key)]
 
 
 def test_a_compactor_is_killed_while_it_publishes(service: Service) -> None:

@@ -20,16 +20,15 @@ from typing import Any
 
 import pytest
 
-from neve.local import LocalStack, StackOptions
+from neve.local import LocalStack
 from tests.support.installed import installation
-from tests.support.installed_stack import InstalledStack
 from tests.support.patience import SERVICE_S
 from tests.support.plain_node import plain_node
-from tests.support.redis_server import RedisServer, running
+from tests.support.redis_server import RedisServer
 
 pytestmark = [pytest.mark.slow]
 
-TOKEN = "a-token-of-the-test"
+TOKEN = "a-token-of-faults"
 DOORS = ("serve", "doctor", "status")
 """`neve serve` starts a service; the others try its start by the same function."""
 GIB = 1 << 30
@@ -85,6 +84,11 @@ config = ClusterConfig()
 told = config.node_group_configs.add(name="only", max_count=3)
 told.resources.update({"neve_group_absent": 1, "CPU": int(sys.argv[2]), "memory": 8 << 30})
 GcsClient(address=sys.argv[1]).report_cluster_config(config.SerializeToString())
+"""
+NO_NODE_TYPES = """
+import sys
+from ray._raylet import GcsClient
+GcsClient(address=sys.argv[1]).report_cluster_config(b"")
 """
 
 
@@ -160,21 +164,17 @@ class Ground:
 
 
 @pytest.fixture(scope="module")
-def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    folder = tmp_path_factory.mktemp("faults")
-    options = StackOptions(actors=False, compactors=2)
-    with (
-        running() as redis,
-        InstalledStack.start(home=folder / "home", options=options) as stack,
-        plain_node(
-            stack,
-            {"neve_group_huge": 1, "neve_group_bare": 1},
-            cpus=2,
-            memory_bytes=4 * GIB,
-            java=False,
-        ),
+def ground(
+    emptied: LocalStack, redis: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Ground]:
+    with plain_node(
+        emptied,
+        {"neve_group_huge": 1, "neve_group_bare": 1},
+        cpus=2,
+        memory_bytes=4 * GIB,
+        java=False,
     ):
-        yield Ground(stack, redis, folder)
+        yield Ground(emptied, redis, tmp_path_factory.mktemp("faults"))
 
 
 # ------------------------------------------------------------------------ Before a service can be
@@ -316,11 +316,14 @@ def test_nodes_that_no_autoscaler_adds_are_a_warning_without_any_work(
 
 
 def test_node_types_that_the_autoscaler_knows_are_looked_at(ground: Ground, service: Steps) -> None:
-    ground.tell_head(NODE_TYPES, "0")
-    ground.wait_until_said("status", f"{ABSENT}; no node type of Ray's autoscaler has it")
-    ground.tell_head(NODE_TYPES, "1")
-    sentence = f"{ABSENT}; Ray's autoscaler adds a node when compactors are needed"
-    ground.wait_until_said("status", sentence)
+    try:
+        ground.tell_head(NODE_TYPES, "0")
+        ground.wait_until_said("status", f"{ABSENT}; no node type of Ray's autoscaler has it")
+        ground.tell_head(NODE_TYPES, "1")
+        sentence = f"{ABSENT}; Ray's autoscaler adds a node when compactors are needed"
+        ground.wait_until_said("status", sentence)
+    finally:
+        ground.tell_head(NO_NODE_TYPES)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Tests of one service that compacts Delta and Iceberg tables beside other writers."""

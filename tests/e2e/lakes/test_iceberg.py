@@ -1,0 +1,213 @@
+"""An Iceberg table of other writers, compacted in place: no row is lost, doubled or back.
+
+Each test compares the table as independent readers see it with the rows that its writers have
+acknowledged: DuckDB, and PyIceberg while the table has no equality deletes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pytest
+from pyiceberg.manifest import ManifestEntryStatus
+
+from tests.support.iceberg_tables import IcebergTable, sqlite_catalog
+from tests.support.independent_reader import independent_reader
+from tests.support.lake_writers import publishing, writing
+from tests.support.stack import COMPACTORS, SETTINGS, Service
+
+pytestmark = [pytest.mark.slow]
+
+SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("day", pa.string())])
+DAYS = ("a", "b c")
+ROWS = 200
+"""Rows of a file."""
+CROWD_PAUSE_S = 0.05
+
+
+class Events:
+    """An Iceberg table, its attached name, and the rows that its writers have acknowledged."""
+
+    def __init__(self, service: Service, name: str, seed: int = 1) -> None:
+        self.service, self.name = service, name
+        catalog = sqlite_catalog(service.folder / "iceberg")
+        self.lake = IcebergTable.create(catalog, name, SCHEMA)
+        with self.lake.table.update_spec() as update:
+            update.add_identity("day")
+        self.chance = Random(seed)
+        self.rows: dict[int, str] = {}
+        """Day of each row by id."""
+        self._next = 0
+
+    def append(self, count: int = ROWS) -> None:
+        """Append a file to one of the partitions."""
+        ids = range(self._next, self._next + count)
+        day = self.chance.choice(DAYS)
+        texts = [f"row {row}" for row in ids]
+        self.lake.append(pa.table({"id": ids, "text": texts, "day": [day] * count}))
+        self._next += count
+        self.rows |= dict.fromkeys(ids, day)
+
+    def append_few(self) -> None:
+        """Append one row."""
+        self.append(1)
+
+    def _chosen(self, share: float) -> set[int]:
+        return set(self.chance.sample(sorted(self.rows), max(1, int(share * len(self.rows)))))
+
+    def _forget(self, gone: set[int]) -> None:
+        self.rows = {row: day for row, day in self.rows.items() if row not in gone}
+
+    def delete(self, share: float = 0.05) -> None:
+        """Delete some rows by position, in turn with one delete file or several."""
+        gone = self._chosen(share)
+        self.lake.delete(gone, single=self.chance.random() < 0.5)
+        self._forget(gone)
+
+    def delete_by_value(self) -> None:
+        """Delete some rows by value, and write one of them again."""
+        gone = self._chosen(0.02)
+        again = min(gone)
+        self.lake.delete_equal(pa.table({"id": sorted(gone)}))
+        day, text = self.rows[again], f"row {again}"
+        self._forget(gone)
+        self.lake.append(pa.table({"id": [again], "text": [text], "day": [day]}))
+        self.rows[again] = day
+
+    def delete_by_copy(self) -> None:
+        """Delete a row by writing its file anew."""
+        (gone,) = self._chosen(0)
+        self.lake.delete_by_copy(f"id == {gone}")
+        self._forget({gone})
+
+    def attach(self) -> None:
+        """Let the service compact the table."""
+        self.service.client.attach(self.name, iceberg=f"prod:{self.lake.identifier}")
+
+    def commits(self) -> int:
+        """Return how many attempts have committed."""
+        history = self.service.client.history(self.name)
+        return sum(attempt.end == "committed" for attempt in history)
+
+    def paths(self) -> set[str]:
+        """Return the live data files, relative to the table."""
+        prefix = f"{self.lake.table.location()}/"
+        return {path.removeprefix(prefix) for path in self.lake.live()}
+
+    def rests(self) -> bool:
+        """Return whether the mirror has the head, and nothing runs or is planned."""
+        plan = self.service.client.plan(self.name)
+        listed = {file.path for file in self.service.client.files(self.name)}
+        return listed == self.paths() and not plan.jobs and not plan.running
+
+    def wait_until_at_rest(self) -> None:
+        """Wait until nothing is left to do."""
+        self.service.wait(f"rest of {self.name}", self.rests)
+
+    @property
+    def expected(self) -> Counter[tuple[object, ...]]:
+        """The rows that readers must see."""
+        return Counter((row, f"row {row}", day) for row, day in self.rows.items())
+
+    def check(self, *, by_value: bool = False) -> None:
+        """Compare the rows that readers see with those that were acknowledged."""
+        seen = independent_reader().iceberg_rows(self.lake.metadata, "id", "text", "day")
+        assert seen == self.expected
+        if not by_value:
+            assert self.read() == self.expected
+
+    def read(self, snapshot_id: int | None = None) -> Counter[tuple[object, ...]]:
+        """Return the rows of a snapshot as PyIceberg reads them."""
+        rows = self.lake.table.scan(snapshot_id=snapshot_id).to_arrow()
+        columns = rows.select(["id", "text", "day"]).to_pydict().values()
+        return Counter(zip(*columns, strict=True))
+
+    def stored(self) -> set[str]:
+        """Return the URIs of the service's own data files in the table's folder."""
+        folder = Path(self.lake.table.location().removeprefix("file://"))
+        return {path.as_uri() for path in folder.rglob("neve-*.parquet") if "data" in path.parts}
+
+    def named(self) -> set[str]:
+        """Return every data file that some snapshot has added."""
+        table = self.lake.table
+        return {
+            Path(entry.data_file.file_path.removeprefix("file://")).as_uri()
+            for snapshot in table.snapshots()
+            for manifest in snapshot.manifests(table.io)
+            for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False)
+            if entry.status != ManifestEntryStatus.DELETED
+        }
+
+
+def filled(service: Service, name: str, files: int = 12) -> Events:
+    events = Events(service, name)
+    for _ in range(files):
+        events.append()
+    events.delete(0.1)
+    return events
+
+
+def test_a_table_is_compacted_beside_its_writers(service: Service) -> None:
+    events = filled(service, "events")
+    head = events.lake.table.current_snapshot()
+    assert head is not None
+    before = events.read(head.snapshot_id)
+    events.attach()
+    with writing(events.append, events.delete, events.append, events.delete_by_copy):
+        service.wait("three commits", lambda: events.commits() >= 3)
+    events.wait_until_at_rest()
+    events.check()
+    assert len(events.lake.live()) <= 2 * len(DAYS)
+    # The snapshot before the first compaction is still there, long after its files were replaced.
+    time.sleep(3 * SETTINGS.coordinator.garbage_grace_s)
+    assert events.read(head.snapshot_id) == before
+    assert events.stored() <= events.named()
+    service.client.detach(events.name)
+    assert events.read(head.snapshot_id) == before
+
+
+def test_rows_are_deleted_by_value_beside_compactions(service: Service) -> None:
+    events = filled(service, "by-value")
+    events.attach()
+    with writing(events.append, events.delete_by_value, events.delete):
+        service.wait("two commits", lambda: events.commits() >= 2)
+    events.wait_until_at_rest()
+    events.check(by_value=True)
+    service.client.compact(events.name).wait()
+    # Equality deletes apply to no file any more, so PyIceberg reads the table again.
+    events.check()
+    service.client.detach(events.name)
+
+
+def test_a_compactor_is_killed_while_it_publishes(service: Service) -> None:
+    events = filled(service, "killed")
+    events.attach()
+    # Other snapshots all the time: attempts conflict, mark and send again.
+    with writing(events.append_few, pause_s=CROWD_PAUSE_S):
+        service.wait("an attempt with the mark", lambda: publishing(service), poll_max_s=0.01)
+        for compactor in COMPACTORS:
+            service.kill(service.compactor(compactor))
+    service.wait("two compactors", service.everybody_beats)
+    events.append()
+    events.delete()
+    events.wait_until_at_rest()
+    events.check()
+    assert events.commits() >= 1
+    service.client.detach(events.name)
+
+
+def test_the_coordinator_is_killed_beside_writers(service: Service) -> None:
+    events = filled(service, "leader")
+    events.attach()
+    with writing(events.append, events.delete):
+        service.wait("a commit", lambda: events.commits() >= 1)
+        service.kill(service.actor("CoordinatorActor"))
+        before = events.commits()
+        service.wait("another commit", lambda: events.commits() > before)
+    events.wait_until_at_rest()
+    events.check()
+    service.client.detach(events.name)
