@@ -110,7 +110,7 @@ RULES: dict[str, tuple[str, tuple[str, ...]]] = {
         ("if paths.isdisjoint(other_paths):", "if True:"),
     ),
     "an input without an output has no live row": (
-        "forgetful", ("if _planned_positions(planned, path).size != ", "if 0 > "),
+        "forgetful", ("if _left_out(planned, path).size != ", "if 0 > "),
     ),
     "an emptied input must still be empty": (
         "an emptied input",

@@ -63,6 +63,8 @@ class Attempt(NamedTuple):
     is_old: bool = False
     base: int = -1
     """Last version at its last mark."""
+    tries: tuple[tuple[int, frozenset[str]], ...] = ()
+    """Last version before each send, and what was written for it besides outputs."""
 
     @property
     def since(self) -> int:
@@ -127,6 +129,7 @@ class ViolationError(Exception):
 EVENTS = (
     "append", "copy", "vector", "compact", "restore", "schema", "checkpoint", "clean", "vacuum",
     "death", "release", "late", "lost", "false", "redis", "day",
+    "position", "equality", "upsert", "rollback", "expire", "branch", "readd", "orphans",
 )  # fmt: skip
 ROWS: dict[str, tuple[int, ...]] = {"a": (0, 1), "b": (2, 3)}
 """Rows of each file. Names of later files determine their rows."""
@@ -351,7 +354,6 @@ class Explorer:
         self._numbers: dict[Any, int] = {}
         self._values: list[Any] = []
         self._next: dict[Any, tuple[int, int]] = {}
-        self._started: dict[Any, tuple[int, frozenset[str]]] = {}
 
     # Values of the rules are kept by number: worlds stay small, and equal ones are one.
 
@@ -366,6 +368,7 @@ class Explorer:
         key = (
             id(head) if head else None,
             state.tries,
+            state.base,
             repr(state.planned),
             repr(state.outputs),
             repr(state.verdict) if state.verdict.removed else "",
@@ -446,7 +449,7 @@ class Explorer:
     # ---------------------------------------------------------------------------------- Events
 
     def _events(self, world: World) -> Iterator[tuple[str, World]]:
-        for kind, after in itertools.chain(writers(world), maintenance(world), self._faults(world)):
+        for kind, after in itertools.chain(self._others(world), self._faults(world)):
             if (paid := _paid(after, kind)) is not None:
                 yield kind, paid
         yield from self._starts(world)
@@ -456,8 +459,45 @@ class Explorer:
             yield from self._service(world, index)
         for request in world.requests:
             rest = world._replace(requests=world.requests - {request})
-            yield "arrives", put(self.model, rest, *request) or rest
+            yield "arrives", self._put(rest, request) or rest
             yield "never arrives", rest
+
+    # What is of the format: another one overrides it.
+
+    def _others(self, world: World) -> Iterator[tuple[str, World]]:
+        return itertools.chain(writers(world), maintenance(world))
+
+    def _load(self, world: World, since: int) -> Snapshot:
+        return load(world, since)
+
+    def _look(self, world: World, name: str, outputs: frozenset[str], since: int) -> Sighting:
+        return look(self.model, world, name, outputs, since)
+
+    def _positions(self, file: LakeFile) -> Any:
+        return positions_of(file)
+
+    def _put(self, world: World, request: Any) -> World | None:
+        return put(self.model, world, *request)
+
+    def _request(self, attempt: Attempt, step: Any) -> Any:
+        """Return what an attempt sends."""
+        verdict = step.verdict
+        adds = {
+            (output.path, tuple(map(int, verdict.deletes.get(output.path, ()))))
+            for output in verdict.outputs
+        }
+        removes = {(file.path, tuple(map(int, positions_of(file)))) for file in verdict.removed}
+        version = Version(frozenset(adds), frozenset(removes), attempt.name)
+        return step.head.version + 1, version
+
+    def _named(self, world: World) -> set[str]:
+        """Return all files that a readable version names."""
+        states = states_of(world.versions, world.checkpoint, world.checkpoint_state)
+        return {path for _, state in states for path, _ in state}
+
+    def _newest(self, world: World) -> int:
+        """Return the last version."""
+        return head_of(world)[0]
 
     def _faults(self, world: World) -> Iterator[tuple[str, World]]:
         for index, attempt in enumerate(world.attempts):
@@ -484,29 +524,17 @@ class Explorer:
 
     def _starts(self, world: World) -> Iterator[tuple[str, World]]:
         """Start the next attempt on two files of the head, if none holds them."""
-        number, state = head_of(world)
         count = len(world.attempts)
-        is_free = not any(attempt.is_held for attempt in world.attempts)
-        inputs = sorted(state)[:2]
-        if count >= self.model.scenario.attempts or not is_free or len(inputs) < 2:
+        if count >= self.model.scenario.attempts or any(other.is_held for other in world.attempts):
             return
         name = str(count + 1)
-        head = load(world, number)
-        if (name, id(head)) in self._started:
-            publishing, paths = self._started[name, id(head)]
-            yield "start", self._start(world, name, publishing, paths)
+        made = self._rewritten(world, name)
+        if made is None:
             return
-        files = [head.files[path] for path, _ in inputs]
-        planned = Planned(
-            TABLE,
-            number,
-            {file.path: file.deletes for file in files},
-            {file.path: positions_of(file) for file in files},
-        )
-        outputs = tuple(_outputs(name, number, inputs, self.model.scenario.division))
+        planned, outputs = made
         publishing = self.rules.Publishing(planned, outputs, 0.0, tries_max=3)
         attempt = Attempt(
-            name, number, self._publishing(publishing), self._step(self.rules.LoadHead())
+            name, planned.version, self._publishing(publishing), self._step(self.rules.LoadHead())
         )
         yield (
             "start",
@@ -516,6 +544,22 @@ class Explorer:
             ),
         )
 
+    def _rewritten(self, world: World, name: str) -> tuple[Planned, tuple[LakeOutput, ...]] | None:
+        """Return the plan and the outputs of an attempt at the head; None: it has too few files."""
+        number, state = head_of(world)
+        inputs = sorted(state)[:2]
+        if len(inputs) < 2:
+            return None
+        head = load(world, number)
+        files = [head.files[path] for path, _ in inputs]
+        planned = Planned(
+            TABLE,
+            number,
+            {file.path: file.deletes for file in files},
+            {file.path: positions_of(file) for file in files},
+        )
+        return planned, tuple(outputs_of(name, number, inputs, self.model.scenario.division))
+
     def _steps(self, world: World, index: int) -> Iterator[tuple[str, World]]:
         """Perform the next step of an attempt, in every way that it may go."""
         attempt = world.attempts[index]
@@ -523,13 +567,13 @@ class Explorer:
         paths = frozenset(output.path for output in state.outputs)
         rules = self.rules
         if isinstance(step, rules.LoadHead):
-            head = load(world, attempt.planned)
+            head = self._load(world, attempt.planned)
             yield "load", self._after(world, index, ("head", id(head)), rules.HeadLoaded(head))
         elif isinstance(step, rules.LookForAttempt):
-            sighting = look(self.model, world, attempt.name, paths, step.since)
+            sighting = self._look(world, attempt.name, paths, step.since)
             yield "look", self._after(world, index, sighting, rules.Looked(sighting))
         elif isinstance(step, rules.ReadDeletes):
-            positions = {file.path: positions_of(file) for file in step.files}
+            positions = {file.path: self._positions(file) for file in step.files}
             yield "read", self._after(world, index, "read", rules.DeletesRead(positions))
         elif isinstance(step, rules.MarkReservation):
             marked = world
@@ -562,15 +606,8 @@ class Explorer:
     def _sends(
         self, world: World, attempt: Attempt, step: Any
     ) -> Iterator[tuple[str, Answer, World]]:
-        verdict = step.verdict
-        adds = {
-            (output.path, tuple(map(int, verdict.deletes.get(output.path, ()))))
-            for output in verdict.outputs
-        }
-        removes = {(file.path, tuple(map(int, positions_of(file)))) for file in verdict.removed}
-        version = Version(frozenset(adds), frozenset(removes), attempt.name)
-        number = step.head.version + 1
-        after = put(self.model, world, number, version)
+        request = self._request(attempt, step)
+        after = self._put(world, request)
         lost = _paid(world, "lost")
         if after is None:
             yield "send: conflict", Answer.CONFLICT, world
@@ -585,7 +622,7 @@ class Explorer:
         if lost is not None:
             yield "send: request lost", Answer.UNKNOWN, lost
         if (late := _paid(world, "late")) is not None:
-            requests = late.requests | {(number, version)}
+            requests = late.requests | {request}
             yield "send: late", Answer.UNKNOWN, late._replace(requests=requests)
 
     def _ended(self, world: World, index: int, end: Any, outputs: frozenset[str]) -> World:
@@ -600,9 +637,7 @@ class Explorer:
 
     def _delete(self, world: World, paths: frozenset[str]) -> World:
         """Delete files as Névé: none that a readable version names."""
-        states = states_of(world.versions, world.checkpoint, world.checkpoint_state)
-        named = {path for _, state in states for path, _ in state}
-        if wrong := paths & named & world.stored:
+        if wrong := paths & self._named(world) & world.stored:
             raise ViolationError(f"Névé deletes {sorted(wrong)}, which versions name: {world}")
         return world._replace(stored=world.stored - paths)
 
@@ -612,7 +647,7 @@ class Explorer:
         attempt = world.attempts[index]
         outputs = self._outputs_of(attempt)
         if attempt.is_held:
-            sighting = look(self.model, world, attempt.name, outputs, attempt.since)
+            sighting = self._look(world, attempt.name, outputs, attempt.since)
             released = _with(world, index, is_held=False, was_released=True)
             if not attempt.is_marked and sighting.look is Look.ABSENT:
                 released = self._delete(released, outputs)
@@ -621,9 +656,8 @@ class Explorer:
             if (paid := _paid(released, "release")) is not None:
                 yield "release", paid
         elif attempt.was_released and outputs & world.stored:
-            number, _ = head_of(world)
             if attempt.noted < 0:
-                yield "note", _with(world, index, noted=number)
+                yield "note", _with(world, index, noted=self._newest(world))
             yield from self._collections(world, attempt, outputs)
 
     def _collections(
@@ -631,12 +665,12 @@ class Explorer:
     ) -> Iterator[tuple[str, World]]:
         if attempt.noted < 0:
             return
-        number, _ = head_of(world)
+        number = self._newest(world)
         gone = frozenset(
             path
             for path in outputs & world.stored
             if self.rules.may_delete_output(
-                look(self.model, world, attempt.name, frozenset({path}), attempt.since)
+                self._look(world, attempt.name, frozenset({path}), attempt.since)
                 if "collector looks for attempts only" not in self.model.faults
                 else Sighting(Look.ABSENT),
                 attempt.noted,
@@ -647,7 +681,7 @@ class Explorer:
             yield "collect", self._delete(world, gone)
 
 
-def _outputs(
+def outputs_of(
     name: str, number: int, inputs: Sequence[tuple[str, Deletes]], division: str
 ) -> Iterator[LakeOutput]:
     """Yield the outputs of an attempt; files without a live row have none."""
