@@ -124,8 +124,9 @@ class Listener:
 
 def listeners(processes: Iterable[psutil.Process]) -> list[Listener]:
     """Return the ports that processes listen on."""
-    found = set()
-    for process in processes:
+    every, found = list(processes), set()
+    _wake_agents(every)
+    for process in every:
         try:
             words = " ".join(process.cmdline())
             links = process.net_connections(kind="inet")
@@ -138,6 +139,24 @@ def listeners(processes: Iterable[psutil.Process]) -> list[Listener]:
             if link.status == psutil.CONN_LISTEN
         }
     return sorted(found, key=lambda listener: listener.port)
+
+
+AGENT_WAIT_S = 60.0
+
+
+def _wake_agents(processes: Iterable[psutil.Process]) -> None:
+    """Connect to what stands in for Ray's agent of environments, until the agent itself answers."""
+    for process in processes:
+        try:
+            program = process.cmdline()[:4]
+            waits = "-S" in program and "runtime_env_agent_port_" in program[-1]
+            links = process.net_connections(kind="inet") if waits else []
+        except psutil.Error:
+            continue
+        for port in [link.laddr.port for link in links if link.status == psutil.CONN_LISTEN]:
+            with socket.create_connection(("127.0.0.1", port), timeout=AGENT_WAIT_S) as link:
+                link.sendall(b"GET / HTTP/1.1\r\nHost: neighbour\r\n\r\n")
+                assert link.recv(1), f"port {port}: the agent does not answer"
 
 
 def kind_that_refuses(port: int) -> str:
