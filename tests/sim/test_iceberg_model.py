@@ -27,7 +27,7 @@ SCENARIOS = {
     "rollbacks": Scenario(
         {"rollback": 2, "append": 1, "position": 1, "equality": 1, "lost": 1}, first_deletes=(1,)
     ),
-    "files that are added again": Scenario({"readd": 1, "equality": 2, "position": 1}),
+    "files that are added again": Scenario({"put_back": 1, "equality": 2, "position": 1}),
     "lost, late and false answers": Scenario(
         {"append": 1, "late": 1, "lost": 1, "false": 1, "position": 1}
     ),

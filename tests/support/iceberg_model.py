@@ -176,18 +176,18 @@ def writers(world: Catalog) -> Iterator[tuple[str, Catalog]]:
             "branch",
             _written(world, snap, world.truth)._replace(main=main, branch=snap),
         )
-    yield from _readds(world, left)
+    yield from _put_backs(world, left)
     yield from _row_deletes(world, left)
     if "rollback" in left:
         yield from _rollbacks(world)
 
 
-def _readds(world: Catalog, left: set[str]) -> Iterator[tuple[str, Catalog]]:
+def _put_backs(world: Catalog, left: set[str]) -> Iterator[tuple[str, Catalog]]:
     main, number = world.main, world.last + 1
-    for path, old in sorted(main.data) if "readd" in left else ():
+    for path, old in sorted(main.data) if "put_back" in left else ():
         data = main.data - {(path, old)} | {(path, number)}
-        snap = main._replace(number=number, kind="readd", attempt="", data=data)
-        yield "readd", _written(world, snap, frozenset(rows_of(snap)))
+        snap = main._replace(number=number, kind="put_back", attempt="", data=data)
+        yield "put_back", _written(world, snap, frozenset(rows_of(snap)))
 
 
 def _rollbacks(world: Catalog) -> Iterator[tuple[str, Catalog]]:

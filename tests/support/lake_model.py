@@ -129,7 +129,7 @@ class ViolationError(Exception):
 EVENTS = (
     "append", "copy", "vector", "compact", "restore", "schema", "checkpoint", "clean", "vacuum",
     "death", "release", "late", "lost", "false", "redis", "day",
-    "position", "equality", "upsert", "rollback", "expire", "branch", "readd", "orphans",
+    "position", "equality", "upsert", "rollback", "expire", "branch", "put_back", "orphans",
 )  # fmt: skip
 ROWS: dict[str, tuple[int, ...]] = {"a": (0, 1), "b": (2, 3)}
 """Rows of each file. Names of later files determine their rows."""
