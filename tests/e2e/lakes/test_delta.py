@@ -136,7 +136,8 @@ def test_a_table_is_compacted_beside_its_writers(service: Service) -> None:
         service.wait("many versions", lambda: sales.delta.version > version + 12)
     sales.wait_until_at_rest()
     sales.check()
-    assert len(sales.delta.live()) <= 2 * len(DAYS)
+    # The planner `bin-pack` lets four small files of a partition rest.
+    assert len(sales.delta.live()) <= 4 * len(DAYS)
     # The version before the first compaction is still there, long after its inputs were replaced.
     time.sleep(3 * SETTINGS.coordinator.garbage_grace_s)
     assert sales.delta.rows(version) == before

@@ -161,7 +161,8 @@ def test_a_table_is_compacted_beside_its_writers(service: Service) -> None:
         service.wait("three commits", lambda: events.commits() >= 3)
     events.wait_until_at_rest()
     events.check()
-    assert len(events.lake.live()) <= 2 * len(DAYS)
+    # The planner `bin-pack` lets four small files of a partition rest.
+    assert len(events.lake.live()) <= 4 * len(DAYS)
     # The snapshot before the first compaction is still there, long after its files were replaced.
     time.sleep(3 * SETTINGS.coordinator.garbage_grace_s)
     assert events.read(head.snapshot_id) == before

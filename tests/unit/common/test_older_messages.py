@@ -50,6 +50,7 @@ NEW_FIELDS = {
         *("table.settings.shadow_planner", "table.settings.shadow_planner_options"),
         *("table.settings.windows", "table.settings.window_input_bytes"),
         *("table.settings.window_cost_s", "table.settings.window_exempt"),
+        "table.settings.publish",
         *("table.settings.lake_maintenance", "table.settings.lake_maintenance_interval_s"),
         "table.settings.lake_maintenance_files",
         *("table.calls_since_s", "table.filling", "table.incomplete", "table.lake"),

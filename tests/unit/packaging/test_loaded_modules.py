@@ -83,7 +83,7 @@ def test_a_process_does_not_load(modules: str, unloaded: tuple[str, ...]) -> Non
         (RUN.format(["--version"]), {"neve"}),
         (RUN.format(["status", "--url", "http://127.0.0.1:1"]), {*OF_TYPER, *OF_HTTPX}),
         (RUN.format(["table", "describe", "users"]), {*OF_TYPER, *OF_HTTPX}),
-        ("import neve.client.connect", {"httpx", "certifi", "idna"}),
+        ("import neve.client.connect", {"httpx", "certifi", "idna", "zstandard"}),
     ],
     ids=["version", "status", "describe", "client"],
 )
