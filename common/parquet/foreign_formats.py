@@ -27,6 +27,10 @@ from common.model.location_identity import (
     ICEBERG,
     ICEBERG_FILE,
     ICEBERG_FOLDER,
+    LOG_FILES,
+    LOG_ROWS,
+    LOG_TABLE,
+    LOG_TIME,
     PUBLISHED_PATH,
     SERVICE_FOLDER,
     mark_in_path,
@@ -37,9 +41,6 @@ from common.parquet.service_files import read_small, write_small
 # ------------------------------------------------------------------------------------ The own log
 
 LOG_FOLDER = "_delta_log"
-LOG_TABLE, LOG_TIME, LOG_FILES, LOG_ROWS = "neveTable", "neveAsOf", "neveFiles", "neveRows"
-"""Fields of `commitInfo` in a version that the service wrote: id of the table, time of the store in
-seconds before the files were read, number of files, number of their rows."""
 NOTE_BYTES_MAX = 64 * 1024
 NOTE_TABLES_MAX = 16
 PROBLEM_CHARS_MAX = 1000

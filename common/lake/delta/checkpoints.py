@@ -72,7 +72,7 @@ _VECTOR = _struct(
     "storageType:text pathOrInlineDv:text offset:int sizeInBytes:int cardinality:long "
     "maxRowIndex:long"
 )
-_TYPES: Mapping[str, pa.DataType] = {
+TYPES: Mapping[str, pa.DataType] = {
     "protocol": _struct(
         "minReaderVersion:int minWriterVersion:int readerFeatures:texts writerFeatures:texts"
     ),
@@ -241,7 +241,7 @@ def write_checkpoint(storage: LakeStorage, snapshot: Snapshot, rules: Maintenanc
 
 
 def _verify(storage: LakeStorage, path: str, snapshot: Snapshot) -> bool:
-    """Read a checkpoint back, whoever wrote it, and point readers to it if it is right.
+    """Read a checkpoint of any writer back, and point readers to it if it is right.
 
     Returns:
         Whether they were not pointed to it before.
@@ -262,13 +262,13 @@ def _verify(storage: LakeStorage, path: str, snapshot: Snapshot) -> bool:
         "sizeInBytes": len(data),
         "numOfAddFiles": adds,
     }
-    storage.replace(f"{log.LOG}/_last_checkpoint", json.dumps(hint).encode())
+    storage.replace(log.HINT, json.dumps(hint).encode())
     return True
 
 
 def _hinted_version(storage: LakeStorage) -> int:
     """Return the version of `_last_checkpoint`; -1: there is none that can be read."""
-    data = storage.read(f"{log.LOG}/_last_checkpoint", log.HINT_BYTES_MAX)
+    data = storage.read(log.HINT, log.HINT_BYTES_MAX)
     try:
         hint = parse_json(data, "hint") if data else {}
     except RefusedError:
@@ -297,12 +297,12 @@ def _composed(
         return _with_texts(entries, snapshot)
 
     from_ms = (rules.now_s - log.file_retention_s(snapshot, rules)) * 1000
-    types = dict(_TYPES)
+    types = dict(TYPES)
     actions: Iterable[dict[str, Any]] = later.actions(of_below, from_ms)
     if is_v2:
         types |= _OF_V2
         actions = chain([{"checkpointMetadata": {"version": snapshot.version}}], actions)
-    return _as_parquet(actions, types)
+    return as_parquet(actions, types)
 
 
 def _with_texts(entries: Iterable[dict[str, Any]], snapshot: Snapshot) -> Iterator[dict[str, Any]]:
@@ -321,7 +321,18 @@ def _with_texts(entries: Iterable[dict[str, Any]], snapshot: Snapshot) -> Iterat
         yield entry
 
 
-def _as_parquet(actions: Iterable[dict[str, Any]], types: Mapping[str, pa.DataType]) -> bytes:
+def as_parquet(
+    actions: Iterable[Mapping[str, Any]], types: Mapping[str, pa.DataType] = TYPES
+) -> bytes:
+    """Return actions as the Parquet file of a checkpoint.
+
+    Args:
+        actions: One in each mapping, by its name.
+        types: Names and types of the actions that the file may have.
+
+    Raises:
+        RefusedError: An action has a field or value that the file would lose.
+    """
     schema = pa.schema(list(types.items()))
     sink, source = pa.BufferOutputStream(), iter(actions)
     with parquet.ParquetWriter(sink, schema, compression="snappy") as writer:

@@ -226,9 +226,9 @@ def delta_schema(columns: Iterable[Column]) -> dict[str, Any]:
     return {"type": "struct", "fields": fields}
 
 
-def has_plain_timestamps(columns: Iterable[Column]) -> bool:
-    """Return whether a column has timestamps without a zone, which need a feature of readers."""
-    return any("timestamp_ntz" in json.dumps(field) for field in delta_schema(columns)["fields"])
+def has_plain_timestamps(schema: Mapping[str, Any]) -> bool:
+    """Return whether a schema has timestamps without a zone, which need a feature of readers."""
+    return "timestamp_ntz" in json.dumps(schema["fields"])
 
 
 def _field(field: pa.Field, column: str) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from common.lake.delta.features import properties_of, readable_columns, why_refu
 from common.lake.delta.storage import LakeStorage, ListedFile
 from common.lake.source import LakeFile, MaintenanceRules, Snapshot
 
-LOG, SIDECARS = "_delta_log", "_delta_log/_sidecars"
+LOG, SIDECARS, HINT = "_delta_log", "_delta_log/_sidecars", "_delta_log/_last_checkpoint"
 VERSION_BYTES_MAX = 512 * 1024**2
 CHECKPOINT_BYTES_MAX = 2 * 1024**3
 """Largest file of a checkpoint, and largest sum of its columns before compression."""
@@ -126,7 +126,7 @@ def list_log(storage: LakeStorage, first: int = 0) -> LogListing:
 def list_whole(storage: LakeStorage) -> LogListing:
     """Return the log from its newest checkpoint on, by the hint of `_last_checkpoint`."""
     try:
-        hint = storage.read(f"{LOG}/_last_checkpoint", HINT_BYTES_MAX)
+        hint = storage.read(HINT, HINT_BYTES_MAX)
         first = 0 if hint is None else entry_number(parse_json(hint, "hint"), "version")
     except (RefusedError, AttributeError):
         first = 0  # only a hint: any writer may have left it unfinished

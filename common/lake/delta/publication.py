@@ -18,32 +18,29 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Any, NoReturn
-
-import pyarrow as pa
-from pyarrow import parquet
 
 from common.errors import ConflictError, RefusedError, UnavailableError
 from common.lake.delta import log
 from common.lake.delta.actions import ENGINE, encoded_path, entry_text, relative_path
+from common.lake.delta.checkpoints import as_parquet
 from common.lake.delta.features import delta_schema, has_plain_timestamps
 from common.lake.delta.storage import LakeStorage
 from common.lake.source import Answer
 from common.model.file import DataFile
 from common.model.key_values import KeyType
+from common.model.location_identity import LOG_FILES, LOG_ROWS, LOG_TABLE, LOG_TIME
 from common.model.table import Table
 from common.rows.key_encoding import folders_of, partition_types
 
 FEATURE = "neveManaged"
 """Feature that writers must have: only the service has it."""
-TABLE, AS_OF, FILES, ROWS = "neveTable", "neveAsOf", "neveFiles", "neveRows"
-"""Fields of `commitInfo`; see `common.parquet.foreign_formats`."""
 FILES_MAX = 200_000
 """Most files of a published table: the coordinator holds their paths in memory."""
 CHECKPOINT_VERSIONS = 20
 """A checkpoint follows after so many versions, and after more of them in a table of many files."""
 FILES_PER_VERSION = 1000
-HINT = f"{log.LOG}/_last_checkpoint"
 
 _PARTITION_TYPES = frozenset({KeyType.INT, KeyType.STRING, KeyType.DATE, KeyType.BOOL})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -81,17 +78,18 @@ class Definition:
                     "published of partitions by whole numbers, texts, days and bool"
                 )
                 raise RefusedError(message)
-        schema = json.dumps(delta_schema(table.schema), separators=(",", ":"))
+        schema = delta_schema(table.schema)
         protocol: dict[str, Any] = {
             "minReaderVersion": 1,
             "minWriterVersion": 7,
             "writerFeatures": [FEATURE],
         }
-        if has_plain_timestamps(table.schema):
+        if has_plain_timestamps(schema):
             protocol["minReaderVersion"] = 3
             protocol["readerFeatures"] = ["timestampNtz"]
             protocol["writerFeatures"] = ["timestampNtz", FEATURE]
-        return cls(table, protocol, schema, table.partition_by)
+        text = json.dumps(schema, separators=(",", ":"))
+        return cls(table, protocol, text, table.partition_by)
 
     def metadata(self, head: "LogHead", now_ms: int) -> dict[str, Any]:
         """Return the `metaData` entry; a log that is continued keeps its id."""
@@ -211,7 +209,7 @@ class PublishedLog:
         for number, entries in enumerate(versions, first):
             if entries is None:
                 _refuse(table, number, "is missing")
-            if entries.info.get(TABLE) not in table.own_ids:
+            if entries.info.get(LOG_TABLE) not in table.own_ids:
                 _refuse(table, number, f"was written by {entries.info.get('engineInfo')!r:.100}")
             if number != checkpoint:
                 state.apply(entries)
@@ -290,14 +288,17 @@ class PublishedLog:
     ) -> None:
         """Write the checkpoint of a version that this call has created."""
         assert listing.entries is not None
-        data = _checkpoint_bytes(listing.definition.protocol, metadata, listing.entries)
+        # Files that were removed are not named: nothing of another engine deletes them.
+        files = ({"add": entry} for entry in listing.entries)
+        head = ({"protocol": listing.definition.protocol}, {"metaData": metadata})
+        data = as_parquet(chain(head, files))
         path = f"{log.LOG}/{version:020}.checkpoint.parquet"
         answer = self._storage.create(path, data)
         if answer is Answer.UNKNOWN:
             message = f"{self._storage.uri} does not answer whether a checkpoint was created"
             raise UnavailableError(message)
         hint = {"version": version, "size": len(listing.entries) + 2}
-        self._storage.replace(HINT, json.dumps(hint).encode())
+        self._storage.replace(log.HINT, json.dumps(hint).encode())
 
     def clean(self, keep_s: float, now_s: float) -> int:
         """Delete entries that no reader needs; return how many.
@@ -447,10 +448,10 @@ class FileListing:
                 "numRemovedFiles": str(len(removed)),
             },
             "engineInfo": ENGINE,
-            TABLE: self._table.id,
-            AS_OF: as_of_s,
-            FILES: len(self.paths),
-            ROWS: self.rows,
+            LOG_TABLE: self._table.id,
+            LOG_TIME: as_of_s,
+            LOG_FILES: len(self.paths),
+            LOG_ROWS: self.rows,
         }
         lines: list[dict[str, Any]] = [{"commitInfo": info}]
         if not self.head.states(self.definition):
@@ -493,65 +494,3 @@ def _moment(seconds: float, side: int, zone: bool) -> str | None:
         return None
     text = moment.replace(tzinfo=None).isoformat(timespec="milliseconds")
     return f"{text}Z" if zone else text
-
-
-# -------------------------------------------------------------------------------------- Checkpoint
-
-
-_TEXTS = pa.map_(pa.string(), pa.string())
-_CHECKPOINT_SCHEMA = pa.schema(
-    {
-        "protocol": pa.struct(
-            {
-                "minReaderVersion": pa.int32(),
-                "minWriterVersion": pa.int32(),
-                "readerFeatures": pa.list_(pa.string()),
-                "writerFeatures": pa.list_(pa.string()),
-            }
-        ),
-        "metaData": pa.struct(
-            {
-                "id": pa.string(),
-                "name": pa.string(),
-                "description": pa.string(),
-                "format": pa.struct({"provider": pa.string(), "options": _TEXTS}),
-                "schemaString": pa.string(),
-                "partitionColumns": pa.list_(pa.string()),
-                "configuration": _TEXTS,
-                "createdTime": pa.int64(),
-            }
-        ),
-        "add": pa.struct(
-            {
-                "path": pa.string(),
-                "partitionValues": _TEXTS,
-                "size": pa.int64(),
-                "modificationTime": pa.int64(),
-                "dataChange": pa.bool_(),
-                "stats": pa.string(),
-            }
-        ),
-        "remove": pa.struct(
-            {"path": pa.string(), "deletionTimestamp": pa.int64(), "dataChange": pa.bool_()}
-        ),
-        "txn": pa.struct({"appId": pa.string(), "version": pa.int64()}),
-    }
-)
-"""Actions of a checkpoint, one a row. Files that were removed are not kept: nothing of another
-engine deletes them."""
-_CHECKPOINT_ROWS = 50_000
-
-
-def _checkpoint_bytes(
-    protocol: Mapping[str, Any],
-    metadata: Mapping[str, Any],
-    entries: list[dict[str, Any]],
-) -> bytes:
-    sink = pa.BufferOutputStream()
-    with parquet.ParquetWriter(sink, _CHECKPOINT_SCHEMA, compression="zstd") as writer:
-        first = [{"protocol": dict(protocol)}, {"metaData": dict(metadata)}]
-        writer.write_table(pa.Table.from_pylist(first, _CHECKPOINT_SCHEMA))
-        for start in range(0, len(entries), _CHECKPOINT_ROWS):
-            rows = [{"add": entry} for entry in entries[start : start + _CHECKPOINT_ROWS]]
-            writer.write_table(pa.Table.from_pylist(rows, _CHECKPOINT_SCHEMA))
-    return bytes(sink.getvalue())
