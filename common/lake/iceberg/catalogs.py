@@ -1,6 +1,6 @@
 """Catalogs of Iceberg tables, and the files that tables name. PyIceberg's clients are used.
 
-A catalog is trusted, since the operator names it. A table is not: whoever writes to it chooses its
+A catalog is trusted, since the operator names it. A table is not trusted: its writers choose its
 properties and paths. So no property of a table reaches the storage or the code that is loaded
 (PyIceberg would take `py-io-impl` and `s3.endpoint` from them), every path is held against the
 locations that the operator allows, and files are read up to a bound.
@@ -264,14 +264,22 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     return catalog
 
 
+class _Guarded:
+    """A catalog whose tables get nothing but its own properties to reach files."""
+
+    properties: Properties
+
+    def _load_file_io(
+        self, properties: Properties = EMPTY_DICT, location: str | None = None
+    ) -> GuardedFileIO:
+        return GuardedFileIO(self.properties)
+
+
 def _open_sql(name: str, own: dict[str, Any]) -> Catalog:
     from pyiceberg.catalog.sql import SqlCatalog
 
-    class GuardedSqlCatalog(SqlCatalog):
-        def _load_file_io(
-            self, properties: Properties = EMPTY_DICT, location: str | None = None
-        ) -> GuardedFileIO:
-            return GuardedFileIO(self.properties)
+    class GuardedSqlCatalog(_Guarded, SqlCatalog):
+        pass
 
     uri = str(own.get("uri", ""))
     path = uri.partition(":///")[2].partition("?")[0]
@@ -290,11 +298,8 @@ def _open_sql(name: str, own: dict[str, Any]) -> Catalog:
 def _open_glue(name: str, own: dict[str, Any]) -> Catalog:
     from pyiceberg.catalog.glue import GlueCatalog
 
-    class GuardedGlueCatalog(GlueCatalog):
-        def _load_file_io(
-            self, properties: Properties = EMPTY_DICT, location: str | None = None
-        ) -> GuardedFileIO:
-            return GuardedFileIO(self.properties)
+    class GuardedGlueCatalog(_Guarded, GlueCatalog):
+        pass
 
     return GuardedGlueCatalog(name, **{"glue.max-retries": 0, **own})
 

@@ -65,14 +65,13 @@ from pyiceberg.table.update import (
 from common.errors import CompactionError, ConfigError, RefusedError
 from common.lake.iceberg import catalogs
 from common.lake.iceberg.catalogs import translated
-from common.lake.iceberg.manifests import PATH_ID, DeleteFile
+from common.lake.iceberg.manifests import PATH_ID, POSITION_ID, DeleteFile, schemas_of
 from common.lake.source import Answer, Commit, LakeFile, LakeOutput, Positions
 from common.primitives import BoundedMap
+from common.rows.conform import FIELD_ID
 
 ATTEMPT = "neve.attempt"
 """Property of a snapshot's summary with the id of the attempt that committed it."""
-POSITION_ID = 2_147_483_545
-"""Field of the position in position deletes."""
 MANIFEST_BYTES, MANIFEST_BYTES_PROPERTY = 8 * 1024**2, "commit.manifest.target-size-bytes"
 CODEC, CODEC_PROPERTY = "gzip", "write.avro.compression-codec"
 CODECS = ("gzip", "zstd", "snappy", "deflate", "bzip2", "zstandard", "null")
@@ -111,8 +110,8 @@ def require_names(names: tuple[str, ...]) -> None:
 
 _DELETES = pa.schema(
     [
-        pa.field("file_path", pa.string(), False, {"PARQUET:field_id": str(PATH_ID)}),
-        pa.field("pos", pa.int64(), False, {"PARQUET:field_id": str(POSITION_ID)}),
+        pa.field("file_path", pa.string(), False, {FIELD_ID: str(PATH_ID)}),
+        pa.field("pos", pa.int64(), False, {FIELD_ID: str(POSITION_ID)}),
     ]
 )
 
@@ -555,8 +554,7 @@ def _has_files(manifest: ManifestFile) -> bool:
 def _schema_of(spec: PartitionSpec, metadata: TableMetadata) -> Schema:
     """Return the newest schema that has the columns of a spec, which may have been dropped."""
     wanted = {field.source_id for field in spec.fields}
-    others = sorted(metadata.schemas, key=lambda schema: -schema.schema_id)
-    for schema in (metadata.schema(), *others):
+    for schema in schemas_of(metadata):
         if wanted <= set(schema.field_ids):
             return schema
     raise RefusedError(f"the columns of partition spec {spec.spec_id} are in no schema")

@@ -10,6 +10,7 @@ columns are found by their field ids, sizes have bounds, and positions must be t
 """
 
 import hashlib
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,12 +25,11 @@ from pyiceberg.io import FileIO
 
 from common.errors import InputError
 from common.lake.iceberg.catalogs import translated
-from common.lake.iceberg.manifests import PATH_ID, DeleteFile
+from common.lake.iceberg.manifests import PATH_ID, POSITION_ID, DeleteFile
 from common.lake.source import LakeFile, Partition, Positions
 from common.primitives import BoundedMap
+from common.rows.conform import field_id
 
-POSITION_ID = 2_147_483_545
-"""Field of the position in position deletes."""
 ROWS_MAX = 2**26
 """Most rows of one delete file."""
 KEYS_MAX = 2**24
@@ -39,7 +39,6 @@ HELD_ROWS_MAX = 2**22
 COUNTED_ROWS_MAX = 2**25
 """Most rows of position deletes that one load counts by data file."""
 BATCH_ROWS = 2**16
-FIELD_ID = b"PARQUET:field_id"
 NO_POSITIONS: Positions = np.empty(0, np.uint64)
 
 # ------------------------------------------------------------------------------------ Which apply
@@ -131,16 +130,20 @@ def identity_of(paths: Iterable[str]) -> str:
 
 
 class PositionReader:
-    """Reads position deletes. The last files are kept: they often apply to several data files."""
+    """Reads position deletes. The last files are kept: they often apply to several data files.
+
+    Calls of several threads may overlap.
+    """
 
     def __init__(self, io: FileIO) -> None:
-        self._io = io
+        self.io = io
         self._held: BoundedMap[str, Mapping[str, Positions]] = BoundedMap(64)
+        self._lock = threading.Lock()
 
     def counts(self, delete: DeleteFile) -> dict[str, int]:
         """Return the number of rows that a delete file names, by data file."""
         counts: dict[str, int] = {}
-        for paths, _ in _position_batches(self._io, delete, with_positions=False):
+        for paths, _ in _position_batches(self.io, delete, with_positions=False):
             for entry in pc.value_counts(paths).to_pylist():
                 counts[entry["values"]] = counts.get(entry["values"], 0) + entry["counts"]
         return counts
@@ -167,19 +170,20 @@ class PositionReader:
         if delete.data_path or delete.rows > HELD_ROWS_MAX:
             parts = [
                 positions.filter(pc.equal(paths, uri)).to_numpy(zero_copy_only=False)
-                for paths, positions in _position_batches(self._io, delete)
+                for paths, positions in _position_batches(self.io, delete)
             ]
             return _as_positions(parts)
-        grouped = self._held.get(delete.path)
-        if grouped is None:
-            grouped = self._grouped(delete)
-            self._held.put(delete.path, grouped)
-            self._forget(delete.path)
+        with self._lock:
+            grouped = self._held.get(delete.path)
+            if grouped is None:
+                grouped = self._grouped(delete)
+                self._held.put(delete.path, grouped)
+                self._forget(delete.path)
         return grouped.get(uri, NO_POSITIONS)
 
     def _grouped(self, delete: DeleteFile) -> dict[str, Positions]:
         parts: dict[str, list[NDArray[Any]]] = {}
-        for paths, positions in _position_batches(self._io, delete):
+        for paths, positions in _position_batches(self.io, delete):
             codes = paths.dictionary_encode()
             indices, values = codes.indices.to_numpy(), positions.to_numpy(zero_copy_only=False)
             for number, path in enumerate(codes.dictionary.to_pylist()):
@@ -393,11 +397,7 @@ def _as_input_errors(path: str) -> Iterator[None]:
 
 def _column_of(schema: pa.Schema, number: int, names: str | Sequence[str] | None) -> str | None:
     """Return the name of a column in a file by field id, or by name if the file has no ids."""
-    numbered = {
-        int(field.metadata[FIELD_ID]): field.name
-        for field in schema
-        if field.metadata and FIELD_ID in field.metadata
-    }
+    numbered = {own: field.name for field in schema if (own := field_id(field)) is not None}
     if numbered:
         return numbered.get(number)
     wanted = (names,) if isinstance(names, str) else names or ()

@@ -9,7 +9,7 @@ of entries.
 import bz2
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 from urllib.parse import quote_plus
 
@@ -21,6 +21,7 @@ from pyiceberg.avro.resolver import ReadSchemaResolver, SchemaPartnerAccessor
 from pyiceberg.io import FileIO
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, visit_with_partner
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -38,6 +39,8 @@ from pyiceberg.types import (
 from common.errors import RefusedError
 from common.lake.iceberg.catalogs import TableRoot, translated
 from common.lake.source import LakeFile, Partition
+from common.model.table import SPEC_PARTITIONS
+from common.rows.key_encoding import NULL
 
 BLOCK_BYTES_MAX = 256 * 1024**2
 """Largest block of entries after it is unpacked."""
@@ -52,13 +55,11 @@ DELETED = 2
 DELETE_MANIFEST = 1
 DATA_FILE_ID = 2
 PARQUET = "PARQUET"
-PATH_ID = 2_147_483_546
-"""Field of the path of a data file in position deletes."""
-SPEC = "spec"
-"""Name of the first part of a partition: the id of its partition spec."""
-PARTITION = "partition"
-"""Name of the second part: names and values of the spec's fields, as in a path."""
-NULL = "__HIVE_DEFAULT_PARTITION__"
+PATH_ID, POSITION_ID = 2_147_483_546, 2_147_483_545
+"""Fields of the path of a data file, and of the position, in position deletes."""
+SPEC, PARTITION = SPEC_PARTITIONS
+"""Names of the parts of a partition: the id of its partition spec; names and values of the spec's
+fields, as in a path."""
 
 
 def _counts(number: int, name: str, key: int, value: int) -> NestedField:
@@ -180,7 +181,7 @@ class ManifestFiles:
 
     files: tuple[LakeFile, ...] = ()
     deletes: tuple[DeleteFile, ...] = ()
-    spelled: Mapping[str, str] | None = None
+    spelled: Mapping[str, str] = field(default_factory=dict)
     """Path of a file → its URI, where `TableRoot.uri_of` does not return it."""
     left_out: int = 0
     """Data files of other formats than Parquet."""
@@ -249,10 +250,10 @@ class _BoundedAvro(AvroFile[Any]):
 def _numbers(schema: Schema) -> set[int]:
     """Return the field ids of a schema and of its data file, if it has one."""
     fields = [*schema.fields]
-    for field in schema.fields:
-        if field.field_id == DATA_FILE_ID and isinstance(field.field_type, StructType):
-            fields += field.field_type.fields
-    return {field.field_id for field in fields}
+    for entry in schema.fields:
+        if entry.field_id == DATA_FILE_ID and isinstance(entry.field_type, StructType):
+            fields += entry.field_type.fields
+    return {entry.field_id for entry in fields}
 
 
 def _unpack(codec: str, packed: bytes) -> bytes:
@@ -417,7 +418,7 @@ class ManifestReader:
                     sequence=_sequence(own_sequence, listed),
                 )
             )
-        return ManifestFiles(tuple(files), spelled=spelled or None, left_out=left_out)
+        return ManifestFiles(tuple(files), spelled=spelled, left_out=left_out)
 
     def _deletes(self, listed: ListedManifest, partitions: "_Partitions") -> ManifestFiles:
         deletes = []
@@ -495,6 +496,13 @@ def _require_numbers(*values: object) -> None:
 
 
 # --------------------------------------------------------------------------------------- Partitions
+
+
+def schemas_of(metadata: TableMetadata) -> list[Schema]:
+    """Return all schemas of a table, the current one first, then the newest."""
+    current = metadata.schema()
+    others = sorted(metadata.schemas, key=lambda schema: -schema.schema_id)
+    return [current, *(schema for schema in others if schema.schema_id != current.schema_id)]
 
 
 class _Partitions:

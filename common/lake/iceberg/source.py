@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -53,6 +54,7 @@ from common.lake.iceberg.manifests import (
     ManifestFiles,
     ManifestReader,
     read_list,
+    schemas_of,
 )
 from common.lake.iceberg.write import file_schema, sort_keys, stored_columns
 from common.lake.source import (
@@ -89,6 +91,8 @@ class IcebergState:
 
     metadata: TableMetadata
     metadata_location: str
+    root: TableRoot
+    """Location of the table."""
     manifests: Mapping[str, ManifestFiles] = field(default_factory=dict)
     """Manifests of the snapshot, by path."""
     deletes: tuple[DeleteFile, ...] = ()
@@ -97,11 +101,12 @@ class IcebergState:
     """Delete file → data file → number of rows, where this was counted."""
     applied: Mapping[str, tuple[DeleteFile, ...]] = field(default_factory=dict)
     """Identity of the deletes of a file → the files of position deletes."""
+    spelled: Mapping[str, str] = field(default_factory=dict)
+    """Path of a file → its URI, where the root does not give it."""
 
-    @property
-    def root(self) -> TableRoot:
-        """Return the location of the table."""
-        return TableRoot(self.metadata.location)
+    def uri_of(self, path: str) -> str:
+        """Return the URI of a file as the table's writers spell it."""
+        return self.spelled.get(path) or self.root.uri_of(path)
 
 
 def open_iceberg(uri: str, options: Mapping[str, str]) -> "IcebergSource":
@@ -135,6 +140,7 @@ class IcebergSource:
         self._sender = SnapshotSender()
         self._state: IcebergState | None = None
         self._table: Table | None = None
+        self._reader: PositionReader | None = None
 
     @cached_property
     def catalog(self) -> Catalog:
@@ -175,12 +181,15 @@ class IcebergSource:
         self._admission.require(f"{metadata.location.rstrip('/')}/metadata")
         head = metadata.current_snapshot()
         refusal = _why_refused(metadata)
-        state = IcebergState(metadata, table.metadata_location or "")
+        root = TableRoot(metadata.location)
+        state = IcebergState(metadata, table.metadata_location or "", root)
         files: dict[str, LakeFile] = {}
         if head is not None and not refusal:
             manifests = self._manifests(table.io, metadata, head, known)
             refusal = next((read.refusal for read in manifests.values() if read.refusal), "")
-            state = self._with_deletes(replace(state, manifests=manifests), table.io, known)
+            spelled = dict(chain.from_iterable(read.spelled.items() for read in manifests.values()))
+            state = replace(state, manifests=manifests, spelled=spelled)
+            state = self._with_deletes(state, table.io, known)
             files, applied = _applied(state)
             state = replace(state, applied=applied)
         columns = () if _why_unreadable(metadata) else _columns(metadata.schema())
@@ -194,7 +203,7 @@ class IcebergSource:
             changed_at_s=(head.timestamp_ms if head else metadata.last_updated_ms) / 1000,
             state=state,
             newest=getattr(metadata, "last_sequence_number", 0),
-            root=TableRoot(metadata.location).uri,
+            root=root.uri,
             field_ids={column.name: column.field_id for column in metadata.schema().fields},
             file_schema=file_schema(metadata.schema()) if columns else None,
             sort=sort_keys(metadata) if columns else (),
@@ -214,11 +223,11 @@ class IcebergSource:
             raise RefusedError(message)
         before = known.manifests if known is not None else {}
         fresh = [manifest for manifest in listed if manifest.path not in before]
-        reader = _reader(metadata, io)
+        reader, root = _reader(metadata, io), TableRoot(metadata.location)
 
         def read(manifest: ListedManifest) -> ManifestFiles:
             content = reader.read(manifest)
-            self._require_admitted(content, metadata)
+            self._require_admitted(content, root)
             return content
 
         with ThreadPoolExecutor(READERS) as threads:
@@ -232,11 +241,10 @@ class IcebergSource:
             raise RefusedError(message)
         return manifests
 
-    def _require_admitted(self, manifest: ManifestFiles, metadata: TableMetadata) -> None:
+    def _require_admitted(self, manifest: ManifestFiles, root: TableRoot) -> None:
         """Refuse a manifest that names a file outside of the allowed locations."""
-        root, spelled = TableRoot(metadata.location), manifest.spelled or {}
         for file in manifest.files:
-            self._admission.require(spelled.get(file.path) or root.uri_of(file.path))
+            self._admission.require(manifest.spelled.get(file.path) or root.uri_of(file.path))
         for delete in manifest.deletes:
             self._admission.require(delete.path)
 
@@ -270,7 +278,9 @@ class IcebergSource:
         if applied is None:
             message = f"the deletes of file {file.path} are those of another version of the table"
             raise InputError(message)
-        return PositionReader(io).positions(applied, _uri(state, file.path), file.rows)
+        if (reader := self._reader) is None or reader.io is not io:
+            reader = self._reader = PositionReader(io)
+        return reader.positions(applied, state.uri_of(file.path), file.rows)
 
     def matched(self, file: LakeFile) -> Positions:
         """Return the positions of a file's rows that equality deletes remove."""
@@ -284,7 +294,7 @@ class IcebergSource:
             message = f"equality deletes {error.args[0]} of file {file.path} left the table"
             raise InputError(message) from None
         positions = matched_positions(
-            io, deletes, _uri(state, file.path), _value_columns(state.metadata)
+            io, deletes, state.uri_of(file.path), _value_columns(state.metadata)
         )
         if positions.size and int(positions[-1]) >= file.rows:
             message = f"file {file.path} has more rows than the {file.rows} that the table says"
@@ -377,15 +387,11 @@ class IcebergSource:
             self.catalog,
             self._table.config,
         )
-        manifests, root = state.manifests.values(), state.root
-        spelled = {
-            path: uri for manifest in manifests for path, uri in (manifest.spelled or {}).items()
-        }
         head = HeadFiles(
-            uri_of=lambda path: spelled.get(path) or root.uri_of(path),
+            uri_of=state.uri_of,
             deletes=state.deletes,
             counts=state.counts,
-            is_whole=not any(manifest.left_out for manifest in manifests),
+            is_whole=not any(manifest.left_out for manifest in state.manifests.values()),
         )
         return self._sender.send(table, commit, head)
 
@@ -423,9 +429,9 @@ class IcebergSource:
         for path in paths:
             try:
                 with translated(f"delete {path}"):
-                    io.delete(_uri(state, path))
+                    io.delete(state.uri_of(path))
             except UnavailableError:
-                if not _is_missing(io, _uri(state, path)):
+                if not _is_missing(io, state.uri_of(path)):
                     raise
 
 
@@ -434,20 +440,12 @@ def _is_missing(io: FileIO, uri: str) -> bool:
         return not io.new_input(uri).exists()
 
 
-def _uri(state: IcebergState, path: str) -> str:
-    """Return the URI of a file as the table's writers spell it."""
-    for manifest in state.manifests.values():
-        if manifest.spelled and path in manifest.spelled:
-            return manifest.spelled[path]
-    return state.root.uri_of(path)
-
-
 def _reader(metadata: TableMetadata, io: FileIO) -> ManifestReader:
     times_s = {
         snapshot.snapshot_id: snapshot.timestamp_ms / 1000 for snapshot in metadata.snapshots
     }
     return ManifestReader(
-        TableRoot(metadata.location), metadata.specs(), _schemas(metadata), times_s, io
+        TableRoot(metadata.location), metadata.specs(), schemas_of(metadata), times_s, io
     )
 
 
@@ -466,7 +464,7 @@ def _referred(metadata: TableMetadata) -> Iterator[IcebergSnapshot]:
 
 def _applied(state: IcebergState) -> tuple[dict[str, LakeFile], dict[str, tuple[DeleteFile, ...]]]:
     """Return the live files with their deletes, and the position deletes by identity."""
-    index, root = DeleteIndex(state.deletes, state.counts), state.root
+    index = DeleteIndex(state.deletes, state.counts)
     files: dict[str, LakeFile] = {}
     applied: dict[str, tuple[DeleteFile, ...]] = {}
     for manifest in state.manifests.values():
@@ -477,11 +475,9 @@ def _applied(state: IcebergState) -> tuple[dict[str, LakeFile], dict[str, tuple[
             files[file.path] = file
         if index.is_empty:
             continue
-        spelled = manifest.spelled or {}
         for file in manifest.files:
-            uri = spelled.get(file.path) or root.uri_of(file.path)
             equality = index.equality_deletes(file)
-            deletes = index.position_deletes(file, uri)
+            deletes = index.position_deletes(file, state.uri_of(file.path))
             if not deletes and not equality:
                 continue
             identity = ""
@@ -543,18 +539,11 @@ def _columns(schema: Schema) -> tuple[Column, ...]:
     )
 
 
-def _schemas(metadata: TableMetadata) -> list[Schema]:
-    """Return all schemas, the current one first, then the newest."""
-    current = metadata.schema()
-    others = sorted(metadata.schemas, key=lambda schema: -schema.schema_id)
-    return [current, *(schema for schema in others if schema.schema_id != current.schema_id)]
-
-
 def _value_columns(metadata: TableMetadata) -> ValueColumns:
     """Return types and names of all columns that the table has or had, by field id."""
     types: dict[int, pa.DataType] = {}
     names: dict[int, list[str]] = {}
-    for schema in _schemas(metadata):
+    for schema in schemas_of(metadata):
         arrow = schema_to_pyarrow(schema, include_field_ids=False)
         for column, kind in zip(schema.fields, arrow.types, strict=True):
             types.setdefault(column.field_id, normal_type(kind))

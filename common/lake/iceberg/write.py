@@ -21,13 +21,14 @@ from pyiceberg.types import UUIDType
 
 from common.errors import InputError
 from common.lake.source import Partition, SortKey
+from common.model.table import SPEC_PARTITIONS
 from common.rows.conform import FIELD_ID, ONLY_VALUE, field_id
+from common.rows.key_encoding import NULL
 from common.rows.schema import normal_type
 
-NULL = "__HIVE_DEFAULT_PARTITION__"
 NO_MAPPING = (
     "file {} has no field ids, and its table has no name mapping (property "
-    "schema.name-mapping.default), so its columns cannot be told apart; set the mapping with the "
+    "schema.name-mapping.default), so its columns cannot be identified; set the mapping with the "
     "table's engine"
 )
 
@@ -73,10 +74,10 @@ def stored_columns(
             raise InputError(NO_MAPPING.format(path))
         fields = list(_numbered(fields, mapping.root))
     numbers = {field_id(field) for field in fields}
-    parts = dict(partition)
-    spec = metadata.specs().get(int(parts.get("spec") or 0))
+    spec_id, values = map(dict(partition).get, SPEC_PARTITIONS)
+    spec = metadata.specs().get(int(spec_id or 0))
     if spec is not None:
-        given = _given_columns(spec, parts.get("partition") or "", metadata.schema())
+        given = _given_columns(spec, values or "", metadata.schema())
         fields += [field for field in given if field_id(field) not in numbers]
     return pa.schema(fields)
 

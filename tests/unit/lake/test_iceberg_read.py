@@ -148,6 +148,20 @@ def test_position_deletes_apply_to_their_files(tmp_path: Path, single: bool) -> 
     assert positions_of(later, later.load(head)) == positions_of(reader, head)
 
 
+def test_a_delete_file_of_several_files_is_read_once(tmp_path: Path) -> None:
+    table = table_in(tmp_path)
+    table.append(rows(0, 1, 2))
+    table.append(rows(10, 11, 12))
+    table.delete([1, 10], single=False)
+    reader = source_of(tmp_path)
+    first, second = (file for file in reader.load().files.values() if file.deletes)
+    before = reader.positions(first).tolist()
+    (deletes,) = (tmp_path / "warehouse").rglob("deletes-*.parquet")
+    deletes.write_bytes(b"")  # reading it again fails
+
+    assert sorted([before, reader.positions(second).tolist()]) == [[0], [1]]
+
+
 def test_a_file_that_a_delete_file_does_not_name_has_no_deletes(tmp_path: Path) -> None:
     """Its path lies between the least and the greatest one; planned deletes would be for ever."""
     table = table_in(tmp_path)
