@@ -308,7 +308,7 @@ class LakeMaintenance:
         source, snapshot = await self._lake.head(table)
         if name not in source.operations:
             raise RefusedError(f"table {table.name} has no operation {name}")
-        rules = await self._rules(table, order)
+        rules = await self._rules(name, table, order)
         return await self._call(table, source.survey, name, snapshot, rules)
 
     async def _carry_out(
@@ -318,7 +318,7 @@ class LakeMaintenance:
         done, batches = Freed(), range(0, max(1, len(survey.files)), LAKE_BATCH)
         for first in batches:
             source, snapshot = await self._lake.head(table)
-            rules = await self._rules(table, order)
+            rules = await self._rules(survey.operation, table, order)
             some = replace(survey, files=survey.files[first : first + LAKE_BATCH])
             freed = await self._call(table, source.carry_out, some, snapshot, rules)
             done = Freed(
@@ -333,9 +333,13 @@ class LakeMaintenance:
         threads = self._context.threads.within(LAKE_STEP_MAX_S)
         return await threads.run(table.location, call, *args)
 
-    async def _rules(self, table: Table, order: api.LakeOrder | None) -> MaintenanceRules:
+    async def _rules(
+        self, name: str, table: Table, order: api.LakeOrder | None
+    ) -> MaintenanceRules:
         """Return what must be kept now. Of two clocks the one that is behind counts."""
-        kept, since = await self._lake.attempt_needs(table.id)
+        kept, since = frozenset[str](), None
+        if name != OperationName.CHECKPOINT:  # It deletes nothing, and is looked for each minute.
+            kept, since = await self._lake.attempt_needs(table.id)
         files = table.settings.lake_maintenance_files
         return MaintenanceRules(
             now_s=min(self._context.clock.now_s(), await self._context.store.now_s()),
@@ -393,12 +397,12 @@ class LakeMaintenance:
             why = "it is no lake table"
             return replace(row, state=api.MaintenanceState.NOT_APPLICABLE.value, why=why)
         task, is_on = self._task(table, name), name in table.settings.lake_maintenance
+        waiting = replace(row, state=api.MaintenanceState.WAITING.value)
         if task.failure:
-            return replace(row, state=api.MaintenanceState.WAITING.value, why=task.failure)
+            return replace(waiting, why=task.failure)
         if task.survey is not None and task.result is not None:
             return replace(
-                row,
-                state=api.MaintenanceState.WAITING.value,
+                waiting,
                 why=task.result.why,
                 files=len(task.survey.files),
                 gain=float(len(task.survey.files)),
@@ -413,9 +417,7 @@ class LakeMaintenance:
             why = f"off: `neve table set {table.name} lake_maintenance={both}` turns it on{last}"
             return replace(row, why=why)
         if task.result is None:
-            return replace(
-                row, state=api.MaintenanceState.WAITING.value, why="not looked at so far"
-            )
+            return replace(waiting, why="not looked at so far")
         return replace(row, why=task.result.text)
 
     def sentences(self, table: str) -> tuple[str, ...]:
