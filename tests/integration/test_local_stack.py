@@ -184,20 +184,13 @@ def test_data_that_the_server_cannot_read_is_named(redis_alone: RedisServer) -> 
 
 def test_a_program_of_the_user_may_ask_ray_for_an_environment(home: Path) -> None:
     with begin(home) as stack:
-        code = (
-            "import os, ray; ray.init(address={!r}, logging_level='ERROR', log_to_driver=False);"
+        answer = said_by_driver(
+            stack,
             "work = ray.remote(lambda: os.environ['ASKED_FOR']);"
-            "own = work.options(runtime_env={{'env_vars': {{'ASKED_FOR': 'an environment'}}}});"
-            "print(ray.get(own.remote()))"
+            "own = work.options(runtime_env={'env_vars': {'ASKED_FOR': 'an environment'}});"
+            "print(ray.get(own.remote()))",
         )
-        done = subprocess.run(
-            [sys.executable, "-c", code.format(stack.ray_address)],
-            env=stack.driver_environ(),
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    assert done.stdout.strip() == "an environment"
+    assert answer.strip() == "an environment"
 
 
 @pytest.mark.long
@@ -213,19 +206,21 @@ def test_two_stacks_do_not_disturb_each_other(home: Path) -> None:
 
 
 def cluster_resources(stack: LocalStack) -> dict[str, float]:
-    code = (
-        "import json, ray; ray.init(address={!r}, logging_level='ERROR', log_to_driver=False);"
-        "print(json.dumps(ray.cluster_resources()))"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", code.format(stack.ray_address)],
+    answer = said_by_driver(stack, "print(json.dumps(ray.cluster_resources()))")
+    resources: dict[str, float] = json.loads(answer.splitlines()[-1])
+    return resources
+
+
+def said_by_driver(stack: LocalStack, code: str) -> str:
+    """Return what a program prints that is connected to a stack's Ray."""
+    begun = f"ray.init(address={stack.ray_address!r}, logging_level='ERROR', log_to_driver=False)"
+    return subprocess.run(
+        [sys.executable, "-c", f"import json, os, ray; {begun}; {code}"],
         env=stack.driver_environ(),
         capture_output=True,
         text=True,
         check=True,
-    )
-    resources: dict[str, float] = json.loads(answer.stdout.splitlines()[-1])
-    return resources
+    ).stdout
 
 
 def test_a_port_in_use_is_named_and_nothing_is_left(home: Path) -> None:

@@ -3,14 +3,100 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import redis
 
-from tests.support.stack import Service
+from tests.support.stack import COMPACTORS, Service
 
 WRITER_PAUSE_S = 0.3
+
+
+class WrittenTable(ABC):
+    """A lake table with writers, its attached name, and the rows that these have acknowledged."""
+
+    crowd_pause_s: float
+    """Pause of a writer that creates as many versions as possible."""
+
+    def __init__(self, service: Service, name: str) -> None:
+        self.service, self.name = service, name
+
+    @abstractmethod
+    def append(self) -> None:
+        """Append a file."""
+
+    @abstractmethod
+    def delete(self, share: float = 0.05) -> None:
+        """Delete some rows by position."""
+
+    @abstractmethod
+    def crowd(self) -> None:
+        """Create a version that no attempt has expected."""
+
+    @abstractmethod
+    def attach(self) -> None:
+        """Let the service compact the table."""
+
+    @abstractmethod
+    def paths(self) -> set[str]:
+        """Return the live data files, relative to the table."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Compare the rows that readers see with those that were acknowledged."""
+
+    def fill(self, files: int = 12) -> None:
+        """Write small files, and delete some of their rows."""
+        for _ in range(files):
+            self.append()
+        self.delete(0.1)
+
+    def commits(self) -> int:
+        """Return how many attempts have committed."""
+        history = self.service.client.history(self.name)
+        return sum(attempt.end == "committed" for attempt in history)
+
+    def rests(self) -> bool:
+        """Return whether the mirror has the head, and nothing runs or is planned."""
+        plan = self.service.client.plan(self.name)
+        listed = {file.path for file in self.service.client.files(self.name)}
+        return listed == self.paths() and not plan.jobs and not plan.running
+
+    def wait_until_at_rest(self) -> None:
+        """Wait until nothing is left to do."""
+        self.service.wait(f"rest of {self.name}", self.rests)
+
+    def outlive_compactors(self) -> None:
+        """Attach the table, and kill all compactors while one of them publishes."""
+        service = self.service
+        self.attach()
+        # Other versions all the time: attempts conflict, mark and send again.
+        with writing(self.crowd, pause_s=self.crowd_pause_s):
+            service.wait("an attempt with the mark", lambda: publishing(service), poll_max_s=0.01)
+            for compactor in COMPACTORS:
+                service.kill(service.compactor(compactor))
+        service.wait("two compactors", service.everybody_beats)
+        self.append()
+        self.delete()
+        self.wait_until_at_rest()
+        self.check()
+        assert self.commits() >= 1
+        service.client.detach(self.name)
+
+    def outlive_the_coordinator(self) -> None:
+        """Attach the table, and kill the coordinator next to writers."""
+        service = self.service
+        self.attach()
+        with writing(self.append, self.delete):
+            service.wait("a commit", lambda: self.commits() >= 1)
+            service.kill(service.actor("CoordinatorActor"))
+            before = self.commits()
+            service.wait("another commit", lambda: self.commits() > before)
+        self.wait_until_at_rest()
+        self.check()
+        service.client.detach(self.name)
 
 
 @contextmanager

@@ -20,8 +20,8 @@ import pytest
 
 from tests.support.delta_tables import DeltaTable
 from tests.support.independent_reader import independent_reader
-from tests.support.lake_writers import publishing, writing
-from tests.support.stack import COMPACTORS, SETTINGS, Service
+from tests.support.lake_writers import WrittenTable, writing
+from tests.support.stack import SETTINGS, Service
 
 pytestmark = [pytest.mark.slow]
 
@@ -29,14 +29,15 @@ SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("day", pa.string
 DAYS = ("a", "b")
 ROWS = 200
 """Rows of a file."""
-CROWD_PAUSE_S = 0.005
 
 
-class Sales:
-    """A Delta table, its attached name, and the rows that its writers have acknowledged."""
+class Sales(WrittenTable):
+    """A Delta table, and the ids of the rows that its writers have acknowledged."""
+
+    crowd_pause_s = 0.005
 
     def __init__(self, service: Service, name: str, seed: int = 1) -> None:
-        self.service, self.name = service, name
+        super().__init__(service, name)
         self.delta = DeltaTable.create(service.folder / name, SCHEMA, ["day"])
         self.chance = Random(seed)
         self.ids: set[int] = set()
@@ -77,20 +78,9 @@ class Sales:
         """Let the service compact the table."""
         self.service.client.attach(self.name, delta=str(self.delta.folder))
 
-    def commits(self) -> int:
-        """Return how many attempts have committed."""
-        history = self.service.client.history(self.name)
-        return sum(attempt.end == "committed" for attempt in history)
-
-    def rests(self) -> bool:
-        """Return whether the mirror has the head, and nothing runs or is planned."""
-        plan = self.service.client.plan(self.name)
-        listed = {file.path for file in self.service.client.files(self.name)}
-        return listed == set(self.delta.live()) and not plan.jobs and not plan.running
-
-    def wait_until_at_rest(self) -> None:
-        """Wait until nothing is left to do."""
-        self.service.wait(f"rest of {self.name}", self.rests)
+    def paths(self) -> set[str]:
+        """Return the live data files, relative to the table."""
+        return set(self.delta.live())
 
     def check(self) -> None:
         """Compare the rows that four readers see with those that were acknowledged."""
@@ -118,11 +108,9 @@ class Sales:
         return {unquote(path) for path in adds}
 
 
-def filled(service: Service, name: str, files: int = 12) -> Sales:
+def filled(service: Service, name: str) -> Sales:
     sales = Sales(service, name)
-    for _ in range(files):
-        sales.append()
-    sales.delete(0.1)
+    sales.fill()
     return sales
 
 
@@ -148,30 +136,8 @@ def test_a_table_is_compacted_beside_its_writers(service: Service) -> None:
 
 
 def test_a_compactor_is_killed_while_it_publishes(service: Service) -> None:
-    sales = filled(service, "killed")
-    sales.attach()
-    # Versions without files: attempts conflict, mark and send again.
-    with writing(sales.crowd, pause_s=CROWD_PAUSE_S):
-        service.wait("an attempt with the mark", lambda: publishing(service), poll_max_s=0.01)
-        for compactor in COMPACTORS:
-            service.kill(service.compactor(compactor))
-    service.wait("two compactors", service.everybody_beats)
-    sales.append()
-    sales.delete()
-    sales.wait_until_at_rest()
-    sales.check()
-    assert sales.commits() >= 1
-    service.client.detach(sales.name)
+    filled(service, "killed").outlive_compactors()
 
 
 def test_the_coordinator_is_killed_beside_writers(service: Service) -> None:
-    sales = filled(service, "leader")
-    sales.attach()
-    with writing(sales.append, sales.delete):
-        service.wait("a commit", lambda: sales.commits() >= 1)
-        service.kill(service.actor("CoordinatorActor"))
-        before = sales.commits()
-        service.wait("another commit", lambda: sales.commits() > before)
-    sales.wait_until_at_rest()
-    sales.check()
-    service.client.detach(sales.name)
+    filled(service, "leader").outlive_the_coordinator()

@@ -17,8 +17,8 @@ from pyiceberg.manifest import ManifestEntryStatus
 
 from tests.support.iceberg_tables import IcebergTable, sqlite_catalog
 from tests.support.independent_reader import independent_reader
-from tests.support.lake_writers import publishing, writing
-from tests.support.stack import COMPACTORS, SETTINGS, Service
+from tests.support.lake_writers import WrittenTable, writing
+from tests.support.stack import SETTINGS, Service
 
 pytestmark = [pytest.mark.slow]
 
@@ -26,14 +26,15 @@ SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("day", pa.string
 DAYS = ("a", "b c")
 ROWS = 200
 """Rows of a file."""
-CROWD_PAUSE_S = 0.05
 
 
-class Events:
-    """An Iceberg table, its attached name, and the rows that its writers have acknowledged."""
+class Events(WrittenTable):
+    """An Iceberg table, and the rows that its writers have acknowledged."""
+
+    crowd_pause_s = 0.05
 
     def __init__(self, service: Service, name: str, seed: int = 1) -> None:
-        self.service, self.name = service, name
+        super().__init__(service, name)
         catalog = sqlite_catalog(service.folder / "iceberg")
         self.lake = IcebergTable.create(catalog, name, SCHEMA)
         with self.lake.table.update_spec() as update:
@@ -52,7 +53,7 @@ class Events:
         self._next += count
         self.rows |= dict.fromkeys(ids, day)
 
-    def append_few(self) -> None:
+    def crowd(self) -> None:
         """Append one row."""
         self.append(1)
 
@@ -88,25 +89,10 @@ class Events:
         """Let the service compact the table."""
         self.service.client.attach(self.name, iceberg=f"prod:{self.lake.identifier}")
 
-    def commits(self) -> int:
-        """Return how many attempts have committed."""
-        history = self.service.client.history(self.name)
-        return sum(attempt.end == "committed" for attempt in history)
-
     def paths(self) -> set[str]:
         """Return the live data files, relative to the table."""
         prefix = f"{self.lake.table.location()}/"
         return {path.removeprefix(prefix) for path in self.lake.live()}
-
-    def rests(self) -> bool:
-        """Return whether the mirror has the head, and nothing runs or is planned."""
-        plan = self.service.client.plan(self.name)
-        listed = {file.path for file in self.service.client.files(self.name)}
-        return listed == self.paths() and not plan.jobs and not plan.running
-
-    def wait_until_at_rest(self) -> None:
-        """Wait until nothing is left to do."""
-        self.service.wait(f"rest of {self.name}", self.rests)
 
     @property
     def expected(self) -> Counter[tuple[object, ...]]:
@@ -143,11 +129,9 @@ class Events:
         }
 
 
-def filled(service: Service, name: str, files: int = 12) -> Events:
+def filled(service: Service, name: str) -> Events:
     events = Events(service, name)
-    for _ in range(files):
-        events.append()
-    events.delete(0.1)
+    events.fill()
     return events
 
 
@@ -186,30 +170,8 @@ def test_rows_are_deleted_by_value_beside_compactions(service: Service) -> None:
 
 
 def test_a_compactor_is_killed_while_it_publishes(service: Service) -> None:
-    events = filled(service, "killed")
-    events.attach()
-    # Other snapshots all the time: attempts conflict, mark and send again.
-    with writing(events.append_few, pause_s=CROWD_PAUSE_S):
-        service.wait("an attempt with the mark", lambda: publishing(service), poll_max_s=0.01)
-        for compactor in COMPACTORS:
-            service.kill(service.compactor(compactor))
-    service.wait("two compactors", service.everybody_beats)
-    events.append()
-    events.delete()
-    events.wait_until_at_rest()
-    events.check()
-    assert events.commits() >= 1
-    service.client.detach(events.name)
+    filled(service, "killed").outlive_compactors()
 
 
 def test_the_coordinator_is_killed_beside_writers(service: Service) -> None:
-    events = filled(service, "leader")
-    events.attach()
-    with writing(events.append, events.delete):
-        service.wait("a commit", lambda: events.commits() >= 1)
-        service.kill(service.actor("CoordinatorActor"))
-        before = events.commits()
-        service.wait("another commit", lambda: events.commits() > before)
-    events.wait_until_at_rest()
-    events.check()
-    service.client.detach(events.name)
+    filled(service, "leader").outlive_the_coordinator()

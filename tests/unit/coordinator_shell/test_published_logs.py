@@ -231,7 +231,7 @@ def test_of_two_coordinators_the_later_one_wins(tmp_path: Path) -> None:
         assert await site.publish(other)
         version = site.log.version
         assert not await late.publish(site.clock.now_s()), "its files are older"
-        assert site.here.logs.problems == {}, "nobody needs to know"
+        assert site.here.logs.problems == {}, "another publisher is no problem"
         assert site.log.version == version
         check_rows(site)
         await site.add("day=8/c.parquet", 3)
