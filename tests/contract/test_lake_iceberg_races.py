@@ -428,13 +428,19 @@ def test_a_commit_to_another_branch_costs_one_more_try(race: Race) -> None:
     race.require_rows()
 
 
-def test_rows_that_a_rollback_brought_back_are_not_lost(race: Race) -> None:
+def planned_before_a_rollback(race: Race) -> rules.Publishing:
+    """Delete two rows, plan, and bring the rows back by a rollback."""
     before = race.table.metadata.current_snapshot_id
     assert before is not None
     race.delete(12, 13)
     state = race.plan()
     race.set_main(before)
     race.rows.update([12, 13])
+    return state
+
+
+def test_rows_that_a_rollback_brought_back_are_not_lost(race: Race) -> None:
+    state = planned_before_a_rollback(race)
     end = race.publish(state)
 
     assert end.ending is rules.PublishEnd.REFUSED
@@ -443,12 +449,7 @@ def test_rows_that_a_rollback_brought_back_are_not_lost(race: Race) -> None:
 
 
 def test_a_rollback_and_a_commit_drop_the_output_with_rows_that_came_back(race: Race) -> None:
-    before = race.table.metadata.current_snapshot_id
-    assert before is not None
-    race.delete(12, 13)
-    state = race.plan()
-    race.set_main(before)
-    race.rows.update([12, 13])
+    state = planned_before_a_rollback(race)
     race.appended(40)
     end = race.publish(state)
 
