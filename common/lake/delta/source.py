@@ -40,6 +40,7 @@ from common.lake.source import (
     Sighting,
     Snapshot,
 )
+from common.model.table import LAKE_OPERATIONS
 
 _UUID_CHARS = 20
 
@@ -225,7 +226,7 @@ class DeltaSource:
     @property
     def operations(self) -> tuple[str, ...]:
         """Return the names of the maintenance operations."""
-        return checkpoints.CHECKPOINT, checkpoints.LOG_CLEANUP, vacuum.VACUUM
+        return LAKE_OPERATIONS
 
     def survey(self, operation: str, snapshot: Snapshot, rules: MaintenanceRules) -> LakeSurvey:
         """Return what an operation would do; see `TableSource`."""
@@ -235,7 +236,7 @@ class DeltaSource:
             return checkpoints.survey_checkpoint(self._storage, snapshot, rules)
         if operation == checkpoints.LOG_CLEANUP:
             return checkpoints.survey_log(self._storage, snapshot, rules)
-        assert operation == vacuum.VACUUM, operation
+        assert operation == checkpoints.VACUUM, operation
         return vacuum.survey_files(self._storage, snapshot, rules, self._own_vector_path)
 
     def carry_out(self, survey: LakeSurvey, snapshot: Snapshot, rules: MaintenanceRules) -> Freed:
@@ -246,7 +247,7 @@ class DeltaSource:
             return checkpoints.write_checkpoint(self._storage, snapshot, rules)
         if survey.operation == checkpoints.LOG_CLEANUP:
             return checkpoints.clean_log(self._storage, survey, snapshot, rules)
-        assert survey.operation == vacuum.VACUUM, survey
+        assert survey.operation == checkpoints.VACUUM, survey
         return vacuum.delete_files(self._storage, survey, snapshot, rules, self._own_vector_path)
 
     def _own_vector_path(self, vector: VectorEntry) -> str | None:

@@ -27,12 +27,11 @@ from common.lake.delta.actions import (
     relative_path,
     vector_of,
 )
-from common.lake.delta.checkpoints import bounded, removed_ms, replayed
+from common.lake.delta.checkpoints import VACUUM, bounded, removed_ms, replayed
 from common.lake.delta.storage import LakeStorage, ListedFile
 from common.lake.source import Freed, LakeSurvey, MaintenanceRules, Snapshot, WasteFile
 from common.model.location_identity import SERVICE_FOLDER, mark_in_path
 
-VACUUM = "vacuum"
 CHANGE_FEED = "_change_data"
 _VECTOR_FILE = re.compile(r"deletion_vector_[0-9a-fA-F-]{36}\.bin")
 NOT_OLD, NESTED, NOT_OURS = (
