@@ -38,6 +38,17 @@ class SystemClock:
         return self._offset_s + time.monotonic()
 
 
+class MachineClock:
+    """The time since the machine started: the same in all its processes, and never set.
+
+    The wall clocks of processes that started before and after the clock was set differ.
+    """
+
+    def now_s(self) -> float:
+        """Return the time now, in seconds; comparable on this machine only."""
+        return time.monotonic()
+
+
 @contextmanager
 def not_installed(*names: str) -> Iterator[None]:
     """Import a library in this context as if these optional libraries of it were not installed.

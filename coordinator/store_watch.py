@@ -117,6 +117,8 @@ class RateLimits:
         """Create an instance that passes limits to the state through `submit`."""
         self._context = context
         self._submit = submit
+        self._reading = asyncio.Lock()
+        """Held during a read, so that an older answer never replaces a newer one."""
 
     async def load(self) -> None:
         """Read the limits, and retry until it succeeds: no job may be assigned before."""
@@ -136,7 +138,8 @@ class RateLimits:
             MetadataError: A stored limit is invalid.
             UnavailableError: The store does not answer.
         """
-        self._submit(on.LimitsSeen(limits=await self._context.store.limits()))
+        async with self._reading:
+            self._submit(on.LimitsSeen(limits=await self._context.store.limits()))
 
     async def set(self, scope: str, bytes_s: int | None) -> None:
         """Write a limit; it applies from the next heartbeats on.

@@ -31,7 +31,7 @@ from common.errors import AttemptCancelledError, ConfigError, RewriteError
 from common.parquet.location import storage_error
 from common.primitives import Budget
 from common.rows.conform import Flags, Int64s
-from common.runtime import Clock, SystemClock
+from common.runtime import Clock, MachineClock, SystemClock
 
 _NAME = re.compile(r"neve-attempt-([0-9]+)-.*")
 _LOCK = "alive"
@@ -385,6 +385,7 @@ def joined_values(parts: Sequence[NewValues]) -> NewValues:
 # A caller continues when `covered` has reached the value that `asked` had at its arrival, so
 # callers are served in arrival order. The state is a mapped file in the attempt's folder, on the
 # machine where all its tasks run. A system lock guards it, which is released when its holder dies.
+# Times are of the machine's clock: a step of the wall clock would pay for bytes.
 
 
 GRANT_FILE = "allowance"
@@ -433,7 +434,7 @@ class Allowance:
         Args:
             folder: Empty: no attempt.
         """
-        self._clock = SystemClock()
+        self._clock = MachineClock()
         self._thread = threading.Lock()
         self._pause = threading.Event()
         self._map: mmap.mmap | None = None
@@ -456,7 +457,7 @@ class Allowance:
             bytes_s: Its first grant; None: no limit.
         """
         rate = _UNLIMITED if bytes_s is None else bytes_s
-        empty = _State(rate, SystemClock().now_s())
+        empty = _State(rate, MachineClock().now_s())
         Path(folder, GRANT_FILE).write_bytes(_packed(empty))
         return cls(folder)
 

@@ -81,7 +81,7 @@ def test_a_throttled_job_can_be_cancelled_and_a_limit_outlives_the_coordinator(
     table = table_of(service, 5)
     client.limit_volume(VOLUME, "64KB")
     client.resume(table.name)
-    (job,) = service.wait("throttled job", lambda: throttled(service))
+    (job,) = service.wait("throttled job", lambda: throttled(service), table=table)
     before = client.status().coordinator
     service.kill(service.actor("CoordinatorActor"))
     service.wait("new coordinator", lambda: client.status().coordinator != before)

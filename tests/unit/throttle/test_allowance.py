@@ -6,10 +6,12 @@ import math
 import multiprocessing
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from common import runtime
 from common.errors import AttemptCancelledError
 from common.primitives import BUDGET_BURST_S
 from common.runtime import SystemClock
@@ -32,6 +34,11 @@ def moving(folder: str, steps: int, step_bytes: int) -> None:
         allowance.pay(step_bytes)
 
 
+def pay_until_stopped(allowance: Allowance) -> None:
+    with suppress(AttemptCancelledError):
+        allowance.pay(10 * MB)
+
+
 def took_s(work: Callable[[], None]) -> float:
     clock = SystemClock()
     begun_s = clock.now_s()
@@ -45,6 +52,21 @@ def test_without_a_grant_everything_passes_and_is_counted(tmp_path: Path) -> Non
         allowance.pay(10 * MB)
     usage = allowance.usage()
     assert (usage.moved_bytes, usage.waited_s) == (10_000 * MB, 0.0)
+
+
+def test_a_step_of_the_wall_clock_pays_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Allowance.create(str(tmp_path), 1024)
+    task = threading.Thread(target=pay_until_stopped, args=(before,))
+    task.start()
+    while not before.usage().waited_s:
+        task.join(0.01)
+    monkeypatch.setattr(runtime.time, "time", lambda: 2e10)
+    later = Allowance(str(tmp_path))
+    assert later.usage().moved_bytes < 10 * MB
+    later.stop()
+    task.join()
 
 
 def test_where_there_is_no_attempt_nothing_is_counted(tmp_path: Path) -> None:

@@ -79,6 +79,39 @@ def test_no_job_is_handed_out_before_the_limits_are_known(monkeypatch: pytest.Mo
     asyncio.run(story())
 
 
+class SlowStore(MemoryStore):
+    """A store whose first answer with limits arrives late."""
+
+    def __init__(self) -> None:
+        super().__init__(SystemClock())
+        self.asked, self.arrives = asyncio.Event(), asyncio.Event()
+
+    async def limits(self) -> Mapping[LimitScope, int]:
+        limits = await super().limits()
+        if not self.asked.is_set():
+            self.asked.set()
+            await self.arrives.wait()
+        return limits
+
+
+def test_a_read_that_began_before_a_limit_was_set_does_not_undo_it() -> None:
+    async def story() -> None:
+        store = SlowStore()
+        made, heard = limits_over(store)
+        regular = asyncio.create_task(made.refresh())
+        await store.asked.wait()
+        setting = asyncio.create_task(made.set("group:default", 1 << 20))
+        while not await MemoryStore.limits(store):
+            await asyncio.sleep(0)
+        for _ in range(100):  # Without an order of reads, `set` ends here.
+            await asyncio.sleep(0)
+        store.arrives.set()
+        await asyncio.gather(regular, setting)
+        assert heard[-1] == on.LimitsSeen(limits={GROUP: 1 << 20})
+
+    asyncio.run(story())
+
+
 def test_a_store_that_refuses_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("common.metadata.changes.upkeep.LIMITS_MAX", 0)
 
