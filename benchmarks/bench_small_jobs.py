@@ -43,7 +43,8 @@ from neve.local.processes import exit_on_sigterm, processes_of_stack
 FILES, ROWS, KEYS = 10, 7_000, 52_500
 WARM_JOBS = 20
 PATIENCE_S = 600.0
-POLL_S = 0.25
+POLL_S = 1.0
+"""Interval of questions for the number of files, which make the gateway read all tablets."""
 SETTLED_S = 5.0
 """The coordinator knows the files of a new table by then, and plans them when it is resumed."""
 SHOWN_MS = 0.5

@@ -224,6 +224,9 @@ class StoreActions:
 
 WAITING_ANALYSES_MAX = 20_000
 """Maximum number of waiting analyses; the oldest are dropped while the store does not answer."""
+GATHER_S = 0.25
+"""Time in which analyses gather for a change. Each small job has one, and a change costs as much as
+a plan."""
 
 
 class AnalysisWriter:
@@ -260,6 +263,8 @@ class AnalysisWriter:
     async def _write_all(self) -> None:
         try:
             while self._waiting:
+                if len(self._waiting) < ANALYSES_AT_ONCE:
+                    await asyncio.sleep(GATHER_S)
                 analyses = self._next_batch()
                 work = partial(self._write, analyses)
                 await self._faults.run("noting analyses", analyses[0].tablet.table, work)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
-from common.metadata.changes import AddFiles, protocol
+from common.metadata.changes import AddFiles, WriteAnalysis, protocol
 from common.model.file import DataFile
-from common.model.tablet import TabletId
+from common.model.tablet import Analysis, TabletId
 from common.runtime import call_id
 from common.settings import Settings
 from coordinator.registry import planner_for
 from coordinator.scan import scanner as module
 from coordinator.scan.scanner import ChangeFeed, Scanner
+from coordinator.service import AnalysisWriter
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
 from tests.support.predictable import ManualClock
@@ -105,5 +108,58 @@ def test_a_table_of_which_changes_were_missed_is_looked_at_as_a_whole(
                 await asyncio.sleep(0.01)
             follows.cancel()
         assert logged == ["changes missed"]
+
+    asyncio.run(story())
+
+
+def test_a_reserved_tablet_is_planned_later_and_a_commit_has_it_planned_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> None:
+        store = await store_with_table(ManualClock())
+        await add(store, ENDS[0], ENDS[1])
+        scanner = Scanner(store, planner_for(Settings()), lambda *_, **__: None)
+        await scanner.refresh_tables()
+        while scanner.waiting:
+            scanner._next_batch()
+        first, second = (TabletId("t1", end) for end in ENDS[:2])
+        async with asyncio.timeout(PATIENCE_S):
+            monkeypatch.setattr(module, "RESERVED_PAUSE_S", 2 * PATIENCE_S)
+            await applied(store, reserve(first, "att-1", "01.parquet"))
+            await scanner._follow_once()
+            assert scanner._next_batch() == []
+            await applied(store, commit(first, "att-1", outputs=0))
+            await scanner._follow_once()
+            assert scanner._next_batch() == [first]
+            monkeypatch.setattr(module, "RESERVED_PAUSE_S", 0.01)
+            await applied(store, reserve(second, "att-2", "02.parquet"))
+            await scanner._follow_once()
+            while not scanner.waiting:
+                await asyncio.sleep(0.01)
+            assert scanner._next_batch() == [second]
+
+    asyncio.run(story())
+
+
+def test_analyses_of_tablets_that_come_to_rest_soon_after_each_other_are_one_change() -> None:
+    async def story() -> None:
+        store, tasks = await store_with_table(ManualClock()), list[asyncio.Task[None]]()
+
+        def spawn(work: Coroutine[Any, Any, None]) -> None:
+            tasks.append(asyncio.create_task(work))
+
+        tablets = [TabletId("t1", end) for end in ENDS]
+        writer = AnalysisWriter(store, spawn, lambda *_, **__: None)
+        changes = store.counts.changes
+        for tablet in tablets:
+            writer.put(
+                WriteAnalysis(tablet=tablet, analysis=Analysis.EMPTY, version=0, settings_version=0)
+            )
+            await asyncio.sleep(0)
+        async with asyncio.timeout(PATIENCE_S):
+            await asyncio.gather(*tasks)
+        assert store.counts.changes == changes + 1
+        records = await store.records(tablets)
+        assert {record.analysis for record in records if record} == {Analysis.EMPTY}
 
     asyncio.run(story())

@@ -16,7 +16,7 @@ from common.metadata.changes import (
 from common.model.file import DataFile
 from common.model.outcome import AttemptEnd, RowCounts
 from common.model.table import Column, Table
-from common.model.tablet import PLUS_INFINITY, Analysis, TabletId
+from common.model.tablet import PLUS_INFINITY, Analysis, Record, TabletId
 from common.runtime import call_id
 from common.settings import CoordinatorSettings, Settings
 from common.wire import (
@@ -123,6 +123,12 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+async def record_of(store: MemoryStore) -> Record:
+    (record,) = await store.records([TABLET])
+    assert record is not None
+    return record
+
+
 def commit_of(assignment: Assignment) -> CommitAttempt:
     reservation = assignment.reservation
     output = DataFile(path=reservation.output_path(0), size_bytes=500, rows=50, job=reservation.job)
@@ -177,10 +183,10 @@ def test_a_commit_brings_the_tablet_to_rest_and_the_record_says_so() -> None:
                 )
             )
             assert await it.take("take-2", wait_max_s=0.2) is None
-            records = await store.records([TABLET])
-            assert records[0] is not None
-            assert records[0].analysis is Analysis.STABLE
-            assert not needs_look(records[0], TABLE)
+            async with asyncio.timeout(PATIENCE_S):
+                while (record := await record_of(store)).analysis is not Analysis.STABLE:
+                    await asyncio.sleep(0.01)
+            assert not needs_look(record, TABLE)
 
     asyncio.run(story())
 
