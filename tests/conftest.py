@@ -28,7 +28,7 @@ LONGEST_FIRST = (
 )
 """Folders by how long their files take: a long file that comes last is what a run waits for."""
 LONGEST_FILES = (
-    *("e2e/service", "e2e/bare", "e2e/test_supervisor.py", "e2e/lakes"),
+    *("e2e/service", "e2e/bare", "e2e/test_supervisor.py"),
     *("e2e/test_settings_file.py", "e2e/test_tutorial.py", "e2e/sentinels"),
     *("e2e/test_serve.py", "e2e/test_demo.py"),
     *("integration/test_spark_engine.py", "integration/test_local_stack.py"),

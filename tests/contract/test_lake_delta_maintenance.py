@@ -43,6 +43,10 @@ from tests.support.s3_server import S3Server, s3_server
 
 DAY_S = 86_400.0
 ATTEMPT = "0123456789abcdef"
+EVERYWHERE = pytest.mark.parametrize(
+    "kept", ["disk", pytest.param("s3", marks=pytest.mark.slow)], indirect=True
+)
+"""For what depends on the storage; the others meet S3 in `make long` alone."""
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +112,7 @@ class Kept:
         return values
 
 
-@pytest.fixture(params=["disk", pytest.param("s3", marks=pytest.mark.slow)])
+@pytest.fixture(params=["disk", pytest.param("s3", marks=[pytest.mark.slow, pytest.mark.long])])
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
     if request.param == "disk":
         return Kept(DeltaTable(tmp_path / "sales"))
@@ -167,6 +171,7 @@ def checkpoint_actions(kept: Kept, path: str) -> dict[str, list[dict[str, Any]]]
     }
 
 
+@EVERYWHERE
 def test_a_checkpoint_has_all_that_the_versions_below_have(kept: Kept) -> None:
     live = kept.writer.live()
     old, new, third = sorted(live)
@@ -309,6 +314,7 @@ def test_a_wrong_checkpoint_of_another_writer_is_not_pointed_to(kept: Kept) -> N
 # --------------------------------------------------------------------------------- Clean-up of logs
 
 
+@EVERYWHERE
 def test_old_versions_below_a_checkpoint_are_deleted(kept: Kept) -> None:
     kept.checkpoint()
     kept.append(30)
@@ -429,6 +435,7 @@ def test_a_version_with_a_later_time_than_its_file_stays(kept: Kept) -> None:
 # ------------------------------------------------------------------------------------------ Vacuum
 
 
+@EVERYWHERE
 def test_replaced_files_are_deleted_after_the_retention(kept: Kept) -> None:
     first, *_ = kept.paths = sorted(kept.source.load().files)
     kept.writer.table.delete("a = 5")
@@ -561,6 +568,7 @@ def test_a_file_with_a_name_of_ours_waits_for_the_next_version(kept: Kept) -> No
     assert kept.carry_out(survey, 8 * DAY_S).files == 1
 
 
+@EVERYWHERE
 def test_only_files_that_look_like_the_table_s_are_deleted(kept: Kept) -> None:
     stay = (
         "README.md",
@@ -632,6 +640,7 @@ def test_a_vacuum_is_bounded_and_can_be_repeated(kept: Kept) -> None:
     assert kept.run("vacuum").files == 3
 
 
+@EVERYWHERE
 def test_a_file_that_was_written_again_since_the_survey_stays(kept: Kept) -> None:
     kept.put("part-1.parquet", b"1")
     survey = kept.survey("vacuum", 8 * DAY_S)
@@ -664,6 +673,7 @@ def test_a_table_with_unknown_features_is_not_maintained(kept: Kept) -> None:
             kept.survey(operation, 40 * DAY_S)
 
 
+@EVERYWHERE
 def test_a_writer_between_all_steps_loses_nothing(kept: Kept) -> None:
     """Appends, deletes and compactions of deltalake go on while every operation runs."""
     expected = Counter(range(30))

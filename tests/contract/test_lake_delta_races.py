@@ -25,6 +25,10 @@ from tests.support.race_attempt import LakeAttempt
 from tests.support.s3_server import S3Server, s3_server
 
 ATTEMPT = "0123456789abcdef"
+EVERYWHERE = pytest.mark.parametrize(
+    "race", ["disk", pytest.param("s3", marks=pytest.mark.slow)], indirect=True
+)
+"""For what depends on the storage; the others meet S3 in `make long` alone."""
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +107,7 @@ class Race:
         return {names[path] for path in live if path in names}
 
 
-@pytest.fixture(params=["disk", pytest.param("s3", marks=pytest.mark.slow)])
+@pytest.fixture(params=["disk", pytest.param("s3", marks=[pytest.mark.slow, pytest.mark.long])])
 def race(request: pytest.FixtureRequest, tmp_path: Path) -> Race:
     if request.param == "disk":
         return Race(DeltaTable(tmp_path / "t"))
@@ -111,6 +115,7 @@ def race(request: pytest.FixtureRequest, tmp_path: Path) -> Race:
     return Race(DeltaTable(f"s3://lakes/{uuid.uuid4().hex}", options_of(server)))
 
 
+@EVERYWHERE
 def test_without_others_all_outputs_commit(race: Race) -> None:
     race.source.require_conditions("trial")
     end = race.publish(race.plan())
@@ -136,6 +141,7 @@ def test_an_unrelated_append_is_kept(race: Race) -> None:
     race.require_rows(appended=5)
 
 
+@EVERYWHERE
 def test_an_append_between_load_and_send_costs_one_more_try(race: Race) -> None:
     state = race.plan()
     race.between(rules.SendVersion, lambda: race.append(40))
@@ -243,6 +249,7 @@ def test_a_lost_or_false_answer_makes_no_second_commit(race: Race, heard: Answer
     race.require_rows()
 
 
+@EVERYWHERE
 def test_a_false_commit_is_tried_again(race: Race) -> None:
     state = race.plan()
     heard = iter([Answer.COMMITTED])

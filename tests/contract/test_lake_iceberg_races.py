@@ -40,12 +40,14 @@ from tests.support.iceberg_race import ATTEMPT, BY_P, SCHEMA, Files, Race, requi
 from tests.support.iceberg_tables import IcebergTable
 from tests.support.race_attempt import LakeAttempt
 
-CATALOGS = [
-    "sqlite",
-    "rest",
-    pytest.param("postgres", marks=pytest.mark.slow),
-    pytest.param("glue", marks=pytest.mark.slow),
-]
+OTHER_CATALOGS = ("rest", "postgres", "glue")
+EVERYWHERE = pytest.mark.parametrize(
+    "race",
+    ["sqlite", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHER_CATALOGS)],
+    indirect=True,
+)
+"""For races that a catalog decides; the others meet the other catalogs in `make long` alone."""
+LONG = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +83,7 @@ def sqlite(tmp_path_factory: pytest.TempPathFactory) -> CatalogSite:
 ALL = {"output 0", "output 1", "input 3"}
 
 
-@pytest.fixture(params=CATALOGS)
+@pytest.fixture(params=["sqlite", *(pytest.param(name, marks=LONG) for name in OTHER_CATALOGS)])
 def race(request: pytest.FixtureRequest) -> Race:
     return Race(request.getfixturevalue(request.param))
 
@@ -95,6 +97,7 @@ def plain(sqlite: CatalogSite) -> Race:
 # --------------------------------------------------------------------------------- The race table
 
 
+@EVERYWHERE
 def test_without_others_all_outputs_commit(race: Race) -> None:
     race.source.require_conditions("trial")
     before = race.table
@@ -151,6 +154,7 @@ def test_an_unrelated_append_is_kept(race: Race) -> None:
     race.require_rows()
 
 
+@EVERYWHERE
 def test_an_append_between_load_and_send_costs_one_more_try(race: Race) -> None:
     state = race.plan()
     race.between(rules.SendVersion, lambda: race.appended(40))
@@ -307,6 +311,7 @@ def test_positions_and_values_delete_the_same_rows(race: Race) -> None:
 # ----------------------------------------------------------------------------------------- Answers
 
 
+@EVERYWHERE
 @pytest.mark.parametrize("heard", [Answer.UNKNOWN, Answer.CONFLICT])
 def test_a_lost_or_false_answer_makes_no_second_commit(race: Race, heard: Answer) -> None:
     race.attempt.answers = lambda _answer: heard
@@ -317,7 +322,9 @@ def test_a_lost_or_false_answer_makes_no_second_commit(race: Race, heard: Answer
     race.require_rows()
 
 
-@pytest.mark.parametrize("status", [409, 500, 502, 503, 504, 0])
+@pytest.mark.parametrize(
+    "status", [409, 500, 0, *(pytest.param(code, marks=LONG) for code in (502, 503, 504))]
+)
 @pytest.mark.parametrize("is_committed", [True, False], ids=["committed", "not committed"])
 def test_errors_of_a_rest_catalog_are_looked_at(
     rest: CatalogSite, status: int, is_committed: bool
@@ -375,6 +382,7 @@ def test_the_released_attempt_sends_nothing(race: Race) -> None:
 # ----------------------------------------------------------------------- Rollback, expiry, branches
 
 
+@EVERYWHERE
 def test_a_late_request_is_refused_after_another_commit(race: Race) -> None:
     commit = stale(race)
     race.appended(40)

@@ -31,8 +31,8 @@ STALL_S = 20.0
 """Short enough to be waited for; on a busy machine a task may take some seconds to begin."""
 SOME = [
     Case(Part.JVM, How.FREEZE, Phase.REWRITING),
-    Case(Part.DRIVER, How.FREEZE, Phase.VERIFYING),
     Case(Part.EXECUTOR, How.KILL, Phase.COMMITTING),
+    pytest.param(Case(Part.DRIVER, How.FREEZE, Phase.VERIFYING), marks=pytest.mark.long),
     pytest.param(Case(Part.JVM, How.KILL, Phase.PREPARING), marks=pytest.mark.long),
     pytest.param(Case(Part.EXECUTOR, How.KILL, Phase.WAITING), marks=pytest.mark.long),
 ]

@@ -204,7 +204,7 @@ def draw_scenario(seed: int) -> Scenario:
     )
 
 
-@pytest.mark.parametrize("seed", first_fast(len(DRAWN) if CHOSEN else 8, DRAWN))
+@pytest.mark.parametrize("seed", first_fast(len(DRAWN) if CHOSEN else 8, DRAWN, slow=8))
 def test_drawn_scenarios_are_mastered(seed: int) -> None:
     scenario = draw_scenario(seed)
     outcome = live(scenario)

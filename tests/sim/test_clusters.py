@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.fast_and_slow import first_fast
 from tests.support.sim_cluster import Cluster
 from tests.support.sim_options import Options, draw_options
 from tests.support.sim_run import LONG, run_all, seeds, simulate
@@ -187,8 +188,7 @@ def test_recorded_seeds_of_clusters_hold(seed: int) -> None:
     "seeds_of_levels",
     [
         range(7, 10),
-        pytest.param(range(10, 20), marks=pytest.mark.slow),
-        pytest.param(range(20, 40), marks=[pytest.mark.slow, pytest.mark.long]),
+        pytest.param(range(10, 40), marks=[pytest.mark.slow, pytest.mark.long]),
     ],
 )
 def test_clusters_whose_files_move_keep_their_promises(seeds_of_levels: Sequence[int]) -> None:
@@ -201,7 +201,7 @@ def test_clusters_whose_files_move_keep_their_promises(seeds_of_levels: Sequence
     assert seen["files moved"] > 10, seen
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first_fast(2, range(4), slow=2))
 def test_scans_find_nothing_where_nobody_died(seed: int) -> None:
     """A scan that heals hides leaks; `simulate` asserts that it had nothing to heal."""
     cluster = simulate(seed, BAD_LINKS)
@@ -209,7 +209,7 @@ def test_scans_find_nothing_where_nobody_died(seed: int) -> None:
     assert cluster.options.crash_free
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", first_fast(4, range(12), slow=4))
 def test_names_and_tables_belong_together_though_their_nodes_fail_over_apart(seed: int) -> None:
     """`come_to_rest` asserts it: no table without a name, no name without a table."""
     seen = simulate(seed, SPREAD).seen()

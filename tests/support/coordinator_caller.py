@@ -32,7 +32,7 @@ TAKE = TakeRequest(take="t", compactor="c", incarnation="i", group="default", wa
 async def call_through_a_death(stack: LocalStack) -> None:
     """Call a coordinator that answers, is frozen, thaws, dies and comes back."""
     operators = operator_calls()
-    assert (await operators.status()).compactors == ()
+    assert (await operators.status()).compactors
     assert list(await operators.queue(group=None, count=5)) == []
     assert await compactor_calls().take(TAKE) is None
     with pytest.raises(UnavailableError, match="the coordinator failed: ValueError"):
@@ -98,7 +98,8 @@ def coordinator_process(stack: LocalStack) -> psutil.Process:
 
 
 if __name__ == "__main__":
-    running = LocalStack.attach(home=Path(sys.argv[1]))
+    folder = Path(sys.argv[1])
+    running = LocalStack.attach(home=folder.parent, name=folder.name)
     assert running is not None
     ray.init(
         address=running.ray_address,

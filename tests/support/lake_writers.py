@@ -129,5 +129,5 @@ def writing(
 def publishing(service: Service) -> list[bytes]:
     """Return the attempts that may have sent something to a log."""
     with redis.Redis.from_url(service.stack.redis_url) as client:
-        keys = list(client.scan_iter("neve:*:publishing"))
+        keys = list(client.scan_iter("neve:*:publishing", 1000))
         return [field for key in keys for field in client.hgetall(key)]

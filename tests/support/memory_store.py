@@ -6,8 +6,9 @@ commands are Redis's own.
 
 import asyncio
 from bisect import bisect_right, insort
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import chain
 from typing import Any
 
 from common.metadata.executor import RetryLimits
@@ -429,8 +430,17 @@ class MemoryKeyspace:
         return found
 
 
+def slots_of(keys: Iterable[object]) -> set[str]:
+    """Return what of some keys has a slot of its own: tables, and keys of the whole store."""
+    names = map(str, keys)
+    return {name.partition("{")[2].partition("}")[0] or name for name in names}
+
+
 class MemorySession:
-    """One connection: remembers the versions of what it watches."""
+    """One connection: remembers the versions of what it watches.
+
+    As on a Redis Cluster, a transaction keeps to one slot.
+    """
 
     def __init__(self, keyspace: MemoryKeyspace) -> None:
         """Watch nothing yet."""
@@ -449,11 +459,15 @@ class MemorySession:
         """Watch, then read, at one moment."""
         for key in watch:
             self.watched.setdefault(key, self._keyspace.values.version(key))
+        assert len(slots_of(self.watched)) <= 1, f"a transaction watches two slots: {watch}"
         return self._keyspace.run(reads)
 
     def execute_now(self, effects: Sequence[Command]) -> bool:
         """Write all effects at one moment, unless a watched key has changed."""
         values = self._keyspace.values
+        written = (effect[1:] if effect[0] == "DEL" else effect[1:2] for effect in effects)
+        slots = slots_of([*self.watched, *chain.from_iterable(written)])
+        assert len(slots) == 1, f"a transaction writes another slot: {effects}"
         if any(values.version(key) != version for key, version in self.watched.items()):
             return False
         self._keyspace.run(effects)

@@ -9,15 +9,18 @@ from dataclasses import replace
 
 import pytest
 
-from common.control_settings import NotifySettings
+from common.control_settings import CatalogSettings, NotifySettings
 from common.settings import TraceSettings
 from neve.client.errors import RefusedError, UnavailableError
 from neve.local import StackOptions
+from tests.support.iceberg_tables import sqlite_catalog, sqlite_properties
 from tests.support.installed_stack import InstalledStack
 from tests.support.message_receivers import WebhookReceiver, webhook_receiver
 from tests.support.s3_server import VARIABLES, S3Server, s3_server
 from tests.support.stack import COMPACTORS, SETTINGS, Service
 from tests.support.trace_receiver import Receiver, trace_receiver
+
+GIBI = 1024**3
 
 
 @pytest.fixture(scope="package")
@@ -49,7 +52,10 @@ def service(
     objects: S3Server,
     hook: WebhookReceiver,
 ) -> Iterator[Service]:
-    """A service that each test leaves as it was: two compactors, nothing in their hands."""
+    """A service that each test leaves as it was: two compactors, nothing in their hands.
+
+    It looks at logs and catalogs of lake tables every half second.
+    """
     secrets = tmp_path_factory.mktemp("secrets")
     for name, text in (("url", hook.url), ("key", "key-of-the-webhook")):
         (secrets / name).write_text(text)
@@ -60,7 +66,16 @@ def service(
         calm_s=1.0,
         silent_after_s=1.0,
     )
-    settings = replace(SETTINGS, trace=TraceSettings(endpoint=receiver.endpoint), notify=notify)
+    folder = tmp_path_factory.mktemp("service")
+    sqlite_catalog(folder / "iceberg")
+    settings = replace(
+        SETTINGS,
+        catalog=CatalogSettings(poll_s=0.5),
+        catalogs={"prod": {"type": "sql", **sqlite_properties(folder / "iceberg")}},
+        gateway=replace(SETTINGS.gateway, memory_max=GIBI),
+        trace=TraceSettings(endpoint=receiver.endpoint),
+        notify=notify,
+    )
     options = StackOptions(
         compactors=len(COMPACTORS),
         settings=settings,
@@ -68,7 +83,6 @@ def service(
     )
     environ = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     environ |= objects.environ
-    folder = tmp_path_factory.mktemp("service")
     with InstalledStack.start(home=folder, name="e2e", options=options, environ=environ) as stack:
         yield Service(stack, folder)
 

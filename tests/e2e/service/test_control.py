@@ -13,14 +13,13 @@ from tests.support.stack import Service
 
 pytestmark = [pytest.mark.slow]
 
-VOLUME = "pressed"
 FILES, ROWS = 14, 2_000
 
 
 @pytest.fixture(autouse=True)
-def without_limit_afterwards(service: Service) -> Iterator[None]:
+def handing_out_afterwards(service: Service) -> Iterator[None]:
     yield
-    service.client.limit_volume(VOLUME, None)
+    service.client.resume_group("default")
 
 
 def test_overlapping_files_and_garbage_are_told_until_they_are_merged(service: Service) -> None:
@@ -29,11 +28,9 @@ def test_overlapping_files_and_garbage_are_told_until_they_are_merged(service: S
     address = {"NEVE_URL": service.stack.gateway_url, "NEVE_TOKEN": service.stack.token}
     neve = Shell(service.folder / "home", **address)
     before = neve.json("control")
-    table = LedgerTable(
-        client, service.folder, keyed=True, paused=True, settings={"volume": VOLUME}
-    )
+    table = LedgerTable(client, service.folder, keyed=True, paused=True)
     table.add(*(keyed_rows(range(ROWS), number, gone=bool(number % 2)) for number in range(FILES)))
-    client.limit_volume(VOLUME, "64KB")
+    client.pause_group("default")  # The job must not end before somebody has looked.
     client.resume(table.name)
 
     def pressed() -> dict[str, Any]:
@@ -45,7 +42,7 @@ def test_overlapping_files_and_garbage_are_told_until_they_are_merged(service: S
     assert found["garbage_fraction"] > before["garbage_fraction"]
     shown = " ".join(neve.run("control").stdout.split())
     assert f"overlap {FILES} files in the deepest tablet" in shown
-    client.limit_volume(VOLUME, 0)
+    client.resume_group("default")
     service.wait_until_at_rest(table)
     service.wait("rest", lambda: neve.json("control")["deepest_files"] == 0)
     table.check_rows()

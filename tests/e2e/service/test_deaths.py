@@ -121,6 +121,7 @@ def test_a_compactor_is_killed(service: Service) -> None:
     assert kinds.index("releasing") < kinds.index("committed")
 
 
+@pytest.mark.long
 def test_a_spark_driver_is_killed(service: Service) -> None:
     with service.caught(lambda: slow_table(service)) as (table, job):
         actor = service.compactor(job.compactor)
@@ -232,6 +233,7 @@ def test_a_call_counts_once_though_the_gateway_dies(service: Service) -> None:
     table.check_rows()
 
 
+@pytest.mark.long
 def test_redis_is_killed_and_comes_back(service: Service) -> None:
     with service.caught(lambda: slow_table(service)) as (table, job):
         before = table.listed()

@@ -66,6 +66,7 @@ def test_an_imported_directory_of_small_files_rests_at_one_file_per_partition(
     client.drop("small-files", delete_files=True)
 
 
+@pytest.mark.long
 def test_files_are_filled_up_to_the_target_and_then_left_alone(service: Service) -> None:
     settings = {"planner": "bin-pack", "planner_options": "target=40KB,min_input_files=3"}
     table = LedgerTable(
@@ -174,6 +175,7 @@ def drops_deletes(client: Client, table: str) -> bool:
     return client.count(table, include_deleted=True) == client.count(table)
 
 
+@pytest.mark.long
 def test_a_table_with_deletes_all_the_time_is_compacted_and_keeps_their_rows(
     service: Service,
 ) -> None:
@@ -258,6 +260,7 @@ def test_hybrid_goes_by_statistics_until_its_period_is_over(service: Service) ->
     client.drop(table.name, delete_files=True)
 
 
+@pytest.mark.long
 def test_files_of_a_level_move_or_are_merged_and_never_overlap(service: Service) -> None:
     rows = keyed_rows(range(1000), 1)
     buffer = pa.BufferOutputStream()

@@ -130,6 +130,7 @@ def test_a_request_of_which_a_job_was_cancelled_is_done_in_part(service: Service
     service.wait_until_at_rest(table)
 
 
+@pytest.mark.long
 def test_a_request_brings_each_tablet_of_its_range_to_one_file(service: Service) -> None:
     table = loaded(service, settings={"ratio": 50, "max_files": 3})
     before = rows_of(table)
@@ -144,6 +145,7 @@ def test_a_request_brings_each_tablet_of_its_range_to_one_file(service: Service)
     assert rows_of(table) == before
 
 
+@pytest.mark.long
 def test_rows_of_files_that_are_not_selected_stay_as_they_are(service: Service) -> None:
     client = service.client
     table = LedgerTable(
@@ -159,6 +161,7 @@ def test_rows_of_files_that_are_not_selected_stay_as_they_are(service: Service) 
     assert len(table.listed()) == 3
 
 
+@pytest.mark.long
 def test_three_requests_at_once_each_touch_their_own_rows_once(service: Service) -> None:
     table = loaded(service)
     before = rows_of(table)

@@ -42,7 +42,13 @@ def files(service: Service, name: str, folder: Path) -> list[Path]:
     return [folder / file.path for file in service.client.files(name)]
 
 
-@pytest.mark.parametrize("key", [["id"], None], ids=["keyed", "append-only"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        pytest.param(["id"], id="keyed", marks=pytest.mark.long),
+        pytest.param(None, id="append-only"),
+    ],
+)
 def test_two_appends_of_interleaved_rows(service: Service, key: list[str] | None) -> None:
     client = service.client
     name, folder = make(service, "texts", three_texts(range(1)).schema, key)
@@ -58,6 +64,7 @@ def test_two_appends_of_interleaved_rows(service: Service, key: list[str] | None
     check_counts([output], 2 * ROWS)
 
 
+@pytest.mark.long
 def test_interleaved_appends_of_lineitem_are_merged_in_row_groups(service: Service) -> None:
     client = service.client
     key = ["l_orderkey", "l_linenumber"]
@@ -100,6 +107,7 @@ def test_a_file_of_an_earlier_release_is_found_and_rewritten(service: Service) -
     check_counts(left, 2 * ROWS)
 
 
+@pytest.mark.long
 def test_a_table_may_have_such_files_rewritten_by_itself(service: Service) -> None:
     client = service.client
     name, folder = make(service, "auto", three_texts(range(1)).schema, None)

@@ -75,6 +75,7 @@ def test_append_compact_scan_and_collect(service: Service) -> None:
     assert client.fsck("keyed", deep=True).sound
 
 
+@pytest.mark.long
 def test_an_append_only_table_keeps_its_rows(service: Service) -> None:
     client, location = service.client, open_location("s3://tables/bag")
     client.create_table(

@@ -25,6 +25,7 @@ def fill(table: LedgerTable) -> None:
         table.add(*(keyed_rows(keys, version) for version in range(4)))
 
 
+@pytest.mark.long
 def test_a_compactor_on_a_second_node_works_with_executors_beside_it(service: Service) -> None:
     client = service.client
     with second_node(service) as where:

@@ -169,9 +169,11 @@ def test_rows_are_deleted_by_value_beside_compactions(service: Service) -> None:
     service.client.detach(events.name)
 
 
+@pytest.mark.long
 def test_a_compactor_is_killed_while_it_publishes(service: Service) -> None:
     filled(service, "killed").outlive_compactors()
 
 
+@pytest.mark.long
 def test_the_coordinator_is_killed_beside_writers(service: Service) -> None:
     filled(service, "leader").outlive_the_coordinator()

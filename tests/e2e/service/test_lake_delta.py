@@ -29,6 +29,8 @@ SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("day", pa.string
 DAYS = ("a", "b")
 ROWS = 200
 """Rows of a file."""
+CROWD = 100
+"""Versions of a crowd, one of which has a file."""
 
 
 class Sales(WrittenTable):
@@ -41,7 +43,7 @@ class Sales(WrittenTable):
         self.delta = DeltaTable.create(service.folder / name, SCHEMA, ["day"])
         self.chance = Random(seed)
         self.ids: set[int] = set()
-        self._next = 0
+        self._next = self._crowded = 0
 
     def append(self, count: int = ROWS) -> None:
         """Append a file, in turn by this project's writer and by deltalake."""
@@ -69,7 +71,14 @@ class Sales(WrittenTable):
         self.ids -= gone
 
     def crowd(self) -> None:
-        """Create a version without files, unless another writer is faster."""
+        """Create a version without files, unless another writer is faster; now and then with one.
+
+        So there is another attempt where nobody has looked in time at the one before.
+        """
+        self._crowded += 1
+        if not self._crowded % CROWD:
+            self.append(1)
+            return
         with suppress(FileExistsError):
             entry = {"commitInfo": {"timestamp": 1_700_000_000_000}}
             self.delta.commit(entry)

@@ -1,11 +1,10 @@
-"""The actors of a service on real Ray, and their tasks: one stack without compactors for all."""
+"""The actors of a service on real Ray, and their tasks."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -14,23 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.settings import GatewaySettings, Settings
-from neve.client.connect import connect
-from neve.local import LocalStack, StackOptions
+from neve.local import LocalStack
 from tests.support.patience import PATIENCE_S, SERVICE_S
 from tests.support.redis_server import running
+from tests.support.stack import Service
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow]
 
 MEBI, GIBI = 1024**2, 1024**3
-
-
-@pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStack]:
-    settings = Settings(gateway=GatewaySettings(memory_max=GIBI))
-    options = StackOptions(compactors=0, settings=settings)
-    with LocalStack.start(home=tmp_path_factory.mktemp("home"), options=options) as stack:
-        yield stack
 
 
 def program(stack: LocalStack, module: str, *words: str, **more: str) -> str:
@@ -38,6 +28,7 @@ def program(stack: LocalStack, module: str, *words: str, **more: str) -> str:
     ran = subprocess.run(
         [sys.executable, "-m", module, *words],
         env=stack.driver_environ() | more,
+        cwd=stack.folder.logs,
         capture_output=True,
         text=True,
         timeout=SERVICE_S,
@@ -56,9 +47,9 @@ def gateway_process(port: int) -> psutil.Process:
 
 
 def test_a_call_that_needs_more_memory_than_the_gateway_may_have_is_refused(
-    stack: LocalStack, tmp_path: Path
+    service: Service, tmp_path: Path
 ) -> None:
-    client = connect(stack.gateway_url, stack.token)
+    stack, client = service.stack, service.client
     port = int(stack.gateway_url.rpartition(":")[2])
     process = gateway_process(port)
     row = long_row(2 * GIBI)
@@ -89,7 +80,8 @@ def long_row(size_bytes: int) -> pa.Table:
     return pa.table({"texts": pa.ListArray.from_arrays(ends, texts)})
 
 
-def test_work_is_found_in_tasks_whatever_becomes_of_them(stack: LocalStack) -> None:
+def test_work_is_found_in_tasks_whatever_becomes_of_them(service: Service) -> None:
+    stack = service.stack
     # Making many tablets at once takes a script, which the stack's own Redis would refuse.
     with running() as server:
         ours = {"SCAN_RAY": stack.ray_address, "SCAN_MARK": stack.state.mark}
@@ -105,6 +97,7 @@ def test_work_is_found_in_tasks_whatever_becomes_of_them(stack: LocalStack) -> N
     assert any("task failed" in line for line in found["logged"]), found["logged"]
 
 
-def test_a_proxy_finds_the_coordinator_again(stack: LocalStack) -> None:
+def test_a_proxy_finds_the_coordinator_again(service: Service) -> None:
     """One proxy goes through refusals, a freeze and a death of the coordinator."""
-    program(stack, "tests.support.coordinator_caller", str(stack.folder.path.parent))
+    program(service.stack, "tests.support.coordinator_caller", str(service.stack.folder.path))
+    service.wait("heartbeats", service.everybody_beats)

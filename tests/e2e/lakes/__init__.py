@@ -1,1 +1,0 @@
-"""Tests of one service that compacts Delta and Iceberg tables beside other writers."""
