@@ -273,7 +273,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "neve_lake_maintenance_runs_total",
         "counter",
-        "Runs of checkpoint, log-cleanup and vacuum that did something, or failed.",
+        "Runs of maintenance operations of lake tables that did something, or failed.",
         ("operation", "outcome"),
     ),
     Metric(

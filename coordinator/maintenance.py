@@ -1,9 +1,7 @@
 """Runs the coordinator's own maintenance, lists the operations of a table, and fires triggers.
 
-Maintenance of lake tables is here, too: checkpoint, clean-up of the log, vacuum.
-
-`core.maintenance` decides which operation runs next, and creates the rows of the listing. Listing
-begins and changes nothing.
+Operations of lake tables are here, too. `core.maintenance` decides which operation runs next, and
+creates the rows of the listing. Listing begins and changes nothing.
 """
 
 import asyncio
@@ -34,7 +32,7 @@ from common.metadata.changes import (
 )
 from common.metadata.store_values import UnreadableTablet
 from common.model.job import Job, TabletPlan
-from common.model.table import LAKE_OPERATIONS, Table, TableState
+from common.model.table import LAKE_OPERATIONS, OPERATIONS_OF_LAKES, Table, TableState
 from common.model.tablet import Analysis, Tablet, TabletId
 from common.primitives import PUBLISH_LIFE_S
 from common.settings import Settings
@@ -68,7 +66,6 @@ from neve import api
 T = TypeVar("T")
 
 # ----------------------------------------------------------------- The coordinator's own operations
-
 
 REFRESH_S = 1.0
 """Interval between looks at the list of tables."""
@@ -157,15 +154,13 @@ class OwnMaintenance:
 
 
 # ----------------------------------------------------------------------- Operations of lake tables
-# In words of no format.
-#
 #     survey → nothing to do
 #            → something to write, or versions to delete → carry out
+#            → versions to remove by a commit → carry out, then their files:
 #            → files to delete → grace → the newest version, what attempts need → carry out
 #
 # Files go in batches; before each one the newest version and the needs of attempts are read again.
 # What is remembered can be lost, and two coordinators may do the same: every step may be repeated.
-
 
 LAKE_LOOK_S = 60.0
 """Interval at which a table with an operation is looked at."""
@@ -264,6 +259,9 @@ class LakeMaintenance:
             if not survey.has_work:
                 self._ended(table, task, _run_of(table, survey, api.LakeRunState.NOTHING))
                 return None
+            if survey.versions and survey.files:
+                first = await self._carry_out(table, replace(survey, files=()), order)
+                survey = replace(survey, versions=(), creates=first.created)
             if survey.files and survey.floor < 0:
                 task.survey = survey
                 task.due_s = self._context.clock.now_s() + self._grace_s
@@ -277,13 +275,13 @@ class LakeMaintenance:
             _run_of(table, survey, api.LakeRunState.DONE),
             files=freed.files,
             size_bytes=freed.size_bytes,
-            created=freed.created,
+            created=survey.creates if task.survey is not None else freed.created,
             spared={**survey.spared, **freed.spared},
         )
         self._runs[name, "done"] += 1
         self._files[name,] += freed.files
         self._bytes[name,] += freed.size_bytes
-        counts = {"files": freed.files, "bytes": freed.size_bytes, "created": freed.created}
+        counts = {"files": freed.files, "bytes": freed.size_bytes, "created": run.created}
         self._context.log("lake table maintained", table=table.name, operation=name, **counts)
         self._ended(table, task, run)
         if not survey.more or order is not None:
@@ -388,8 +386,9 @@ class LakeMaintenance:
         return _run_of(table, survey, api.LakeRunState.RUNNING)
 
     def rows(self, table: Table) -> list[api.MaintenanceOperation]:
-        """Return a row for each operation."""
-        return [self._row(table, name) for name in LAKE_OPERATIONS]
+        """Return a row for each operation that the table may have."""
+        names = OPERATIONS_OF_LAKES[table.lake.format] if table.lake else LAKE_OPERATIONS
+        return [self._row(table, name) for name in names]
 
     def _row(self, table: Table, name: str) -> api.MaintenanceOperation:
         row = api.MaintenanceOperation(tablet="", kind=name)
@@ -454,7 +453,6 @@ def _run_of(table: Table, survey: LakeSurvey, state: api.LakeRunState) -> api.La
 
 
 # -------------------------------------------------------------------------------------- The listing
-
 
 TABLETS_MAX = 100
 """Maximum number of tablets in a listing."""
@@ -627,7 +625,6 @@ class Maintenance:
 # Operators request analyses in the same way. `core.triggers` has the rules. A trigger is first
 # written to the store, so that it survives this process. Then the scanner reads and plans the
 # tablets like changed ones.
-
 
 REPORTED_MAX = 1000
 """Tablets of a table that are planned while the operator waits; the others follow later."""

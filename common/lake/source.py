@@ -268,6 +268,10 @@ class LakeSurvey:
     """Why other files are not deleted → their number."""
     floor: int = -1
     """Versions from this one on stay; -1: the operation deletes no versions."""
+    versions: tuple[int, ...] = ()
+    """Ids of versions that it removes by a commit, before it deletes what only they need."""
+    state: object = None
+    """What was compared. Only the source reads it."""
     why: str = ""
     """Why there is nothing to do, or until when the table is kept, as a sentence."""
 

@@ -22,8 +22,12 @@ TRIGGERS = ("change", "periodic", "admin", "analysis")
 """Allowed values of the setting `triggers`."""
 PUBLISH_OFF, PUBLISH_DELTA = PUBLISH_FORMATS = ("off", "delta")
 """Allowed values of the setting `publish`."""
-LAKE_OPERATIONS = ("checkpoint", "log-cleanup", "vacuum")
-"""Allowed values of the setting `lake_maintenance`, in the order in which they help each other."""
+DELTA_OPERATIONS = ("checkpoint", "log-cleanup", "vacuum")
+ICEBERG_OPERATIONS = ("expire-snapshots",)
+LAKE_OPERATIONS = (*DELTA_OPERATIONS, *ICEBERG_OPERATIONS)
+"""Allowed values of the setting `lake_maintenance`."""
+OPERATIONS_OF_LAKES = {"delta": DELTA_OPERATIONS, "iceberg": ICEBERG_OPERATIONS}
+"""Format of a lake table → its operations, in the order in which they help each other."""
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -188,9 +192,11 @@ class TableSettings(StoredValue):
     read the log, and refuse to write."""
     lake_maintenance: tuple[str, ...] = ()
     """What the service does for a lake table besides compactions: `checkpoint`, `log-cleanup`,
-    `vacuum` (lake-tables.md). Empty: nothing; its own engine does it."""
+    `vacuum` for Delta, `expire-snapshots` for Iceberg (lake-tables.md). Empty: nothing; its own
+    engine does it."""
     lake_maintenance_interval_s: float = 86_400.0
-    """Interval between two clean-ups of the log, or two vacuums, of a lake table."""
+    """Interval between two runs of an operation of a lake table; checkpoints are looked for each
+    minute."""
     lake_maintenance_files: int = 10_000
     """Files that one of them deletes at most. Further ones are deleted by the next one, which
     follows at once."""

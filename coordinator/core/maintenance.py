@@ -429,6 +429,7 @@ class OperationName(StrEnum):
     CHECKPOINT = "checkpoint"
     LOG_CLEANUP = "log-cleanup"
     VACUUM = "vacuum"
+    EXPIRE_SNAPSHOTS = "expire-snapshots"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -352,7 +352,8 @@ class MaintenanceOperation:
     """Empty: the operation is one of the whole table."""
     kind: str
     """`merging`, `drops`, `split`, `merge`, `garbage`, `manifest`, `analysis`, `statistics`,
-    `minor-delta`, `major-delta`, `flush`; of lake tables `checkpoint`, `log-cleanup`, `vacuum`."""
+    `minor-delta`, `major-delta`, `flush`; of lake tables `checkpoint`, `log-cleanup`, `vacuum`,
+    `expire-snapshots`."""
     state: str = MaintenanceState.IDLE.value
     """`runnable`; `running`: no further operation of its kind can begin; `waiting`: it may not
     begin now; `idle`: it has no work; `not-applicable`: the service has none of this kind."""
@@ -472,7 +473,7 @@ class LakeRun:
 
     table: str
     operation: str
-    """`checkpoint`, `log-cleanup` or `vacuum`."""
+    """`checkpoint`, `log-cleanup`, `vacuum` or `expire-snapshots`."""
     state: str
     """`dry-run`, `done`, `running`, `nothing`; `waiting`: the files are deleted after the grace,
     unless a version names them by then."""

@@ -568,7 +568,11 @@ def maintain(
     session: Session,
     name: Name,
     operation: Annotated[
-        str, typer.Argument(help="`checkpoint`, `log-cleanup` or `vacuum`.", metavar="OPERATION")
+        str,
+        typer.Argument(
+            help="`checkpoint`, `log-cleanup` or `vacuum` (Delta), `expire-snapshots` (Iceberg).",
+            metavar="OPERATION",
+        ),
     ],
     *,
     dry_run: Annotated[
@@ -579,7 +583,7 @@ def maintain(
         typer.Option(help="Delete at most so many files. Default: `lake_maintenance_files`."),
     ] = None,
 ) -> None:
-    """Run a maintenance operation of a lake table once: checkpoint, log clean-up or vacuum.
+    """Run a maintenance operation of a lake table once, such as vacuum or expire-snapshots.
 
     The table setting `lake_maintenance` lets the service run operations by itself.
     """

@@ -10,7 +10,7 @@ from fastapi import Query
 
 from common.errors import PluginError, RequestError, UnavailableError
 from common.model.job import Job, TabletPlan
-from common.model.table import LAKE_OPERATIONS, Table
+from common.model.table import OPERATIONS_OF_LAKES, Table
 from common.model.tablet import StoredChunks, Tablet, TabletId
 from common.windows import WindowRule
 from common.wire import QueuedJob
@@ -335,9 +335,10 @@ class PlanningRoutes:
     ) -> api.LakeRun:
         """Run a maintenance operation of a lake table once, or show what it would do.
 
-        The operations are `checkpoint`, `log-cleanup` and `vacuum`. A vacuum only looks for files
-        at first, and deletes them after the grace, unless a version of the table names them by
-        then. The table setting `lake_maintenance` runs operations without a call.
+        Delta tables have `checkpoint`, `log-cleanup` and `vacuum`, Iceberg tables
+        `expire-snapshots`. A vacuum only looks for files at first, and deletes them after the
+        grace, unless a version of the table names them by then; an expiry does so after its commit.
+        The table setting `lake_maintenance` runs operations without a call.
         """
         services = self._services
         stored_table = await services.table(table)
@@ -345,10 +346,10 @@ class PlanningRoutes:
             raise RequestError(
                 f"table {table!r} is no lake table: the service maintains it by itself"
             )
-        if operation not in LAKE_OPERATIONS:
+        names = OPERATIONS_OF_LAKES[stored_table.lake.format]
+        if operation not in names:
             raise RequestError(
-                f"operation {operation[:100]!r} is unknown, expected one of "
-                f"{', '.join(LAKE_OPERATIONS)}"
+                f"operation {operation[:100]!r} is unknown, expected one of {', '.join(names)}"
             )
         if files is not None:
             bounded_count(files, 1_000_000, "files")

@@ -9,13 +9,13 @@ from typing import Any
 
 from common.errors import ConfigError, RefusedError, RequestError
 from common.lake.open import check_publishable
-from common.lake.source import LakeFormat
 from common.model.group import Service
 from common.model.table import (
     BACKLOG_MODES,
     DNS_LABEL,
     FIXED_SETTINGS,
     LAKE_OPERATIONS,
+    OPERATIONS_OF_LAKES,
     PUBLISH_FORMATS,
     PUBLISH_OFF,
     TRIGGERS,
@@ -273,7 +273,7 @@ keep. Planners of packages decide for themselves."""
 
 
 def check_lake_maintenance(table: Table) -> None:
-    """Reject the setting `lake_maintenance` for other tables than those of Delta.
+    """Reject the setting `lake_maintenance` for native tables, and operations of other formats.
 
     Raises:
         RequestError: The service does not run these operations on the table.
@@ -285,10 +285,11 @@ def check_lake_maintenance(table: Table) -> None:
             f"setting lake_maintenance is for lake tables; table {table.name!r} has its metadata "
             "and its files maintained by the service anyway"
         )
-    if table.lake.format != LakeFormat.DELTA:
+    names = OPERATIONS_OF_LAKES[table.lake.format]
+    if others := [name for name in table.settings.lake_maintenance if name not in names]:
         raise RequestError(
-            f"setting lake_maintenance is for Delta tables; the snapshots of table {table.name!r} "
-            "are expired by its own engine"
+            f"setting lake_maintenance: {', '.join(others)}: not for table {table.name!r} of the "
+            f"format {table.lake.format}, which has {', '.join(names)}"
         )
 
 

@@ -24,7 +24,7 @@ from common.lake.source import (
     TableSource,
     WasteFile,
 )
-from common.model.table import Column
+from common.model.table import LAKE_OPERATIONS, Column
 
 COLUMNS = (Column("day", "date32[day]"), Column("amount", "int64"))
 
@@ -48,6 +48,8 @@ class LakeLog:
     """Versions below this one are missing."""
     loads: int = 0
     sent: list[Commit] = field(default_factory=list)
+    expiring: tuple[int, ...] = ()
+    """Versions that an expiry removes before it deletes its waste."""
     waste: dict[str, list[str]] = field(default_factory=dict)
     """Operation of maintenance → paths of files that it would delete now."""
     rules: list[MaintenanceRules] = field(default_factory=list)
@@ -123,13 +125,16 @@ class LakeLog:
 
     @property
     def operations(self) -> tuple[str, ...]:
-        return ("checkpoint", "log-cleanup", "vacuum")
+        return LAKE_OPERATIONS
 
     def survey(self, operation: str, snapshot: Snapshot, rules: MaintenanceRules) -> LakeSurvey:
         self._answer()
         survey = LakeSurvey(operation=operation, version=snapshot.version)
         if operation == "checkpoint":
             return replace(survey, creates=f"checkpoint of version {snapshot.version}")
+        if operation == "expire-snapshots" and self.expiring:
+            creates = f"metadata without {len(self.expiring)} snapshots"
+            survey = replace(survey, versions=self.expiring, creates=creates)
         paths = sorted(self.waste.get(operation, ()))
         files = tuple(WasteFile(path, 100, "", 0.0) for path in paths if path not in rules.kept)
         if not files:
@@ -140,7 +145,11 @@ class LakeLog:
     def carry_out(self, survey: LakeSurvey, snapshot: Snapshot, rules: MaintenanceRules) -> Freed:
         self._answer()
         self.rules.append(rules)
-        if survey.creates:
+        if survey.versions:
+            assert not survey.files, "the commit is the first step"
+            self.expiring = ()
+            return Freed(created=survey.creates)
+        if survey.creates and not survey.files:
             return Freed(created=survey.creates)
         paths = [file.path for file in survey.files if file.path not in rules.kept]
         self.deleted += paths

@@ -43,9 +43,9 @@ from common.lake.source import (
     Snapshot,
     WasteFile,
 )
-from common.model.table import LAKE_OPERATIONS
+from common.model.table import DELTA_OPERATIONS
 
-CHECKPOINT, LOG_CLEANUP, VACUUM = LAKE_OPERATIONS
+CHECKPOINT, LOG_CLEANUP, VACUUM = DELTA_OPERATIONS
 CHECKPOINT_VERSIONS = 100
 """Versions between two checkpoints of a table without `delta.checkpointInterval`."""
 

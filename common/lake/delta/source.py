@@ -40,7 +40,7 @@ from common.lake.source import (
     Sighting,
     Snapshot,
 )
-from common.model.table import LAKE_OPERATIONS
+from common.model.table import DELTA_OPERATIONS
 
 _UUID_CHARS = 20
 
@@ -226,7 +226,7 @@ class DeltaSource:
     @property
     def operations(self) -> tuple[str, ...]:
         """Return the names of the maintenance operations."""
-        return LAKE_OPERATIONS
+        return DELTA_OPERATIONS
 
     def survey(self, operation: str, snapshot: Snapshot, rules: MaintenanceRules) -> LakeSurvey:
         """Return what an operation would do; see `TableSource`."""

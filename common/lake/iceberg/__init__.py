@@ -7,5 +7,6 @@ In reading order:
     deletes    which delete files apply to a data file, and the rows that they remove
     write      columns of data files, by their field ids
     commit     one snapshot of the operation `replace`, sent once
-    source     the port: load, look, positions of deleted rows
+    expiry     old snapshots leave the table, and files that only they reached are deleted
+    source     the port: load, look, positions of deleted rows, maintenance
 """

@@ -12,9 +12,11 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import pyarrow as pa
+from pyarrow.fs import FileInfo, FileSystem, FileType
 from pyiceberg import exceptions as failures
 from pyiceberg.catalog import Catalog
 from pyiceberg.io import InputFile, InputStream, OutputFile
@@ -36,7 +38,7 @@ from common.errors import (
     first_line,
     redacted,
 )
-from common.lake.source import LOCATIONS
+from common.lake.source import LOCATIONS, WasteFile
 from common.primitives import BoundedMap
 
 FILE_BYTES_MAX = 512 * 1024**2
@@ -229,6 +231,96 @@ class GuardedFileIO(PyArrowFileIO):
         """Delete a file."""
         self.admission.require(location if isinstance(location, str) else location.location)
         super().delete(location)
+
+
+class LakeFiles:
+    """Files of a table on their storage, by the paths that `TableRoot` gives them.
+
+    Links are neither followed nor deleted. Names of files go to the storage as they are: PyIceberg
+    would cut off what follows a `?` or `#`, and delete another file.
+    """
+
+    def __init__(self, files: GuardedFileIO, root: TableRoot) -> None:
+        self._files, self._root = files, root
+        self._folders: BoundedMap[str, str] = BoundedMap(10_000)
+
+    def key(self, uri: str) -> str:
+        """Return what two spellings of one file have in common.
+
+        Spellings of different files may have the same key, too: a file whose key a snapshot has is
+        kept, so this keeps more. Upper and lower case are the same, links of folders are resolved.
+        """
+        whole = canonical_uri(uri)
+        if whole.startswith("/"):
+            folder, _, name = os.path.normpath(whole).rpartition("/")
+            real = self._folders.get(folder)
+            if real is None:
+                real = os.path.realpath(folder or "/")
+                self._folders.put(folder, real)
+            whole = f"{real.rstrip('/')}/{name}"
+        return whole.casefold()
+
+    def whole(self, path: str) -> str:
+        """Return the canonical location of a path."""
+        return canonical_uri(self._root.uri_of(path))
+
+    def stat(self, path: str) -> WasteFile | None:
+        """Return a file as it is stored; None: it is missing, a link, or lies below one.
+
+        Raises:
+            RefusedError: It lies outside of the allowed locations.
+            UnavailableError: The storage does not answer.
+        """
+        whole = self.whole(path)
+        self._files.admission.require(whole)
+        with translated(f"look at {path}"):
+            if whole.startswith("/"):
+                if self._is_linked(os.path.dirname(whole)):
+                    return None
+                try:
+                    return _stated(path, os.lstat(whole))
+                except (FileNotFoundError, NotADirectoryError):
+                    return None
+            storage, key = self._opened(whole)
+            return _listed(path, storage.get_file_info(key))
+
+    def _is_linked(self, folder: str) -> bool:
+        """Return whether a folder is a link or lies below one; the root may."""
+        root, real = self._root.uri, folder
+        if f"{folder}/".startswith(f"{root}/"):
+            real = os.path.realpath(root) + folder[len(root) :]
+        return os.path.realpath(folder) != os.path.normpath(real)
+
+    def delete(self, path: str) -> None:
+        """Delete a file; a missing one is skipped."""
+        whole = self.whole(path)
+        self._files.admission.require(whole)
+        with translated(f"delete {path}"), contextlib.suppress(FileNotFoundError):
+            if whole.startswith("/"):
+                os.unlink(whole)
+                return
+            storage, key = self._opened(whole)
+            if storage.get_file_info(key).type is FileType.File:
+                storage.delete_file(key)
+
+    def _opened(self, whole: str) -> tuple[FileSystem, str]:
+        scheme, _, key = whole.partition("://")
+        return self._files.fs_by_scheme(scheme, key.partition("/")[0]), key
+
+
+def _stated(path: str, status: os.stat_result) -> WasteFile | None:
+    """Return a file of a disk. A copy may keep an old time of writing, but not of its inode."""
+    if not S_ISREG(status.st_mode):
+        return None
+    tag = f"{status.st_ino:x}-{status.st_mtime_ns}-{status.st_size}"
+    return WasteFile(path, status.st_size, tag, max(status.st_mtime, status.st_ctime))
+
+
+def _listed(path: str, info: FileInfo) -> WasteFile | None:
+    """Return a file of an object store."""
+    if info.type is not FileType.File:
+        return None
+    return WasteFile(path, info.size, f"{info.mtime_ns}-{info.size}", info.mtime_ns / 1e9)
 
 
 # ---------------------------------------------------------------------------------------- Catalogs

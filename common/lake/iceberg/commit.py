@@ -60,6 +60,8 @@ from pyiceberg.table.update import (
     AssertRefSnapshotId,
     AssertTableUUID,
     SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
 )
 
 from common.errors import CompactionError, ConfigError, RefusedError
@@ -135,6 +137,39 @@ class HeadFiles:
 
 _GIVEN = "older than last sequence number"
 """What PyIceberg says, in catalogs that it updates itself, of a number that was given meanwhile."""
+
+
+def commit_once(
+    table: Table,
+    requirements: tuple[TableRequirement, ...],
+    updates: tuple[TableUpdate, ...],
+    action: str,
+) -> Answer:
+    """Send a commit to the catalog of a table, by one request.
+
+    Args:
+        table: The table with the metadata that the commit is based on.
+        requirements: What must hold of the table when the commit arrives.
+        updates: The changes.
+        action: What is done, for messages.
+
+    Raises:
+        RefusedError: The catalog refuses for ever.
+        UnavailableError: Whether it is committed is unknown.
+    """
+    catalog = table.catalog
+    # Nothing may repeat the request, as the client of REST catalogs does after a login.
+    commit_table = inspect.unwrap(type(catalog).commit_table)
+    with translated(action):
+        try:
+            commit_table(catalog, table, requirements, updates)
+        except CommitFailedException:
+            return Answer.CONFLICT
+        except ValueError as error:
+            if _GIVEN not in str(error):
+                raise
+            return Answer.CONFLICT
+    return Answer.COMMITTED
 
 
 class SnapshotSender:
@@ -220,19 +255,7 @@ class _Snapshot:
             AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": parent}),
         )
         updates = (AddSnapshotUpdate(snapshot=snapshot), _main_at(self._id, main))
-        catalog = self._table.catalog
-        # Nothing may repeat the request, as the client of REST catalogs does after a login.
-        commit_table = inspect.unwrap(type(catalog).commit_table)
-        with translated(f"commit attempt {commit.attempt}"):
-            try:
-                commit_table(catalog, self._table, requirements, updates)
-            except CommitFailedException:
-                return Answer.CONFLICT
-            except ValueError as error:
-                if _GIVEN not in str(error):
-                    raise
-                return Answer.CONFLICT
-        return Answer.COMMITTED
+        return commit_once(self._table, requirements, updates, f"commit attempt {commit.attempt}")
 
     def _made(self) -> Snapshot:
         """Return the snapshot, after its files were written."""

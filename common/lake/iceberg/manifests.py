@@ -344,6 +344,26 @@ def read_list(io: FileIO, path: str) -> tuple[ListedManifest, ...]:
     return tuple(listed)
 
 
+def read_uris(io: FileIO, path: str, *, with_deleted: bool = False) -> frozenset[str]:
+    """Return the URIs of the files that a manifest names, whatever their format is.
+
+    Args:
+        io: Reads files.
+        path: URI of the manifest.
+        with_deleted: Whether files count, too, that are no more in the table.
+
+    Raises:
+        RefusedError: It is malformed or above a bound.
+        UnavailableError: The storage does not answer, or the manifest is gone.
+    """
+    uris = set()
+    for status, _, _, file, _ in _records(io, path, _ENTRY):
+        if status != DELETED or with_deleted:
+            _require_text(file[1], "file_path")
+            uris.add(file[1])
+    return frozenset(uris)
+
+
 class ManifestReader:
     """Reads manifests of one table at one state of its metadata."""
 

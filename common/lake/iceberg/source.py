@@ -31,8 +31,10 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
 from common.errors import InputError, RefusedError, RequestError, UnavailableError
+from common.lake.iceberg import expiry
 from common.lake.iceberg.catalogs import (
     Admission,
+    GuardedFileIO,
     TableRoot,
     open_catalog,
     split_identifier,
@@ -70,7 +72,7 @@ from common.lake.source import (
     Sighting,
     Snapshot,
 )
-from common.model.table import Column
+from common.model.table import ICEBERG_OPERATIONS, Column
 from common.rows.schema import CHARS_MAX, normal_type, type_to_text
 
 FORMAT_VERSION = 2
@@ -121,12 +123,6 @@ def open_iceberg(uri: str, options: Mapping[str, str]) -> "IcebergSource":
     """
     name, identifier = split_identifier(uri)
     return IcebergSource(name, identifier, options)
-
-
-_NO_MAINTENANCE = (
-    "Iceberg tables are maintained by their own engine: Névé neither expires their snapshots nor "
-    "removes files that no snapshot names"
-)
 
 
 class IcebergSource:
@@ -377,35 +373,55 @@ class IcebergSource:
         state = commit.base.state
         assert isinstance(state, IcebergState), type(state)
         assert not commit.base.refusal, commit.base.refusal
-        _, io = self._present()
-        assert self._table is not None, self.title
-        table = Table(
-            self._identifier,
-            state.metadata,
-            state.metadata_location,
-            io,
-            self.catalog,
-            self._table.config,
-        )
         head = HeadFiles(
             uri_of=state.uri_of,
             deletes=state.deletes,
             counts=state.counts,
             is_whole=not any(manifest.left_out for manifest in state.manifests.values()),
         )
-        return self._sender.send(table, commit, head)
+        return self._sender.send(self._table_of(state), commit, head)
 
-    # ---------------------------------------------------------------------------------- Other calls
+    def _table_of(self, state: IcebergState) -> Table:
+        """Return the table with the metadata of a state."""
+        _, io = self._present()
+        assert self._table is not None, self.title
+        location, config = state.metadata_location, self._table.config
+        return Table(self._identifier, state.metadata, location, io, self.catalog, config)
 
-    operations: tuple[str, ...] = ()
+    # --------------------------------------------------------------------------------- Maintenance
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        """Return the names of the maintenance operations."""
+        return ICEBERG_OPERATIONS
 
     def survey(self, operation: str, snapshot: Snapshot, rules: MaintenanceRules) -> LakeSurvey:
-        """Refuse: the engine of the table expires its snapshots."""
-        raise RefusedError(_NO_MAINTENANCE)
+        """Return what an operation would do; see `TableSource`."""
+        assert operation == expiry.EXPIRE_SNAPSHOTS, operation
+        return expiry.survey_expiry(self._reach(snapshot), rules)
 
     def carry_out(self, survey: LakeSurvey, snapshot: Snapshot, rules: MaintenanceRules) -> Freed:
-        """Refuse: the engine of the table expires its snapshots."""
-        raise RefusedError(_NO_MAINTENANCE)
+        """Do what a survey says; see `TableSource`."""
+        assert survey.operation == expiry.EXPIRE_SNAPSHOTS, survey
+        if survey.versions:
+            return expiry.expire(self._loaded, survey, rules)
+        return expiry.delete_files(self._reach(snapshot), survey, rules)
+
+    def _reach(self, snapshot: Snapshot) -> expiry.SnapshotReach:
+        """Return access to what a snapshot, as it was just loaded, and older ones name.
+
+        Raises:
+            RefusedError: The table is not maintained.
+        """
+        if snapshot.refusal:
+            raise RefusedError(snapshot.refusal)
+        state = snapshot.state
+        assert isinstance(state, IcebergState), type(state)
+        table = self._table_of(state)
+        assert isinstance(table.io, GuardedFileIO), type(table.io)
+        return expiry.SnapshotReach(table, table.io, state.manifests)
+
+    # ---------------------------------------------------------------------------------- Other calls
 
     def require_conditions(self, name: str) -> None:
         """Do nothing: catalogs compare versions by themselves."""

@@ -18,6 +18,7 @@ from pyiceberg.manifest import ManifestEntryStatus
 from tests.support.iceberg_tables import IcebergTable, sqlite_catalog
 from tests.support.independent_reader import independent_reader
 from tests.support.lake_writers import WrittenTable, writing
+from tests.support.shell import Shell
 from tests.support.stack import SETTINGS, Service
 
 pytestmark = [pytest.mark.slow]
@@ -154,6 +155,31 @@ def test_a_table_is_compacted_beside_its_writers(service: Service) -> None:
     service.wait("what no version has goes", lambda: events.stored() <= events.named())
     service.client.detach(events.name)
     assert events.read(head.snapshot_id) == before
+
+
+def test_old_snapshots_expire(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their files stay for now: the storage knows that they are new, whatever the writer says."""
+    with monkeypatch.context() as past:
+        now_s = time.time()
+        past.setattr("pyiceberg.table.snapshots.time.time", lambda: now_s - 10 * 86_400)
+        events = Events(service, "expiring")
+        for _ in range(3):
+            events.append()
+    *old, newest = (snapshot.snapshot_id for snapshot in events.lake.table.snapshots())
+    events.attach()
+    url, token = service.stack.gateway_url, service.stack.token
+    neve = Shell(service.folder / "home", NEVE_URL=url, NEVE_TOKEN=token)
+    neve.run("maintain", "expiring", "expire-snapshots", "--dry-run", says="without 2 snapshots")
+    assert len(events.lake.table.snapshots()) == len(old) + 1
+    neve.run("maintain", "expiring", "expire-snapshots", says="metadata without 2 snapshots")
+    assert [snapshot.snapshot_id for snapshot in events.lake.table.snapshots()] == [newest]
+    events.check()
+    rows = service.client.maintenance("expiring").operations
+    (row,) = [row for row in rows if row.kind == "expire-snapshots"]
+    assert "the last run wrote the metadata without 2 snapshots" in row.why
+    neve.run("maintain", "expiring", "vacuum", code=2, says="expected one of expire-snapshots")
+    service.client.detach(events.name)
+    events.check()
 
 
 def test_rows_are_deleted_by_value_beside_compactions(service: Service) -> None:

@@ -61,8 +61,7 @@ class Kept(Life):
         return await self.maintenance.run(name, self.table)
 
     def row(self, name: str) -> api.MaintenanceOperation:
-        (row,) = [row for row in self.maintenance.rows(self.table) if row.kind == name]
-        return row
+        return self.maintenance._row(self.table, name)
 
     def figures(self) -> dict[tuple[str, ...], float]:
         prefix = "neve_lake_maintenance_"
@@ -235,6 +234,39 @@ def test_a_dry_run_changes_nothing() -> None:
         )  # fmt: skip
         assert not life.log.rules
         assert life.row("vacuum").files == 0
+
+    story(tell)
+
+
+def test_versions_are_removed_at_once_and_their_files_wait_for_the_grace() -> None:
+    async def tell(life: Kept) -> None:
+        await life.set("expire-snapshots")
+        life.log.expiring, life.log.waste = (11, 12), {"expire-snapshots": ["x"]}
+        shown = await life.ask("expire-snapshots", dry_run=True)
+        assert (shown.created, shown.files) == ("metadata without 2 snapshots", 1)
+        assert life.log.expiring == (11, 12)
+        await life.run("expire-snapshots")
+        assert (life.log.expiring, life.log.deleted) == ((), [])
+        assert life.row("expire-snapshots").state == "waiting"
+        run = await life.ask("expire-snapshots")
+        assert (run.state, run.created) == ("waiting", "metadata without 2 snapshots")
+        await life.run("expire-snapshots", GRACE_S)
+        assert life.log.deleted == ["x"]
+        assert life.row("expire-snapshots").why == (
+            "the last run wrote the metadata without 2 snapshots and deleted 1 file of 100 bytes"
+        )
+        assert life.figures()["runs_total", "expire-snapshots", "done"] == 1
+
+    story(tell)
+
+
+def test_the_rows_of_a_table_are_those_of_its_format() -> None:
+    async def tell(life: Kept) -> None:
+        kinds = [row.kind for row in life.maintenance.rows(life.table)]
+        assert kinds == ["checkpoint", "log-cleanup", "vacuum"]
+        assert life.table.lake is not None
+        life.table = replace(life.table, lake=replace(life.table.lake, format="iceberg"))
+        assert [row.kind for row in life.maintenance.rows(life.table)] == ["expire-snapshots"]
 
     story(tell)
 

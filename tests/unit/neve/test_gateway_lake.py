@@ -324,8 +324,9 @@ def test_operations_are_turned_on_for_lake_tables_only(tmp_path: Path) -> None:
         settings = client.describe("sales").settings
         assert list(settings["lake_maintenance"]) == ["checkpoint", "vacuum"]
         assert settings["lake_maintenance_interval_s"] == 43_200
-        with pytest.raises(CallerError, match="lake_maintenance"):
-            client.set("sales", {"lake_maintenance": "optimize"})
+        for name in ("optimize", "expire-snapshots"):
+            with pytest.raises(CallerError, match="lake_maintenance"):
+                client.set("sales", {"lake_maintenance": name})
         client.create_table("plain", str(tmp_path / "plain"), schema=ROWS.schema)
         with pytest.raises(CallerError, match="setting lake_maintenance is for lake tables"):
             client.set("plain", {"lake_maintenance": "vacuum"})
@@ -375,6 +376,12 @@ def test_an_iceberg_table_is_attached_by_its_catalog(tmp_path: Path) -> None:
         assert table_view.settings["target_bytes"] == 1024**2
         with pytest.raises(RefusedError, match="two tables may not share files"):
             client.attach("again", iceberg="prod:db.events")
+        for operation in ("checkpoint", "optimize"):
+            with pytest.raises(CallerError, match="expected one of expire-snapshots"):
+                client.maintain("events", operation)
+        client.set("events", {"lake_maintenance": "expire-snapshots"})
+        with pytest.raises(CallerError, match="vacuum: not for table 'events' of the format ice"):
+            client.set("events", {"lake_maintenance": "vacuum"})
         with pytest.raises(CallerError, match="start before end"):
             client.compact("events", start='[1, "day=a"]', end='[0, "day=b"]')
         client.detach("events")
