@@ -248,8 +248,10 @@ FORMATS = {
 }
 """Name of a folder in a table → its format."""
 LOG_TABLE, LOG_TIME, LOG_FILES, LOG_ROWS = "neveTable", "neveAsOf", "neveFiles", "neveRows"
+LOG_LAG = "neveLag"
 """Fields of `commitInfo` in a version of a Delta log that the service wrote: id of the table, time
-of the store in seconds before the files were read, number of files, number of their rows."""
+of the store in seconds before the files were read, number of files, number of their rows, and why
+the table has newer rows that the version lacks."""
 ICEBERG_FOLDER, ICEBERG = "metadata", "Apache Iceberg"
 ICEBERG_FILE = re.compile(r"[^/]+\.metadata\.json(?:\.gz)?")
 

@@ -188,8 +188,8 @@ class TableSettings(StoredValue):
     Empty: none."""
     publish: str = PUBLISH_OFF
     """Format of a log that the service keeps in the table's folder, so that engines read the table
-    without Névé: `off` or `delta`. For tables without a key that have manifests; other engines can
-    read the log, and refuse to write."""
+    without Névé: `off` or `delta`. For tables that have manifests, those with a key as of when they
+    were at rest; other engines can read the log, and refuse to write."""
     lake_maintenance: tuple[str, ...] = ()
     """What the service does for a lake table besides compactions: `checkpoint`, `log-cleanup`,
     `vacuum` for Delta, `expire-snapshots` for Iceberg (lake-tables.md). Empty: nothing; its own

@@ -28,6 +28,7 @@ from common.model.location_identity import (
     ICEBERG_FILE,
     ICEBERG_FOLDER,
     LOG_FILES,
+    LOG_LAG,
     LOG_ROWS,
     LOG_TABLE,
     LOG_TIME,
@@ -73,6 +74,8 @@ class OwnLog:
     as_of_s: float
     files: int
     rows: int
+    lag: str = ""
+    """Why the table has newer rows that the version lacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +188,7 @@ def _head_of(location: Location, version: int) -> OwnLog | None:
             float(info[LOG_TIME]),
             int(info[LOG_FILES]),
             int(info[LOG_ROWS]),
+            str(info.get(LOG_LAG) or "")[:PROBLEM_CHARS_MAX],
         )
     except (KeyError, TypeError, ValueError, RecursionError):
         return None

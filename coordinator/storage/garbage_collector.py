@@ -1,10 +1,11 @@
 """Deletes replaced files after their grace period, and never while a reader may use them.
 
 The protocol requires this order per entry: unstamped → if its attempt did not commit, check that
-the attempt has left its inputs in the location → stamp with the store's time, read after the entry;
-older than the grace period → no reader may list the file (pins and manifests) → no tablet holds the
-file → delete the file, then the entry. The next round repeats a round that failed at any point. A
-round that stalls between a check and a deletion does not delete.
+the attempt has left its inputs in the location → no published log names the file → stamp with the
+store's time, read after the entry; older than the grace period → no reader may list the file (pins
+and manifests) → no tablet holds the file → delete the file, then the entry. The next round repeats
+a round that failed at any point. A round that stalls between a check and a deletion does not
+delete.
 
 The scheduler of maintenance starts a round for one table. A round processes at most `ROUND_MAX`
 files, so that a dropped table with a million files does not delay the garbage of other tables.
@@ -91,6 +92,10 @@ class ManifestCoverage(Protocol):
         """Return the stamp from which replaced files of a dropped table must be kept."""
         ...
 
+    async def published(self, table: Table, paths: Collection[str]) -> frozenset[str]:
+        """Return the files among some replaced ones that a published log names."""
+        ...
+
 
 class GarbageCollector:
     """Collects the garbage of one table per call; remembers only what it has logged."""
@@ -158,12 +163,29 @@ class GarbageCollector:
         entries = await self._store.garbage(table.id)
         if entries and table.state is TableState.GOING:
             entries = await self._leave_evidence(table, entries)
+        every, entries = len(entries), await self._unpublished(table, entries)
         fresh = [entry.path for entry in entries if entry.stamped_s <= 0]
         stamped = await self._stamp(table, fresh) if fresh else 0
         done = await self._delete_due(table, entries)
         await self._forget_pins(table)
         await self._finish_drop(table)
-        return done + CollectedCounts(stamped=stamped, kept=len(fresh) - stamped)
+        kept = len(fresh) - stamped + every - len(entries)
+        return done + CollectedCounts(stamped=stamped, kept=kept)
+
+    async def _unpublished(
+        self, table: Table, entries: Sequence[GarbageEntry]
+    ) -> Sequence[GarbageEntry]:
+        """Return the entries whose files no published log names; the others have no stamp then.
+
+        So the grace of a file begins when a later version lacks it.
+        """
+        if self._manifests is None or not entries:
+            return entries
+        published = await self._manifests.published(table, [entry.path for entry in entries])
+        for entry in entries:
+            if entry.path in published and entry.stamped_s > 0:
+                await self._store.apply(KeepGarbage(table=table.id, path=entry.path))
+        return [entry for entry in entries if entry.path not in published]
 
     async def _leave_evidence(
         self, table: Table, entries: Sequence[GarbageEntry]

@@ -10,15 +10,23 @@ the same time: the store records one of two manifests with the same number, and 
 only a pointer to the recorded manifest.
 
 If the log of another format cannot be published, the pointer is written, but not recorded: files
-that the log names then stay, and no commit waits.
+that the log names then stay, and no commit waits. A table with a key is published while it is at
+rest. Otherwise the manifest is recorded, and the replaced files that the log names get no stamp
+before a later version lacks them (`ManifestPublisher.published`).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from common.errors import CompactionError, ConflictError, RefusedError, redacted
+from common.errors import (
+    CompactionError,
+    ConflictError,
+    RefusedError,
+    UnavailableError,
+    redacted,
+)
 from common.metadata.changes import Applied, PublishManifest
 from common.metadata.file_pin import RENEW_S, FilePin
 from common.metadata.store import TabletStore, walk_tiles
@@ -37,6 +45,7 @@ from common.parquet.foreign_formats import (
 from common.parquet.location import Location, open_location
 from common.parquet.manifest import (
     ManifestTotals,
+    files_to_merge,
     manifest_entries,
     manifest_header,
 )
@@ -45,6 +54,7 @@ from common.primitives import BoundedMap
 from common.runtime import IdSource
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
+from common.units import format_count
 from common.wire import MetricValue
 from coordinator.context import TableFaults
 from coordinator.core.scans import PublishRules, is_publish_due
@@ -100,6 +110,7 @@ class PublishedLogs:
         self._threads = threads or StorageThreads()
         self._heads: BoundedMap[str, Any] = BoundedMap(TABLES_MAX)
         self._absent: BoundedMap[str, None] = BoundedMap(TABLES_MAX)
+        self._noted: BoundedMap[str, str] = BoundedMap(TABLES_MAX)
         self.problems: dict[str, str] = {}
         """Table id → why its log cannot be published or removed."""
         self.versions = 0
@@ -158,26 +169,71 @@ class PublishedLogs:
             publication.require_conditions(self._ids.next("trial"))
             write_note(location, note.naming(table.id))
 
-    async def publish(self, publication: "LogPublication", begun_s: float) -> None:
+    async def publish(self, publication: "LogPublication", begun_s: float, lag: str) -> None:
         """Create the next version, and clean the log up.
+
+        Args:
+            publication: All files of a table.
+            begun_s: Time of the store before they were read.
+            lag: Why these files cannot be published.
 
         Raises:
             CompactionError: The version was not created, or this is unknown.
         """
         table = publication.table
         try:
-            head = await self._threads.run(table.location, publication.create, begun_s)
+            head = await self._threads.run(table.location, publication.create, begun_s, lag)
         except CompactionError:
             self._heads.pop(table.id)
             raise
-        self.versions += 1
+        has_version = head.version >= 0
+        self.versions += has_version
         self._remember(table.id, head)
         if publication.has_checkpoint:
             await self._threads.run(table.location, publication.clean, self._keep_s, begun_s)
-        if table.id in self.problems:
+        note = "" if has_version else lag
+        if self._noted.get(table.id) != note:
             location = open_location(table.location)
-            await self._threads.run(table.location, _note_problem, location, "")
+            await self._threads.run(table.location, _note_problem, location, note)
+            self._noted.put(table.id, note)
+        if table.id in self.problems:
             self._settled(table)
+
+    async def named(self, table: Table, paths: Collection[str]) -> frozenset[str]:
+        """Return the files among some replaced ones that the published state of a table names.
+
+        The state of a table with a key may be older than the last manifest; that of other tables
+        is not. While a state cannot be read, it counts as naming all files.
+
+        Raises:
+            UnavailableError: The storage does not answer.
+        """
+        if not paths or not table.key or table.state is TableState.GOING:
+            return frozenset()
+        if table.settings.publish == PUBLISH_OFF and table.id in self._absent:
+            return frozenset()
+        try:
+            head = await self._threads.run(table.location, self._head, table)
+        except UnavailableError:
+            raise
+        except CompactionError:
+            return frozenset(paths)
+        if head is None:
+            return frozenset()
+        self._remember(table.id, head)
+        return frozenset(path for path in paths if path in head.paths)
+
+    def _head(self, table: Table) -> Any:
+        """Return the head of a table's log, in a thread; None: there is none."""
+        from common.lake.open import open_published_log  # Needs the packages of lake tables.
+
+        location = open_location(table.location)
+        if table.own_ids.isdisjoint(read_note(location).tables):
+            return None
+        if table.settings.publish == PUBLISH_OFF and own_log(location) is None:
+            return None
+        log = open_published_log(table.location, self._options(table.location))
+        return log.head(table, self._heads.get(table.id))
 
     def _remember(self, table: str, head: Any) -> None:
         self._heads.put(table, head)
@@ -189,6 +245,7 @@ class PublishedLogs:
 
     def _settled(self, table: Table) -> None:
         self.problems.pop(table.id, None)
+        self._noted.pop(table.id)
         self._faults.withdraw_notice(LOG_PART, table.id)
 
     async def fail(self, publication: "LogPublication", error: CompactionError) -> None:
@@ -200,6 +257,7 @@ class PublishedLogs:
         self.failures += 1
         is_new = self.problems.get(table.id) != problem
         self.problems[table.id] = problem
+        self._noted.pop(table.id)
         self._faults.notice(
             LOG_PART, table.id, f"the Delta log of table {table.name} is not published: {problem}"
         )
@@ -237,8 +295,11 @@ class LogPublication:
         self.table = table
         self.has_failed = False
         self.has_checkpoint = False
+        self.tablets = 0
+        """Tablets that were added."""
         self._logs = logs
         self._error: CompactionError | None = None
+        self._unrest: list[str] = []
         self._log: Any = None
         self._listing: Any = None
 
@@ -261,6 +322,9 @@ class LogPublication:
         if self.has_failed or self._error is not None:
             return
         files = [file for _, file in sorted(tablet.files.items()) if not file.open]
+        self.tablets += 1
+        if files_to_merge(self.table, files):
+            self._unrest.append(tablet.bounds.partition or tablet.id.text)
         try:
             self._listing.add(tablet.bounds.partition, files)
         except CompactionError as error:
@@ -268,22 +332,45 @@ class LogPublication:
         except (LookupError, ValueError) as error:  # A path or partition without a form in a log.
             self._error = RefusedError(f"tablet {tablet.id.text}: {error}")
 
-    async def publish(self, begun_s: float) -> bool:
-        """Create the next version; return whether the log names the files as of `begun_s`."""
+    async def publish(self, begun_s: float, *, changed: bool = False) -> bool:
+        """Create the next version; return whether there is a version as of `begun_s`.
+
+        Args:
+            begun_s: Time of the store before the files were read.
+            changed: Whether the table has changed since.
+        """
         if self.has_failed:
             return False
         try:
             if self._error is not None:
                 raise self._error
-            await self._logs.publish(self, begun_s)
+            await self._logs.publish(self, begun_s, self._lag(changed=changed))
         except CompactionError as error:
             await self._logs.fail(self, error)
         return not self.has_failed
 
-    def create(self, begun_s: float) -> Any:
+    def _lag(self, *, changed: bool) -> str:
+        """Return why the files that were read are no state for readers who do not merge."""
+        if unrest := self._unrest:
+            return (
+                f"{len(unrest)} of {format_count(self.tablets, 'tablet')} not at rest, such as "
+                f"{unrest[0]}: files share keys or have deleted rows; "
+                f"`neve compact {self.table.name}` merges them"
+            )
+        # One tablet is read at one moment; several are of one state if nothing has changed.
+        if changed and self.table.key and self.tablets > 1:
+            return "the table has changed while its tablets were read"
+        return ""
+
+    def create(self, begun_s: float, lag: str) -> Any:
         """Create the next version; return it as the new head. Blocks."""
         self.has_checkpoint = self._listing.entries is not None
-        return self._log.publish(self._listing, begun_s)
+        head = self._listing.head
+        if lag and head.version >= 0 and head.table != self.table.id:
+            # A recovery has no evidence that the files of the earlier state are still there.
+            remove_own_log(open_location(self.table.location))
+            self._listing = self._log.listing(self.table, type(head)())
+        return self._log.publish(self._listing, begun_s, lag)
 
     def clean(self, keep_s: float, now_s: float) -> None:
         """Delete old entries. Blocks."""
@@ -392,6 +479,16 @@ class ManifestPublisher:
         last = await self._store.manifest(table.id)
         return 0.0 if last is None else last.begun_s
 
+    async def published(self, table: Table, paths: Collection[str]) -> frozenset[str]:
+        """Return the files among some replaced ones that a published log still names.
+
+        A manifest does not imply it: the log of a table with a key may be older.
+
+        Raises:
+            UnavailableError: The storage does not answer.
+        """
+        return frozenset() if self._logs is None else await self._logs.named(table, paths)
+
     async def look(self, table: Table) -> bool:
         """Publish a table's manifest if it is due; return whether it was published.
 
@@ -493,7 +590,7 @@ class ManifestPublisher:
             await held.confirm()
             if await self._went_back(table):
                 return False
-            is_known = log is None or await log.publish(begun_s)
+            is_known = log is None or await self._logged(log, begun_s, published.tail)
             await self._threads.run(
                 table.location, manifest_files.write_pointer, location, folder, body
             )
@@ -515,6 +612,17 @@ class ManifestPublisher:
             return False
         self._published.put(table.id, published)
         return True
+
+    async def _logged(self, log: LogPublication, begun_s: float, tail: str) -> bool:
+        """Create the next version of a log; return whether there is one as of `begun_s`.
+
+        Args:
+            log: All files of a table.
+            begun_s: Time of the store before they were read.
+            tail: Newest change of the table before they were read.
+        """
+        changed = await self._store.tail(log.table.id) != tail
+        return await log.publish(begun_s, changed=changed)
 
     async def _went_back(self, table: Table) -> bool:
         """Return whether the store has lost changes of a table since they were read."""

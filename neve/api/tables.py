@@ -119,6 +119,9 @@ class PublishedLog:
     rows: int | None = None
     problem: str = ""
     """Why newer versions cannot be published; empty: they can."""
+    lag: str = ""
+    """Why the table has newer rows that this version lacks: a table with a key is published as of
+    the last time at which it was at rest. Empty: there is no reason of this kind."""
 
     @property
     def text(self) -> str:

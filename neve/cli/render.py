@@ -297,8 +297,8 @@ def _published_facts(table: api.Table) -> list[tuple[str, str]]:
     text = published.text
     if published.as_of_s is not None:
         text += f", as of {time_text(published.as_of_s)} UTC"
-    problem = [("not published", published.problem)] if published.problem else []
-    return [("published", text), *problem]
+    reasons = [("not published", published.problem), ("published later", published.lag)]
+    return [("published", text), *(fact for fact in reasons if fact[1])]
 
 
 def render_attached(attached: api.Attached) -> RenderableType:

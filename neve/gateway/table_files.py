@@ -492,5 +492,10 @@ def published_log(table: Table) -> api.PublishedLog:
     if log is None:
         return published
     return replace(
-        published, version=log.version, as_of_s=log.as_of_s, files=log.files, rows=log.rows
+        published,
+        version=log.version,
+        as_of_s=log.as_of_s,
+        files=log.files,
+        rows=log.rows,
+        lag=log.lag,
     )

@@ -149,8 +149,9 @@ class PublishedSite:
             compactor="c1",
         )  # fmt: skip
         assert isinstance(await self.store.apply(reserve), Applied)
-        ids = sorted(number for name in inputs for number, _ in self.rows.pop(name))
-        output = self.write(path, *ids)
+        ids = [number for name in inputs for number, _ in self.rows.pop(name)]
+        ids = sorted({*ids} if self.table.key else ids)
+        output = replace(self.write(path, *ids), clean=bool(self.table.key))
         counts = RowCounts(rows_in=len(ids), rows_out=len(ids))
         commit = CommitAttempt(tablet=tablet, attempt=attempt, outputs=(output,), counts=counts)
         assert isinstance(await self.store.apply(commit), Applied)
@@ -189,7 +190,12 @@ class PublishedSite:
 
 
 async def published_site(
-    uri: str, table_id: str = "t1", former_ids: tuple[str, ...] = ()
+    uri: str,
+    table_id: str = "t1",
+    former_ids: tuple[str, ...] = (),
+    *,
+    key: tuple[str, ...] = (),
+    publish: str = "delta",
 ) -> PublishedSite:
     """Return an empty table in a location, which publishes its log."""
     clock = ManualClock(1_000_000.0)
@@ -200,9 +206,11 @@ async def published_site(
         name="events",
         location=uri,
         schema=COLUMNS,
+        key=key,
+        version_column="at" if key else None,
         partition_by=("day",),
         time_column="at",
-        settings=TableSettings(manifest_interval_s=60.0, publish="delta"),
+        settings=TableSettings(manifest_interval_s=60.0, publish=publish),
     )
     write_owner(open_location(uri), LocationOwner(await store.store_id(), table.id))
     assert isinstance(await store.apply(CreateTable(table=table)), Applied)

@@ -10,13 +10,16 @@ The head is read before the tablets. So of two publishers, the one with the olde
 its version exists already. Each publication creates a version, also without a change of files, so
 that a version of an earlier publisher that is still on its way cannot follow it.
 
+A table with a key is published while it is at rest: no file has rows that readers would have to
+merge with those of another file. Otherwise the next version changes nothing, and states why.
+
 Other engines read the log and write nothing, because it requires a feature of writers that no other
 engine has.
 """
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any, NoReturn
@@ -30,7 +33,7 @@ from common.lake.delta.storage import LakeStorage
 from common.lake.source import Answer
 from common.model.file import DataFile
 from common.model.key_values import KeyType
-from common.model.location_identity import LOG_FILES, LOG_ROWS, LOG_TABLE, LOG_TIME
+from common.model.location_identity import LOG_FILES, LOG_LAG, LOG_ROWS, LOG_TABLE, LOG_TIME
 from common.model.table import Table
 from common.rows.key_encoding import folders_of, partition_types
 
@@ -65,12 +68,6 @@ class Definition:
         Raises:
             RefusedError: Delta cannot state the table; the sentence names the column.
         """
-        if table.key:
-            message = (
-                f"table {table.name!r} has a key: rows of several files may share one, which "
-                "readers of the log do not merge"
-            )
-            raise RefusedError(message)
         for name, kind in zip(table.partition_by, partition_types(table), strict=True):
             if kind not in _PARTITION_TYPES:
                 message = (
@@ -143,6 +140,11 @@ class LogHead:
     """Version of the newest checkpoint; -1: there is none."""
     paths: frozenset[str] = frozenset()
     """Files that it names, relative to the location."""
+    table: str = ""
+    """Id of the table that wrote it."""
+    as_of_s: float = 0.0
+    """Readers see the table as of this time of the store."""
+    rows: int = 0
 
     def states(self, definition: Definition) -> bool:
         """Return whether the log has a definition already."""
@@ -199,22 +201,7 @@ class PublishedLog:
         return self._replayed(table, listing, newest.tag)
 
     def _replayed(self, table: Table, listing: log.LogListing, tag: str) -> LogHead:
-        state, first, checkpoint = _LogState(), 0, -1
-        if listing.checkpoints:
-            newest = listing.checkpoints[-1]
-            checkpoint = first = newest.version
-            state.apply_checkpoint(log.read_checkpoint(self._storage, newest))
-        end = listing.newest + 1
-        versions = log.read_versions(self._storage, first, end, lambda entries: entries)
-        for number, entries in enumerate(versions, first):
-            if entries is None:
-                _refuse(table, number, "is missing")
-            if entries.info.get(LOG_TABLE) not in table.own_ids:
-                _refuse(table, number, f"was written by {entries.info.get('engineInfo')!r:.100}")
-            if number != checkpoint:
-                state.apply(entries)
-        if not state.protocol or not state.metadata:
-            _refuse(table, listing.newest, "has no protocol or no schema")
+        state, checkpoint = self._state(table, listing)
         return LogHead(
             version=listing.newest,
             tag=tag,
@@ -224,8 +211,32 @@ class PublishedLog:
             partition_columns=tuple(state.metadata.get("partitionColumns") or ()),
             protocol={key: value for key, value in state.protocol.items() if value is not None},
             checkpoint=checkpoint,
-            paths=frozenset(state.paths),
+            paths=frozenset(state.adds),
+            table=entry_text(state.info, LOG_TABLE),
+            as_of_s=float(state.info.get(LOG_TIME) or 0),
+            rows=int(state.info.get(LOG_ROWS) or 0),
         )
+
+    def _state(self, table: Table, listing: log.LogListing) -> tuple["_LogState", int]:
+        """Return what the log states, and the version of its newest checkpoint."""
+        state, first, checkpoint = _LogState(), 0, -1
+        if listing.checkpoints:
+            newest = listing.checkpoints[-1]
+            checkpoint = first = newest.version
+            state.apply_checkpoint(log.read_checkpoint(self._storage, newest, is_whole=True))
+        end = listing.newest + 1
+        versions = log.read_versions(self._storage, first, end, lambda entries: entries)
+        for number, entries in enumerate(versions, first):
+            if entries is None:
+                _refuse(table, number, "is missing")
+            if entries.info.get(LOG_TABLE) not in table.own_ids:
+                _refuse(table, number, f"was written by {entries.info.get('engineInfo')!r:.100}")
+            state.info = entries.info
+            if number != checkpoint:
+                state.apply(entries)
+        if not state.protocol or not state.metadata:
+            _refuse(table, listing.newest, "has no protocol or no schema")
+        return state, checkpoint
 
     @staticmethod
     def listing(table: Table, head: LogHead) -> "FileListing":
@@ -236,12 +247,15 @@ class PublishedLog:
         """
         return FileListing(table, head)
 
-    def publish(self, listing: "FileListing", as_of_s: float) -> LogHead:
+    def publish(self, listing: "FileListing", as_of_s: float, lag: str = "") -> LogHead:
         """Create the next version, by one request.
 
         Args:
             listing: All files of the table, compared with the head.
             as_of_s: Time of the store before the files were read.
+            lag: Why these files cannot be published; the version then names those of the head. It
+                also keeps a version of another publisher that is still on its way from following,
+                which names files that are deleted since.
 
         Returns:
             The new head.
@@ -254,7 +268,16 @@ class PublishedLog:
         self._make_folder()
         head, definition = listing.head, listing.definition
         version, now_ms = head.version + 1, round(as_of_s * 1000)
-        metadata = definition.metadata(head, now_ms)
+        metadata: Mapping[str, Any] = definition.metadata(head, now_ms)
+        protocol, entries = definition.protocol, listing.entries
+        if lag:
+            if head.version < 0:
+                return head
+            listing.keep_head(lag)
+            if head.is_checkpoint_due:
+                state, _ = self._state(listing.table, log.list_whole(self._storage))
+                protocol, metadata = state.protocol, state.metadata
+                entries = [dict(entry) for entry in state.adds.values()]
         path = log.version_path(version)
         answer = self._storage.create(path, listing.version_bytes(metadata, as_of_s))
         if answer is Answer.CONFLICT:
@@ -263,13 +286,17 @@ class PublishedLog:
         if answer is Answer.UNKNOWN:
             message = f"{self._storage.uri} does not answer whether version {version} was created"
             raise UnavailableError(message)
-        checkpoint = head.checkpoint
-        if listing.entries is not None:
-            self._write_checkpoint(version, listing, metadata)
+        checkpoint, tag = head.checkpoint, self._tag_of(version)
+        if entries is not None:
+            self._write_checkpoint(version, {"protocol": protocol, "metaData": metadata}, entries)
             checkpoint = version
+        if lag:
+            return replace(
+                head, version=version, tag=tag, checkpoint=checkpoint, table=listing.table.id
+            )
         return LogHead(
             version=version,
-            tag=self._tag_of(version),
+            tag=tag,
             log_id=metadata["id"],
             created_ms=metadata["createdTime"],
             schema=definition.schema,
@@ -277,6 +304,9 @@ class PublishedLog:
             protocol=definition.protocol,
             checkpoint=checkpoint,
             paths=frozenset(listing.paths),
+            table=listing.table.id,
+            as_of_s=as_of_s,
+            rows=listing.rows,
         )
 
     def _tag_of(self, version: int) -> str:
@@ -284,20 +314,24 @@ class PublishedLog:
         return file.tag if file else ""
 
     def _write_checkpoint(
-        self, version: int, listing: "FileListing", metadata: Mapping[str, Any]
+        self, version: int, head: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Write the checkpoint of a version that this call has created."""
-        assert listing.entries is not None
-        # Files that were removed are not named: nothing of another engine deletes them.
-        files = ({"add": entry} for entry in listing.entries)
-        head = ({"protocol": listing.definition.protocol}, {"metaData": metadata})
-        data = as_parquet(chain(head, files))
+        """Write the checkpoint of a version that this call has created.
+
+        Args:
+            version: The version.
+            head: Protocol and schema, by the names of their actions.
+            entries: All files. Files that were removed are not among them: nothing of another
+                engine deletes them.
+        """
+        files = ({"add": entry} for entry in entries)
+        data = as_parquet(chain(({name: value} for name, value in head.items()), files))
         path = f"{log.LOG}/{version:020}.checkpoint.parquet"
         answer = self._storage.create(path, data)
         if answer is Answer.UNKNOWN:
             message = f"{self._storage.uri} does not answer whether a checkpoint was created"
             raise UnavailableError(message)
-        hint = {"version": version, "size": len(listing.entries) + 2}
+        hint = {"version": version, "size": len(entries) + 2}
         self._storage.replace(log.HINT, json.dumps(hint).encode())
 
     def clean(self, keep_s: float, now_s: float) -> int:
@@ -334,7 +368,10 @@ class _LogState:
     """What a log states while its versions are applied in order."""
 
     def __init__(self) -> None:
-        self.paths: set[str] = set()
+        self.adds: dict[str, Mapping[str, Any]] = {}
+        """Path of a live file → its entry."""
+        self.info: Mapping[str, Any] = {}
+        """Facts on the newest version."""
         self.protocol: Mapping[str, Any] = {}
         self.metadata: Mapping[str, Any] = {}
 
@@ -344,14 +381,15 @@ class _LogState:
             self.protocol = entry.get("protocol") or self.protocol
             self.metadata = entry.get("metaData") or self.metadata
             if add := entry.get("add"):
-                self.paths.update(_paths([add]))
+                self.adds[_path(add)] = add
 
     def apply(self, entries: log.VersionEntries) -> None:
         """Apply the next version."""
         self.protocol = entries.protocol or self.protocol
         self.metadata = entries.metadata or self.metadata
-        self.paths.difference_update(_paths(entries.removes))
-        self.paths.update(_paths(entries.adds))
+        for remove in entries.removes:
+            self.adds.pop(_path(remove), None)
+        self.adds.update({_path(add): add for add in entries.adds})
 
 
 def _refuse(table: Table, version: int, fact: str) -> NoReturn:
@@ -363,8 +401,8 @@ def _refuse(table: Table, version: int, fact: str) -> NoReturn:
     raise RefusedError(message)
 
 
-def _paths(entries: Iterable[Mapping[str, Any]]) -> list[str]:
-    return [relative_path(entry_text(entry, "path")) for entry in entries]
+def _path(entry: Mapping[str, Any]) -> str:
+    return relative_path(entry_text(entry, "path"))
 
 
 # ------------------------------------------------------------------------------------------- Files
@@ -379,15 +417,16 @@ class FileListing:
         Raises:
             RefusedError: Delta cannot state the table.
         """
+        self.table = table
         self.head = head
         self.definition = Definition.of(table)
         self.paths: set[str] = set()
         self.rows = 0
         self.entries: list[dict[str, Any]] | None = [] if head.is_checkpoint_due else None
         """Entries of all files, if the version gets a checkpoint."""
-        self._table = table
         self._time = _time_type(table)
         self._added: list[dict[str, Any]] = []
+        self._lag = ""
 
     def add(self, partition: str | None, files: Iterable[DataFile]) -> None:
         """Add the files of a tablet.
@@ -399,7 +438,7 @@ class FileListing:
         Raises:
             RefusedError: There are too many files, or the log cannot state the partition.
         """
-        values = partition_entry(self._table, partition)
+        values = partition_entry(self.table, partition)
         for file in files:
             if file.path in self.paths:
                 continue
@@ -414,7 +453,7 @@ class FileListing:
                     self.entries.append(entry)
         if len(self.paths) > FILES_MAX:
             message = (
-                f"table {self._table.name!r} has more than {FILES_MAX} files, the limit of a "
+                f"table {self.table.name!r} has more than {FILES_MAX} files, the limit of a "
                 "published table; larger files (target_bytes) make it fewer"
             )
             raise RefusedError(message)
@@ -435,6 +474,15 @@ class FileListing:
             "stats": json.dumps(stats, separators=(",", ":"), ensure_ascii=False),
         }
 
+    def keep_head(self, lag: str) -> None:
+        """Let the version name the files of the head.
+
+        Args:
+            lag: Why it does not name newer files.
+        """
+        self._lag, self._added = lag, []
+        self.paths, self.rows = {*self.head.paths}, self.head.rows
+
     def version_bytes(self, metadata: Mapping[str, Any], as_of_s: float) -> bytes:
         """Return the next version. Its first line has the table, by which the service knows it."""
         now_ms = round(as_of_s * 1000)
@@ -448,13 +496,14 @@ class FileListing:
                 "numRemovedFiles": str(len(removed)),
             },
             "engineInfo": ENGINE,
-            LOG_TABLE: self._table.id,
-            LOG_TIME: as_of_s,
+            LOG_TABLE: self.table.id,
+            LOG_TIME: self.head.as_of_s if self._lag else as_of_s,
             LOG_FILES: len(self.paths),
             LOG_ROWS: self.rows,
+            LOG_LAG: self._lag,
         }
         lines: list[dict[str, Any]] = [{"commitInfo": info}]
-        if not self.head.states(self.definition):
+        if not self._lag and not self.head.states(self.definition):
             lines += [{"protocol": self.definition.protocol}, {"metaData": metadata}]
         lines += (
             {
