@@ -243,6 +243,7 @@ def open_table_file(
     metadata: pq.FileMetaData | None = None,
     *,
     int96_unit: str | None = None,
+    whole_bytes: int = 0,
 ) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file of a table; read errors name the file.
 
@@ -253,6 +254,7 @@ def open_table_file(
             reads as possible.
         int96_unit: Unit in which timestamps of 96 bits are read; None: nanoseconds, which cannot
             hold distant ones.
+        whole_bytes: Files up to this size are read at once, not each column by itself.
 
     Raises:
         RequestError: There is no such file, it is not Parquet, or it is damaged.
@@ -260,7 +262,8 @@ def open_table_file(
     """
     try:
         with (
-            location.open_file(path) as source,
+            location.open_file(path) as stored,
+            _in_memory(stored, whole_bytes) as source,
             open_parquet_file(source, metadata, int96_unit=int96_unit) as file,
         ):
             if metadata is None and (fault := footer_fault(file.metadata)) is not None:
@@ -283,6 +286,13 @@ def open_table_file(
             raise UnavailableError(message) from error
         message = f"file {path} cannot be read, it is damaged or unsupported: {error}"
         raise RequestError(message) from error
+
+
+def _in_memory(stored: pa.NativeFile, size_max: int) -> pa.NativeFile:
+    """Return a file with the content of another one that is small, else that one itself."""
+    if not size_max or stored.size() > size_max:
+        return stored
+    return pa.BufferReader(stored.read_buffer())
 
 
 @in_reader("file {path}")

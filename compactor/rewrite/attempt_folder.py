@@ -16,7 +16,7 @@ import struct
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,6 +28,7 @@ import polars as pl
 import pyarrow as pa
 
 from common.errors import AttemptCancelledError, ConfigError, RewriteError
+from common.lake.source import Positions
 from common.parquet.location import storage_error
 from common.primitives import Budget
 from common.rows.conform import Flags, Int64s
@@ -374,6 +375,45 @@ def joined_values(parts: Sequence[NewValues]) -> NewValues:
         chunks += part.values.chunks
         before += len(part.values)
     return NewValues(np.concatenate(places), np.concatenate(index), pa.chunked_array(chunks))
+
+
+# ------------------------------------------------------------ Inputs of the rewrite of a lake table
+# Which rows of inputs are deleted, and which columns they have: for tasks, which read few inputs.
+
+
+_DELETED, _DELETED_ENDS = "deleted.npy", "deleted-ends.npy"
+
+
+def store_positions(folder: str, positions: Sequence[Positions]) -> None:
+    """Store the deleted positions of all inputs."""
+    ends = np.cumsum([0, *map(len, positions)])
+    if ends[-1]:
+        np.save(Path(folder, _DELETED_ENDS), ends)
+        np.save(Path(folder, _DELETED), np.concatenate(positions))
+
+
+def stored_positions(folder: str) -> Callable[[int], Positions]:
+    """Return the function that returns the deleted positions of an input by its number."""
+    if not Path(folder, _DELETED).exists():
+        return lambda _: np.zeros(0, np.uint64)
+    ends = np.load(Path(folder, _DELETED_ENDS)).tolist()
+    stored: Positions = np.load(Path(folder, _DELETED), mmap_mode="r")
+    return lambda at: stored[ends[at] : ends[at + 1]]
+
+
+def _columns_path(folder: str, at: int) -> Path:
+    return Path(folder, f"columns-{at}.arrow")
+
+
+def store_columns(folder: str, at: int, columns: pa.Schema) -> None:
+    """Store the columns of an input with identifiers."""
+    _columns_path(folder, at).write_bytes(columns.serialize().to_pybytes())
+
+
+def stored_columns(folder: str, at: int) -> pa.Schema | None:
+    """Return the columns of an input with identifiers; None: names identify them."""
+    path = _columns_path(folder, at)
+    return pa.ipc.read_schema(pa.py_buffer(path.read_bytes())) if path.exists() else None
 
 
 # ---------------------------------------------------------------------------------------- The grant

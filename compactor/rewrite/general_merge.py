@@ -279,6 +279,8 @@ def write_part(
     tally: Tally,
     name: str,
     again: Iterable[pa.Table] | None = None,
+    *,
+    threads: bool = True,
 ) -> BagPart:
     """Write rows of an append-only table to a file in the attempt's folder, and read them back.
 
@@ -288,6 +290,7 @@ def write_part(
         tally: Has counted all rows when the last table is taken, and hashed them without `again`.
         name: Name of the file.
         again: The same rows, read once more: a comparison is several times as fast as hashes.
+        threads: Whether columns may be encoded concurrently.
 
     Raises:
         RewriteError: The file cannot be written.
@@ -296,7 +299,7 @@ def write_part(
     path = Path(plan.folder, name)
     try:
         with path.open("xb") as sink:
-            rows = RowGroupWriter(sink, plan.rules.schema, plan.output.settings)
+            rows = RowGroupWriter(sink, plan.rules.schema, plan.output.settings, threads=threads)
             for table in tables:
                 rows.write(table)
             rows.close({})

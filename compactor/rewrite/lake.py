@@ -61,7 +61,15 @@ from common.rows.rules import DropRule, RowRules
 from common.rows.schema import arrow_schema, columns_of, normal_field
 from common.wire import Assignment
 from compactor.lake_commit import LakeResult, packed_result, require_same_table
-from compactor.rewrite.attempt_folder import ProgressMark, allowance_of, remove_parts
+from compactor.rewrite.attempt_folder import (
+    ProgressMark,
+    allowance_of,
+    remove_parts,
+    store_columns,
+    store_positions,
+    stored_columns,
+    stored_positions,
+)
 from compactor.rewrite.file_io import (
     INT96_UNIT,
     Pay,
@@ -277,6 +285,7 @@ def make_lake_plan(
         settings,
         row_group_bytes=memory.group_bytes,
         decimals_as_integers=inputs.snapshot.file_schema is not None,
+        plain_texts=True,
     )
     groups = tuple(tuple(size.rows for size in footer.sizes) for footer in footers)
     live = tuple(map(_live_rows, groups, left_out))
@@ -313,7 +322,7 @@ def make_lake_plan(
         else _copied_groups(footer, rows, kept, plan, codec)
         for footer, rows, kept in zip(footers, groups, live, strict=True)
     )
-    _store_positions(folder, left_out)
+    store_positions(folder, left_out)
     _store_columns(folder, inputs, footers)
     return LakePlan(inputs, plan, groups, live, copied, outputs)
 
@@ -397,43 +406,13 @@ def _copied_groups(
     )
 
 
-# ------------------------------------------------------------------------------- Deleted positions
-
-
-def _positions_path(folder: str, at: int) -> Path:
-    return Path(folder, f"deleted-{at}.npy")
-
-
-def _store_positions(folder: str, positions: Sequence[Positions]) -> None:
-    """Store the deleted positions of inputs for tasks, which need those of few inputs."""
-    for at, deleted in enumerate(positions):
-        if len(deleted):
-            np.save(_positions_path(folder, at), deleted)
-
-
-def _stored_positions(folder: str, at: int) -> Positions:
-    path = _positions_path(folder, at)
-    stored: Positions = np.load(path, mmap_mode="r") if path.exists() else _NO_POSITIONS
-    return stored
-
-
-def _columns_path(folder: str, at: int) -> Path:
-    return Path(folder, f"columns-{at}.arrow")
-
-
 def _store_columns(folder: str, inputs: LakeInputs, footers: Sequence[InputFooter]) -> None:
     """Store the columns of inputs for tasks, if identifiers tell which columns they are."""
     if inputs.snapshot.file_schema is None:
         return
     for at, (file, footer) in enumerate(zip(inputs.files, footers, strict=True)):
         stored = inputs.source.stored_columns(inputs.snapshot, file, footer.schema)
-        _columns_path(folder, at).write_bytes(stored.serialize().to_pybytes())
-
-
-def _stored_columns(folder: str, at: int) -> pa.Schema | None:
-    """Return the columns of an input with identifiers; None: names identify them."""
-    path = _columns_path(folder, at)
-    return pa.ipc.read_schema(pa.py_buffer(path.read_bytes())) if path.exists() else None
+        store_columns(folder, at, stored)
 
 
 # ------------------------------------------------------------------------------------------ Rewrite
@@ -441,6 +420,8 @@ def _stored_columns(folder: str, at: int) -> pa.Schema | None:
 
 REWRITE_TASK_BYTES = 32 * 1024**2
 """Decoded bytes for which a task of its own is worthwhile."""
+WHOLE_BYTES = 4 * 1024**2
+"""Size up to which a file is read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,6 +431,8 @@ class _Step:
     spans: tuple[GroupSpan, ...]
     name: str = ""
     """Name of the part in the attempt's folder; empty: row groups are copied."""
+    size_bytes: int = 0
+    """Approximate decoded size of a part, with the deleted rows."""
 
 
 RunTasks = Callable[[RewritePlan, Sequence[Callable[[], object]]], list[Any]]
@@ -485,7 +468,7 @@ def _rewritten(plan: LakePlan, run: RunTasks, cores: int, *, small: bool) -> Tas
     rewritten = [step for output in steps for step in output if step.name]
     order = plan.inputs.snapshot.sort
     calls: list[Callable[[], object]] = [
-        partial(rewrite_row_groups, plan.rewrite, step.spans, step.name, order)
+        partial(rewrite_row_groups, plan.rewrite, step, order, threads=len(rewritten) < cores)
         for step in rewritten
     ]
     for step, part in zip(rewritten, run(plan.rewrite, calls) if calls else (), strict=True):
@@ -541,7 +524,9 @@ def _steps(plan: LakePlan, number: int, cores: int) -> tuple[_Step, ...]:
             steps.append(_Step(_joined(groups)))
             continue
         for share in _shares(plan, groups, cores):
-            steps.append(_Step(_joined(share), f"part-{number}-{len(steps)}.parquet"))
+            rows = sum(plan.groups[at][group] for at, group in share)
+            name = f"part-{number}-{len(steps)}.parquet"
+            steps.append(_Step(_joined(share), name, int(plan.rewrite.inputs.row_bytes * rows)))
     return tuple(steps)
 
 
@@ -576,24 +561,31 @@ def _shares(
 
 
 def rewrite_row_groups(
-    plan: RewritePlan, spans: Sequence[GroupSpan], name: str, order: Sequence[SortKey] = ()
+    plan: RewritePlan, step: _Step, order: Sequence[SortKey] = (), *, threads: bool = True
 ) -> BagPart:
     """Write the rows of some row groups that are not deleted to a part in the attempt's folder.
+
+    Args:
+        plan: The plan.
+        step: The row groups, and the name of the part.
+        order: Order of rows in the table; empty: none.
+        threads: Whether columns are read and written concurrently, because a core has no task.
 
     Raises:
         InputError: A file cannot be read, or a value of it does not fit.
         RewriteError: The part cannot be written.
         VerificationError: It has other rows than were written.
     """
-    tally, mark = Tally(), ProgressMark(plan.folder, name)
+    name, tally, mark = step.name, Tally(), ProgressMark(plan.folder, step.name)
     pay = allowance_of(plan.folder).pay
     # Rows that are few enough are held; others are read twice, which is cheap from a disk only.
-    compares = table_location(plan.location).is_local and not order
+    is_small = step.size_bytes <= plan.memory.in_memory_bytes
+    compares = not order and (is_small or table_location(plan.location).is_local)
     held, held_bytes = list[pa.Table](), 0
 
     def kept_rows() -> Iterator[pa.Table]:
         nonlocal held_bytes
-        for table, read, kept in _kept_rows(plan, spans, pay):
+        for table, read, kept in _kept_rows(plan, step.spans, pay, threads=threads):
             gone = table.num_rows - kept.num_rows
             counts = RowCounts(
                 rows_in=table.num_rows, rows_out=kept.num_rows, tombstones_dropped=gone
@@ -614,22 +606,22 @@ def rewrite_row_groups(
         if held_bytes <= plan.memory.in_memory_bytes:
             yield from held
         else:
-            yield from (kept for _, _, kept in _kept_rows(plan, spans, lambda _: None))
+            yield from (kept for _, _, kept in _kept_rows(plan, step.spans, lambda _: None))
 
     rows = sorted_rows(kept_rows(), plan.rules.schema, order)
-    return write_part(plan, rows, tally, name, again() if compares else None)
+    return write_part(plan, rows, tally, name, again() if compares else None, threads=threads)
 
 
 def _kept_rows(
-    plan: RewritePlan, spans: Iterable[GroupSpan], pay: Pay
+    plan: RewritePlan, spans: Iterable[GroupSpan], pay: Pay, *, threads: bool = False
 ) -> Iterator[tuple[pa.Table, pa.Table, pa.Table]]:
     """Yield rows as in a file, without the deleted ones, and these in the plan's schema."""
+    deleted_of = stored_positions(plan.folder)
     for span in spans:
-        path = plan.inputs.paths[span.at]
-        deleted = _stored_positions(plan.folder, span.at)
-        stored = _stored_columns(plan.folder, span.at)
+        path, deleted = plan.inputs.paths[span.at], deleted_of(span.at)
+        stored = stored_columns(plan.folder, span.at)
         schema, source = plan.rules.schema, f"file {path}"
-        for start, table in _read_span(plan, path, span, stored, pay):
+        for start, table in _read_span(plan, path, span, stored, pay, threads=threads):
             read = _without_deleted(table, start, deleted)
             try:
                 if stored is None:
@@ -660,7 +652,13 @@ def _without_deleted(table: pa.Table, start: int, deleted: Positions) -> pa.Tabl
 
 
 def _read_span(
-    plan: RewritePlan, path: str, span: GroupSpan, stored: pa.Schema | None, pay: Pay
+    plan: RewritePlan,
+    path: str,
+    span: GroupSpan,
+    stored: pa.Schema | None,
+    pay: Pay,
+    *,
+    threads: bool,
 ) -> Iterator[tuple[int, pa.Table]]:
     """Yield the rows of row groups in batches, each with the position of its first row.
 
@@ -669,20 +667,22 @@ def _read_span(
     """
     folder, name = folder_and_name(plan.location, path)
     try:
-        with open_table_file(table_location(folder), name, int96_unit=INT96_UNIT) as parquet:
+        opened = partial(open_table_file, int96_unit=INT96_UNIT, whole_bytes=WHOLE_BYTES)
+        with opened(table_location(folder), name) as parquet:
             metadata, present = parquet.metadata, parquet.schema_arrow.names
             if stored is None:
                 named = {name: name for name in plan.rules.schema.names if name in present}
             else:
                 named = stored_names(stored, plan.rules.schema)
             names = list(named)
-            leaves = leaf_columns(metadata, names or present[:1])
+            read = names or present[:1]
+            leaves = leaf_columns(metadata, read)
             instants = unmarked_instants(metadata, named, plan.rules.schema)
             start = sum(metadata.row_group(group).num_rows for group in range(span.first))
             for group in range(span.first, span.end):
                 pay(stored_bytes(metadata, group, leaves))
                 for batch in parquet.iter_batches(
-                    plan.read_rows_max, row_groups=[group], columns=names or present[:1]
+                    plan.read_rows_max, row_groups=[group], columns=read, use_threads=threads
                 ):
                     table = pa.Table.from_batches([batch])
                     if names:

@@ -99,7 +99,13 @@ class RowGroupWriter:
     """The rows of one file, in arrival order."""
 
     def __init__(
-        self, sink: Any, schema: pa.Schema, writing: OutputSettings, key: Sequence[str] = ()
+        self,
+        sink: Any,
+        schema: pa.Schema,
+        writing: OutputSettings,
+        key: Sequence[str] = (),
+        *,
+        threads: bool = True,
     ) -> None:
         """Create a writer.
 
@@ -108,8 +114,10 @@ class RowGroupWriter:
             schema: Schema of all rows.
             writing: Codec and size of row groups.
             key: Columns by which rows ascend; empty: rows have no order.
+            threads: Whether columns may be encoded concurrently, which takes more processor time.
         """
         self.rows = 0
+        self._threads = threads
         self._sink = sink
         self._schema = schema
         self._writing = writing
@@ -176,6 +184,8 @@ class RowGroupWriter:
 
     def _is_for_threads(self, rows: pa.Table) -> bool:
         """Return whether columns are encoded concurrently: several columns have many bytes."""
+        if not self._threads:
+            return False
         if min(rows.nbytes, self._writing.row_group_bytes) < PARALLEL_BYTES_MIN:
             return False
         largest = max(column.nbytes for column in rows.columns)
@@ -199,7 +209,7 @@ def _arrow_options(
         "compression": "none" if codec == "uncompressed" else codec,
         "compression_level": writing.codec_level if codec in LEVELLED_CODECS else None,
         "use_dictionary": _dictionary_columns(schema, plain),
-        "column_encoding": _encodings(schema, plain),
+        "column_encoding": _encodings(schema, plain, texts=not writing.plain_texts),
         "write_statistics": True,
         "write_page_index": True,
         "write_page_checksum": True,
@@ -216,9 +226,8 @@ def distinct_columns(rows: pa.Table) -> list[str]:
     if rows.num_rows == 0:
         return []
     stride = -(-rows.num_rows // SAMPLE_ROWS)
-    numbers = pa.array(range(0, rows.num_rows, stride))
     fields = [field for field in rows.schema if _is_any(field.type, _SAMPLED_TYPES)]
-    sample = pl.from_arrow(rows.select([field.name for field in fields]).take(numbers))
+    sample = pl.from_arrow(_every(rows.select([field.name for field in fields]), stride))
     assert isinstance(sample, pl.DataFrame)
     names = []
     for field in fields:
@@ -229,13 +238,32 @@ def distinct_columns(rows: pa.Table) -> list[str]:
     return names
 
 
-def _encodings(schema: pa.Schema, plain: Sequence[str]) -> dict[str, str]:
-    """Return the encodings of columns without dictionaries that are not plain."""
+def _every(rows: pa.Table, stride: int) -> pa.Table:
+    """Return every row with a number that is a multiple of `stride`.
+
+    Taken from one batch after the other: from a table, Arrow would join its columns first.
+    """
+    taken, before = list[pa.RecordBatch](), 0
+    for batch in rows.to_batches():
+        numbers = np.arange(-before % stride, batch.num_rows, stride)
+        taken.append(batch.take(pa.array(numbers)))
+        before += batch.num_rows
+    return pa.Table.from_batches(taken, rows.schema)
+
+
+def _encodings(schema: pa.Schema, plain: Sequence[str], *, texts: bool) -> dict[str, str]:
+    """Return the encodings of columns without dictionaries that are not plain.
+
+    Args:
+        schema: The columns.
+        plain: Columns without dictionaries.
+        texts: Whether texts get one.
+    """
     encodings = {}
     for field in schema:
         if field.name not in plain:
             continue
-        if _is_any(field.type, _TEXTS):
+        if _is_any(field.type, _TEXTS) and texts:
             encodings[field.name] = "DELTA_LENGTH_BYTE_ARRAY"
         elif _is_any(field.type, _PACKED):
             encodings[field.name] = "DELTA_BINARY_PACKED"

@@ -77,8 +77,7 @@ def integer(struct: Struct | Located, number: int) -> int | None:
         value = field.value if isinstance(field.value, bytes) else b""
     if kind not in NUMBERS or not value:
         raise ThriftError(f"field {number} is of type {kind}, expected a whole number")
-    coded, _ = varint(value, at)
-    return (coded >> 1) ^ -(coded & 1)
+    return zigzag(value, at)
 
 
 def binary(struct: Struct, number: int) -> bytes | None:
@@ -174,6 +173,12 @@ def varint(buffer: bytes, at: int) -> tuple[int, int]:
             return value, at
         shift += 7
     raise ThriftError(f"a number takes more than {VARINT_BYTES_MAX} bytes")
+
+
+def zigzag(buffer: bytes, at: int) -> int:
+    """Return the signed number at a position of a buffer; see `varint`."""
+    coded, _ = varint(buffer, at)
+    return (coded >> 1) ^ -(coded & 1)
 
 
 def after_varint(buffer: bytes, at: int) -> int:
@@ -304,7 +309,7 @@ def _field_head(buffer: bytes, at: int, number: int, head: int) -> tuple[int, in
 def _structs(buffer: bytes, at: int, shape: Shape | None, depth: int) -> tuple[Elements, int]:
     if shape is None:
         raise ThriftError("a list, expected a struct")
-    kind, count, at = _list_head(buffer, at)
+    kind, count, at = list_head(buffer, at)
     if kind != STRUCT and count:
         raise ThriftError(f"list of type {kind}, expected structs")
     values = []
@@ -314,7 +319,13 @@ def _structs(buffer: bytes, at: int, shape: Shape | None, depth: int) -> tuple[E
     return Elements(values), at
 
 
-def _list_head(buffer: bytes, at: int) -> tuple[int, int, int]:
+def list_head(buffer: bytes, at: int) -> tuple[int, int, int]:
+    """Return type and number of a list's elements, and the position of the first one.
+
+    Raises:
+        ThriftError: There are more elements than bytes.
+        IndexError: The buffer ends in it.
+    """
     head = buffer[at]
     at += 1
     count = head >> 4
@@ -367,7 +378,7 @@ def _after_struct(buffer: bytes, at: int, depth: int) -> int:
 
 
 def _after_list(buffer: bytes, at: int, depth: int) -> int:
-    kind, count, at = _list_head(buffer, at)
+    kind, count, at = list_head(buffer, at)
     for _ in range(count):
         at = _after_element(buffer, at, kind, depth - 1)
     return at

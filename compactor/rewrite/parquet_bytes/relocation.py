@@ -6,8 +6,10 @@ page indexes and footer. Nothing is read or written here.
 
 import base64
 import binascii
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.metadata import version
 from itertools import pairwise
 
@@ -30,6 +32,7 @@ from compactor.rewrite.parquet_bytes.footer import (
     Struct,
     ThriftError,
     binary_field,
+    coded_varint,
     decode,
     decode_whole,
     edited,
@@ -38,8 +41,10 @@ from compactor.rewrite.parquet_bytes.footer import (
     flag_field,
     integer,
     list_field,
+    list_head,
     located,
     number_field,
+    zigzag,
 )
 
 ROW_GROUPS_MAX = 32_767
@@ -243,15 +248,51 @@ def with_page_index(moved: MovedChunk, column_index: bytes, offset_index: bytes)
         raise NotStitchableError(f"an offset index is damaged: {error}") from error
 
 
+_PLAIN_PAGE = re.compile(
+    rb"\x16([\x80-\xff]{0,9}[\x00-\x7f])(\x15([\x80-\xff]{0,4}[\x00-\x7f])"
+    rb"\x16[\x80-\xff]{0,9}[\x00-\x7f]\x00)"
+)
+"""A page in an offset index as every writer has it: position, then size and first row."""
+_PLAIN_LIST, _NO_PAGES, _PLAIN_OFFSET = b"\x19", b"\x19\x0c", b"\x16"
+"""Heads of fields: the list of pages as the first field, the same without pages, a position."""
+
+
 def _moved_index(moved: MovedChunk, offset_index: bytes) -> bytes:
-    data = moved.chunk.data
+    if (plain := _moved_plain_index(moved, offset_index)) is not None:
+        return plain
     struct = decode_whole(offset_index, {PAGES: {}})
     for page in elements(struct, PAGES):
         at, size = integer(page, PAGE_OFFSET), integer(page, PAGE_BYTES)
-        if at is None or size is None or not data.start <= at <= at + size <= data.end:
-            raise ThriftError(f"page at byte {at} is not in {data.start} to {data.end}")
-        page[PAGE_OFFSET] = number_field(at + moved.shift)
+        page[PAGE_OFFSET] = number_field(_moved_page(moved, at, size))
     return encode(struct)
+
+
+def _moved_plain_index(moved: MovedChunk, offset_index: bytes) -> bytes | None:
+    """Return the same for an index that is stored plainly, ten times as fast; None: it is not."""
+    if not offset_index.startswith(_PLAIN_LIST):
+        return None
+    try:
+        _, count, at = list_head(offset_index, 1)
+        parts = [offset_index[:at]]
+        for _ in range(count):
+            if (page := _PLAIN_PAGE.match(offset_index, at)) is None:
+                return None
+            start, size = zigzag(offset_index, page.start(1)), zigzag(offset_index, page.start(3))
+            parts += (_PLAIN_OFFSET, coded_varint(2 * _moved_page(moved, start, size)), page[2])
+            at = page.end()
+    except IndexError:
+        return None
+    rest = offset_index[at:]
+    decode_whole(_NO_PAGES + rest, {PAGES: {}})  # Refuses what the other way refuses.
+    return b"".join((*parts, rest))
+
+
+def _moved_page(moved: MovedChunk, at: int | None, size: int | None) -> int:
+    """Return the new position of a page, which lies in its chunk."""
+    data = moved.chunk.data
+    if at is None or size is None or not data.start <= at <= at + size <= data.end:
+        raise ThriftError(f"page at byte {at} is not in {data.start} to {data.end}")
+    return at + moved.shift
 
 
 def group_struct(
@@ -445,6 +486,10 @@ def _file_struct(
         struct[ids.KEY_VALUES] = list_field(
             {ids.KEY: binary_field(key), ids.VALUE: binary_field(value)} for key, value in pairs
         )
-    signed = THIS_WRITER.format(version=version("neve"))
-    struct[ids.CREATED_BY] = binary_field(signed.encode())
+    struct[ids.CREATED_BY] = binary_field(_signature())
     return struct
+
+
+@cache
+def _signature() -> bytes:
+    return THIS_WRITER.format(version=version("neve")).encode()

@@ -66,6 +66,9 @@ class OutputSettings:
     """Columns with a Bloom filter in each row group."""
     decimals_as_integers: bool = False
     """Whether decimals of up to 18 digits are integers in files, as Iceberg has them."""
+    plain_texts: bool = False
+    """Whether texts that rarely repeat are stored plainly, as writers of lake tables store them:
+    every engine reads them, and the rewrite takes less time for slightly larger files."""
 
 
 def output_settings(assignment: Assignment) -> OutputSettings:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
+from common.errors import NotStitchableError
 from common.parquet.location import open_location
 from compactor.rewrite.parquet_bytes import footer as ids
 from compactor.rewrite.parquet_bytes.footer import (
@@ -23,7 +26,9 @@ from compactor.rewrite.parquet_bytes.relocation import (
     PAGE_BYTES,
     PAGE_OFFSET,
     PAGES,
+    MovedChunk,
     StitchPiece,
+    with_page_index,
 )
 from compactor.rewrite.parquet_bytes.stitch import stitch
 from tests.support.layouts import layout_of_file, read_file_layout
@@ -75,6 +80,36 @@ def test_every_page_is_where_the_offset_index_says(tmp_path: Path) -> None:
             assert size == body - at + (integer(header, PAGE_HEADER_COMPRESSED) or 0)
         last, size = pages[-1]
         assert (last or 0) + (size or 0) == chunk.data.end
+
+
+def test_an_offset_index_is_moved_alike_however_it_is_stored(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    layout = read_file_layout(open_location(tmp_path.as_uri()), "1.parquet")
+    chunk = layout.groups[0].chunks[0]
+    plain = part((tmp_path / "1.parquet").read_bytes(), chunk.offset_index)
+    pages = elements(decode_whole(plain, {PAGES: {}}), PAGES)
+    values = [[page[number].value for number in (1, 2, 3)] for page in pages]
+    # Each field has its number instead of the distance from the one before.
+    spread = [b"\x06\x02%b\x05\x04%b\x06\x06%b\0" % tuple(page) for page in values]
+    first = plain.index(b"\x16")
+    other = plain[:first] + b"".join(spread) + b"\0"
+    assert len(other) > len(plain)
+    moved = MovedChunk(chunk, chunk.data.start + 1_000_000)
+    ways = [with_page_index(moved, b"", index).offset_index for index in (plain, other)]
+    assert ways[0] == ways[1] != plain
+    damaged = (
+        plain[:-1],
+        plain + b"\0",
+        plain[:first] + plain[first + 1 :],
+        b"\x19\x1c" + plain[2:],
+    )
+    for index in damaged:
+        with pytest.raises(NotStitchableError):
+            with_page_index(moved, b"", index)
+    away = MovedChunk(replace(chunk, data=Span(0, chunk.data.start)), chunk.data.start)
+    for index in (plain, other):
+        with pytest.raises(NotStitchableError, match="page at byte"):
+            with_page_index(away, b"", index)
 
 
 def test_misordered_columns_are_put_in_order(tmp_path: Path) -> None:
