@@ -100,7 +100,8 @@ class LakeLog:
                 return Sighting(Look.CANNOT_TELL, self.head.version, reason="a version is missing")
             is_named = self.attempts.get(attempt) == snapshot.version
             if is_named or not snapshot.files.keys().isdisjoint(outputs):
-                return Sighting(Look.FOUND, snapshot.version)
+                added = frozenset(outputs) & snapshot.files.keys()
+                return Sighting(Look.FOUND, snapshot.version, added)
         return Sighting(Look.ABSENT, self.head.version)
 
     def send(self, commit: Commit) -> Answer:
