@@ -149,6 +149,9 @@ class LakeLog:
             self.waste[survey.operation].remove(path)
         return Freed(files=len(paths), size_bytes=100 * len(paths))
 
+    def files(self, bucket: str) -> None:
+        """Lend nothing."""
+
     def delete(self, paths: Sequence[str]) -> None:
         self._answer()
         self.deleted += paths

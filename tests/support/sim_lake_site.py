@@ -338,6 +338,9 @@ class SimSource:
     def carry_out(self, survey: LakeSurvey, snapshot: Snapshot, rules: MaintenanceRules) -> Freed:
         raise RefusedError("simulated: another engine maintains the table")
 
+    def files(self, bucket: str) -> None:
+        """Lend nothing."""
+
     def delete(self, paths: Sequence[str]) -> None:
         self.site.require_answer()
         self.site.delete(paths)
