@@ -36,6 +36,7 @@ PLANTED = (
     "later deletes are carried over",
     "planned deletes must still be there",
     "a change of the schema ends the attempt",
+    "outputs with common inputs stay together",
 )
 """Guards of the rules of which the first seeds find the absence."""
 

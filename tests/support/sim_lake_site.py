@@ -254,13 +254,13 @@ class LakeSite:
             self.seen["send: conflict"] += 1
             return False
         names = {name for name, _ in after.committed - before}
-        if commit.attempt in names:
+        if not commit.attempt:
+            after = after._replace(committed=before)
+        elif commit.attempt in names:
             self.committed[commit.attempt] = len(commit.outputs)
             self.adopted.update(output.path for output in commit.outputs)
             if self.is_delta and commit.sequence < after.schema_at < request[0]:
                 self.world.fail(AssertionError(f"{commit.attempt} is above a change of the schema"))
-        elif not commit.attempt:
-            after = after._replace(committed=before)
         self.seen["commits with later deletes"] += bool(commit.deletes)
         self.world.tell("table", "commit arrives", attempt=commit.attempt)
         self._become(after, "own commits" if commit.attempt else "quiet versions")

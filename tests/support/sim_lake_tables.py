@@ -14,6 +14,7 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from random import Random
@@ -22,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from common.control_settings import CatalogSettings
-from common.errors import ConflictError, InputError
+from common.errors import ConflictError, InputError, MetadataError, UnavailableError
 from common.lake.delta import source as delta_source
 from common.lake.source import LakeOutput, Planned, Snapshot
-from common.metadata.changes import CreateTable
+from common.metadata.changes import CreateTable, ReserveFiles
 from common.metadata.keyspace import Command
 from common.model.file import DataFile
 from common.model.outcome import RowCounts
@@ -34,6 +35,8 @@ from common.model.tablet import PLUS_INFINITY, TabletId
 from common.wire import Assignment, AttemptReport
 from compactor.core import RewriteResult
 from compactor.lake_commit import LakeResult, packed_result
+from coordinator.core import actions as do
+from coordinator.service import StoreActions
 from tests.support.lake_model import ROWS, TABLE, _runs
 from tests.support.sim_chaos import Chaos
 from tests.support.sim_cluster import Cluster
@@ -55,6 +58,7 @@ from tests.support.sim_truth import Truth
 
 URI = "file:///sim/lake"
 POLL_S = 2.0
+OUTPUTS_MAX = 3
 REST_STEP_S = 15.0
 REST_MAX_S = 900.0
 
@@ -116,9 +120,19 @@ class LakeTablesCoordinator(SimCoordinator):
     def _writable(self) -> list[Table]:
         return []
 
+    def _log(self, event: str, **fields: Any) -> None:
+        if event == "work on a table failed":  # It is done again, unless it is a fault of its own.
+            assert fields["cause"].startswith("UnavailableError"), fields
+            self.world.tell(self.name, event, **fields)
+        else:
+            super()._log(event, **fields)
+
     async def report(self, report: AttemptReport) -> None:
         self._truth.seen[f"reports: {report.end.value} {report.error_class or ''}".rstrip()] += 1
         (await self._service()).report(report)
+
+
+_reserve = StoreActions._reserve_change
 
 
 class LakeTablesEngine(SimEngine):
@@ -329,10 +343,24 @@ class LakeTables(Cluster):
         store = sim_store(self.server, 16)
 
         async def attach() -> None:
-            await store.apply(CreateTable(table=self.tables[0]))
+            while True:
+                with suppress(MetadataError, UnavailableError):
+                    await store.apply(CreateTable(table=self.tables[0]))
+                    return
+                await asyncio.sleep(1.0)
 
         self.world.process("operator of the lost store").start(attach())
         self.operator.call_later(3.0, self.start_coordinator)
+
+    @property
+    def reserve_change(self) -> Callable[[StoreActions, do.Reserve], ReserveFiles]:
+        """How jobs are reserved: with more outputs while others are busy, as large jobs have."""
+
+        def reserve(actions: StoreActions, action: do.Reserve) -> ReserveFiles:
+            change = _reserve(actions, action)
+            return replace(change, outputs_max=OUTPUTS_MAX) if self.is_busy else change
+
+        return reserve
 
     # Rest.
 
@@ -367,10 +395,14 @@ class LakeTables(Cluster):
         return ""
 
     def _check_mirror(self) -> None:
-        self.world.run_until(self.world.now_s() + 3 * POLL_S)
-        view = self.truth.views[TabletId("t0", PLUS_INFINITY)]
-        head = self.site.load(None)
-        assert view.files.keys() == head.files.keys(), (sorted(view.files), sorted(head.files))
+        until_s = self.world.now_s() + REST_MAX_S
+        while True:
+            self.world.run_until(self.world.now_s() + 3 * POLL_S)
+            mirrored = self.truth.views[TabletId("t0", PLUS_INFINITY)].files.keys()
+            files = self.site.load(None).files.keys()
+            if mirrored == files:
+                return
+            assert self.world.now_s() < until_s, (sorted(mirrored), sorted(files))
 
     def _leaked(self) -> set[str]:
         """Return outputs that were never committed, and are still stored."""
@@ -485,7 +517,12 @@ def live_lake(seed: int, drawn: tuple[Options, LakeOptions] | None = None) -> La
     with as_simulated(options):
         cluster = LakeTables(seed, options, lake)
         with (
-            set_to([(delta_source, "open_delta", cluster.site.opened)]),
+            set_to(
+                [
+                    (delta_source, "open_delta", cluster.site.opened),
+                    (StoreActions, "_reserve_change", cluster.reserve_change),
+                ]
+            ),
             told_from(cluster, seed),
         ):
             chaos = LakeChaos(cluster)

@@ -34,8 +34,8 @@ FAILURES_MAX = 10
 SEEDS_AT_ONCE = 20
 """Seeds that a worker runs before it tells."""
 
-Setting = tuple[ModuleType, str, object]
-"""A constant of the production code: module, name, and what a simulation wants it to be."""
+Setting = tuple[ModuleType | type, str, object]
+"""A constant of the production code: module or class, name, and the value in a simulation."""
 _entry_points = functools.cache(plugins.entry_points)
 """Read once for all seeds, since nothing is installed while they run."""
 Live = Callable[[int], Cluster]
