@@ -9,10 +9,10 @@ If the process dies after a send, the coordinator finds the attempt in the log a
 import asyncio
 import pickle
 import zlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar, assert_never
+from typing import Self, TypeVar, assert_never
 
 import numpy as np
 
@@ -32,7 +32,8 @@ from common.metadata.changes.lake import EndLakeAttempt, MarkPublishing
 from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.model.outcome import AttemptEnd, Refusal, RefusalCode, RowCounts
-from common.model.table import LakeTable
+from common.model.table import LakeTable, Table
+from common.parquet.location import lend
 from common.primitives import Backoff, BoundedMap
 from common.runtime import Clock
 from common.storage_threads import StorageThreads
@@ -40,7 +41,9 @@ from common.telemetry import Log
 from common.wire import Assignment
 from compactor.core import CommitApplied, CommitRefused, OwnFiles
 
+P = TypeVar("P")
 T = TypeVar("T")
+Call = Callable[[], object]
 
 # ------------------------------------------------------------------- What a rewrite hands over
 
@@ -85,6 +88,52 @@ def require_same_table(lake: LakeTable, snapshot: Snapshot) -> None:
         )
     if snapshot.refusal:
         raise RewriteError(snapshot.refusal)
+
+
+# ------------------------------------------------------------------------------------ Lent access
+
+
+@dataclass(frozen=True, slots=True)
+class Loan:
+    """How a process of an attempt reaches the files of a lake table. It holds no secret.
+
+    Each process asks the catalog itself: what it lends crosses no message and no disk.
+    """
+
+    table: LakeTable
+    location: str
+    access: CatalogSettings
+    attempt: str
+
+    @classmethod
+    def of(cls, assignment: Assignment, access: CatalogSettings) -> Self:
+        """Return the loan of an attempt at a lake table."""
+        table = assignment.table
+        assert table.lake is not None, table.name
+        return cls(table.lake, table.location, access, assignment.reservation.attempt)
+
+    def take(self) -> None:
+        """Let this process reach the files with what the catalog of the table lends, if any."""
+        if _loans.get(self.location) != self:
+            source = open_source(
+                self.table.format, self.table.uri, storage_options(self.access, self.table.uri)
+            )
+            lend(self.location, source.files)
+            _loans.put(self.location, self)
+
+    def around(self, run: Callable[[P, list[Call]], T]) -> Callable[[P, Sequence[Call]], T]:
+        """Return a function that runs calls in tasks whose processes take the loan first."""
+        return lambda plan, calls: run(plan, [partial(self.call, call) for call in calls])
+
+    def call(self, call: Call) -> object:
+        """Return the result of a call that needs the files."""
+        self.take()
+        return call()
+
+
+LOANS_MAX = 64
+_loans: BoundedMap[str, Loan] = BoundedMap(LOANS_MAX)
+"""Loans that this process has taken, by location."""
 
 
 # ------------------------------------------------------------------------------------- Publishing
@@ -177,7 +226,7 @@ class LakePublisher:
         table = assignment.table
         assert table.lake is not None, table.name
         try:
-            log = self._log_of(table.id, table.lake)
+            log = self._log_of(table, table.lake)
         except CompactionError as error:
             return CommitRefused(code=RefusalCode.FAILED, reason=str(error))
         job = _Job(assignment, commit, unpacked_result(packed), log)
@@ -194,12 +243,13 @@ class LakePublisher:
             return await self._committed(job, end)
         return CommitRefused(code=_CODES[end.ending], reason=end.reason, sent=end.was_sent)
 
-    def _log_of(self, table: str, lake: LakeTable) -> _Log:
-        known = self._logs.get(table)
+    def _log_of(self, table: Table, lake: LakeTable) -> _Log:
+        known = self._logs.get(table.id)
         if known is None:
             options = storage_options(self._catalog, lake.uri)
             known = _Log(self._sources(lake.format, lake.uri, options))
-            self._logs.put(table, known)
+            self._logs.put(table.id, known)
+            lend(table.location, known.source.files)  # Outputs are looked for in this process.
         return known
 
     async def _end_of(self, job: _Job) -> rules.EndPublishing:

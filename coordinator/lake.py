@@ -38,6 +38,7 @@ from common.lake.mirror import (
     why_refused,
 )
 from common.lake.open import open_source, storage_options
+from common.lake.rules import may_delete_outputs, never_committed
 from common.lake.source import Commit, Look, Sighting, Snapshot, TableSource
 from common.metadata.changes import (
     Applied,
@@ -489,18 +490,19 @@ class LakeFollower:
             Whether their entries may go. False until the version has grown since the grace.
         """
         newest = snapshot.last_version
-        if newest <= followed.versions.setdefault(mark.attempt, newest):
+        noted = followed.versions.setdefault(mark.attempt, newest)
+        if not may_delete_outputs(noted, newest):
             return False
         sighting = await self._look(table, mark)
-        if sighting.look is Look.ABSENT:
-            await self._delete(table, paths)
-        else:
+        unused = never_committed(sighting, paths)
+        await self._delete(table, unused)
+        if len(unused) < len(paths):
             self._context.log(
                 "outputs left to the vacuum of the table",
                 table=table.name,
                 attempt=mark.attempt,
                 look=sighting.look.value,
-                files=len(paths),
+                files=len(paths) - len(unused),
             )
         followed.versions.pop(mark.attempt)
         return True

@@ -485,14 +485,25 @@ def lost_inputs(inputs: Iterable[str], head: Snapshot) -> tuple[str, ...]:
     return tuple(sorted(path for path in inputs if path not in head.files))
 
 
-def may_delete_output(sighting: Sighting, noted_version: int, head_version: int) -> bool:
-    """Return whether an output of a released attempt with the mark can be deleted (rule 9).
-
-    A request on its way can still create the version after the noted one, but none that exists.
+def never_committed(sighting: Sighting, paths: Iterable[str]) -> list[str]:
+    """Return the outputs of an attempt that no version has added.
 
     Args:
-        sighting: A look for the attempt and this output since the plan, after the head was loaded.
+        sighting: A look for the attempt and all of its outputs.
+        paths: Some of its outputs.
+    """
+    is_known = sighting.look is not Look.CANNOT_TELL
+    return [path for path in paths if is_known and path not in sighting.outputs]
+
+
+def may_delete_outputs(noted_version: int, head_version: int) -> bool:
+    """Return whether outputs that were never committed can be deleted (rule 9).
+
+    They are those of a released attempt with the mark, and of a look after the head was loaded. A
+    request on its way can still create the version after the noted one, but none that exists.
+
+    Args:
         noted_version: The last version that was noted after the release and the garbage grace.
         head_version: The last version now.
     """
-    return sighting.look is Look.ABSENT and head_version > noted_version
+    return head_version > noted_version

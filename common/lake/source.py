@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow.fs import FileSystem
 from pyarrow.parquet import FileMetaData
 
 from common.model.table import Column
@@ -377,6 +378,19 @@ class TableSource(Protocol):
 
     def delete(self, paths: Sequence[str]) -> None:
         """Delete outputs that were never committed; missing ones are skipped."""
+        ...
+
+    def files(self, bucket: str) -> FileSystem | None:
+        """Return a client for data files with credentials that the catalog lends or is given.
+
+        They last for the work on one file; nobody keeps the client longer.
+
+        Args:
+            bucket: Name of a bucket.
+
+        Returns:
+            None: data files are reached by the environment of the process.
+        """
         ...
 
     @property

@@ -26,10 +26,12 @@ from common.model.location_identity import (
     identity_of_uri,
     normal_path,
 )
+from common.primitives import BoundedMap
 
 # ---- Object stores that speak S3
 #
-# Credentials come only from the default chain: environment, profile, web identity (IRSA), instance.
+# Credentials come only from the default chain: environment, profile, web identity (IRSA), instance;
+# those of a lake table may be lent by its catalog (`lend`).
 # Endpoint and region have the same names as in other tools:
 #
 #     AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL    of a store that is not Amazon's, such as MinIO
@@ -340,7 +342,45 @@ def _filesystem(uri: str) -> tuple[arrow_fs.FileSystem, str]:
     if scheme != "s3" or urlsplit(uri).query:
         filesystem, root = arrow_fs.FileSystem.from_uri(uri)
         return filesystem, root
-    return s3_filesystem(host, os.environ), f"{host}/{path.strip('/')}"
+    lent = _lent_filesystem(uri, host)
+    return lent or s3_filesystem(host, os.environ), f"{host}/{path.strip('/')}"
+
+
+Lender = Callable[[str], arrow_fs.FileSystem | None]
+"""Returns the client for a bucket with the credentials that are lent now; None: none are."""
+LENT_MAX = 10_000
+_lent: BoundedMap[str, Lender] = BoundedMap(LENT_MAX)
+"""Locations whose credentials are lent to this process, by URI without trailing slash."""
+
+
+def lend(uri: str, lender: Lender) -> None:
+    """Let this process reach the files below a location with lent credentials.
+
+    The lender is asked whenever a location is opened, so it returns credentials that last for the
+    work on one file. They stay in the memory of this process.
+
+    Args:
+        uri: Location of a table in an object store; another one is ignored.
+        lender: Asked for the client; it replaces an earlier one.
+    """
+    if uri.startswith("s3://"):
+        _lent.put(uri.rstrip("/"), lender)
+
+
+def _lent_filesystem(uri: str, bucket: str) -> arrow_fs.FileSystem | None:
+    """Return the client with lent credentials for a location or a folder in it, if there are any.
+
+    Raises:
+        UnavailableError: The lender does not answer.
+    """
+    if not len(_lent):
+        return None
+    folder = uri.rstrip("/")
+    while "://" in folder and not folder.endswith(":/"):
+        if (lender := _lent.get(folder)) is not None:
+            return lender(bucket)
+        folder = folder.rpartition("/")[0]
+    return None
 
 
 def child_uri(uri: str, name: str) -> str:

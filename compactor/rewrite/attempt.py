@@ -45,6 +45,7 @@ from common.rows.rules import (
 from common.runtime import SystemClock
 from common.wire import Assignment
 from compactor.core import OnProgress, RewriteProgress, RewriteResult
+from compactor.lake_commit import Loan
 from compactor.rewrite.attempt_folder import (
     Allowance,
     ProgressMark,
@@ -359,17 +360,18 @@ def _plans(
     """Return the plan of a job, and for a lake table what it has in addition."""
     if assignment.table.lake is None:
         return make_plan(assignment, folder, session.task, step), None
+    Loan.of(assignment, session.catalog).take()
     inputs = read_lake_inputs(assignment, session.catalog, step)
     lake = make_lake_plan(assignment, inputs, folder, session.task, step)
     return lake.rewrite, lake
 
 
-def _rewritten_lake(spark: Any, plan: LakePlan) -> tuple[TaskResult, Way]:
+def _rewritten_lake(spark: Any, plan: LakePlan, loan: Loan) -> tuple[TaskResult, Way]:
     size_bytes = sum(file.size_bytes for file in plan.inputs.files)
     small = size_bytes <= STITCH_HERE_BYTES
     small = small and plan.rewrite.inputs.footer_bytes <= STITCH_HERE_FOOTER_BYTES
     cores = int(spark.sparkContext.defaultParallelism)
-    result = rewrite_lake(plan, partial(run_tasks, spark), cores, small=small)
+    result = rewrite_lake(plan, loan.around(partial(run_tasks, spark)), cores, small=small)
     return result, Way.STITCH if plan.copies_all else Way.BAG
 
 
@@ -420,7 +422,7 @@ def _rewritten(
 ) -> tuple[TaskResult, Way]:
     """Rewrite by the cheapest correct way; only the last of these reads rows."""
     if lake is not None:
-        return _rewritten_lake(spark, lake)
+        return _rewritten_lake(spark, lake, Loan.of(assignment, _session_settings(spark).catalog))
     dropped = drop_whole(plan, assignment)
     if dropped is not None:
         return dropped, Way.DROP

@@ -31,7 +31,7 @@ from common.metadata.changes import CreateTable, DropTable
 from common.model.job import Job
 from common.model.table import LakeTable, Table, TableState
 from common.model.tablet import Bounds, Tablet, TabletId
-from common.parquet.location import Location, ResolvedLocation, open_location
+from common.parquet.location import Location, ResolvedLocation, lend, open_location
 from neve import api
 from neve.gateway.access.callers import ADMIN, ADMIN_ALL, current_call, route
 from neve.gateway.problems import ChangeRefusedError, require_applied
@@ -147,7 +147,9 @@ async def _read(services: Services, format_name: str, uri: str) -> Snapshot:
     catalog = catalog_access(services.settings)
     options = await asyncio.to_thread(storage_options, catalog, uri)
     source = await asyncio.to_thread(open_source, format_name, uri, options)
-    return await services.footers.within(catalog.answer_max_s).run(uri, source.load)
+    snapshot = await services.footers.within(catalog.answer_max_s).run(uri, source.load)
+    lend(snapshot.root, source.files)
+    return snapshot
 
 
 def _refuse_owned(location: Location) -> None:

@@ -130,10 +130,10 @@ RULES: dict[str, tuple[str, tuple[str, ...]]] = {
         "zombies and late requests", ("    if not is_held:\n", "    if False:\n"),
     ),
     "the collector waits until a number was given": (
-        "zombies and late requests", (" and head_version > noted_version", ""),
+        "zombies and late requests", ("return head_version > noted_version", "return True"),
     ),
     "the collector looks first": (
-        "zombies and late requests", ("return sighting.look is Look.ABSENT and", "return"),
+        "zombies and late requests", (" and path not in sighting.outputs]", "]"),
     ),
 }  # fmt: skip
 """Guards of the rules: a scenario, and what takes the guard away."""

@@ -153,10 +153,10 @@ RULES: dict[str, tuple[str, tuple[str, ...]]] = {
          "return EndPublishing(ending, reason)"),
     ),
     "the collector waits until the table has grown": (
-        "zombies and late requests", (" and head_version > noted_version", ""),
+        "zombies and late requests", ("return head_version > noted_version", "return True"),
     ),
     "the collector looks first": (
-        "zombies and late requests", ("return sighting.look is Look.ABSENT and", "return"),
+        "zombies and late requests", (" and path not in sighting.outputs]", "]"),
     ),
 }  # fmt: skip
 """Guards of the rules: a scenario, and what takes the guard away."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -179,6 +179,10 @@ class RestCatalogServer:
     commits: int = 0
     """Requests for a commit so far."""
     lock: threading.Lock = field(default_factory=threading.Lock)
+    lends: Callable[[], Mapping[str, str]] | None = None
+    """Returns new credentials for the files of a table; None: nothing is lent."""
+    loads: int = 0
+    """Tables that were loaded so far."""
 
     def commit(self, identifier: str, request: CommitTableRequest) -> tuple[int, Any]:
         """Answer a commit."""
@@ -198,10 +202,13 @@ class RestCatalogServer:
     def table(self, identifier: str) -> dict[str, Any]:
         """Return a table as an answer has it."""
         table = self.inner.load_table(identifier)
+        self.loads += 1
+        lent = [] if self.lends is None else [{"prefix": "s3://", "config": dict(self.lends())}]
         return {
             "metadata-location": table.metadata_location,
             "metadata": json.loads(table.metadata.model_dump_json(by_alias=True)),
             "config": {},
+            "storage-credentials": lent,
         }
 
 
@@ -313,13 +320,18 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def rest_site(folder: Path) -> Iterator[CatalogSite]:
-    """Run a REST catalog with its tables in a folder."""
+def rest_site(folder: Path, storage: Mapping[str, str] | None = None) -> Iterator[CatalogSite]:
+    """Run a REST catalog with its tables in a folder.
+
+    Args:
+        folder: Where the catalog is, and its tables.
+        storage: Properties with another `warehouse`, and those of its storage.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     inner = SqlCatalog(
         "rest",
         uri=f"sqlite:///{folder}/rest.db?check_same_thread=false",
-        warehouse=(folder / "warehouse").as_uri(),
+        **{"warehouse": (folder / "warehouse").as_uri(), **(storage or {})},
     )
     state = RestCatalogServer(inner)
     handler = type("Handler", (_Handler,), {"site": state})

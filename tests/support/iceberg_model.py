@@ -80,10 +80,11 @@ class Catalog(NamedTuple):
     budget: tuple[int, ...]
 
 
-def names_of(snap: Snap) -> set[str]:
+@cache
+def names_of(snap: Snap) -> frozenset[str]:
     """Return the files of a snapshot that `Catalog.stored` is about."""
     own = {delete.name for delete in snap.positions if delete.name.startswith("d")}
-    return {path for path, _ in snap.data} | own
+    return frozenset({path for path, _ in snap.data} | own)
 
 
 def _positions(snap: Snap, path: str, number: int) -> tuple[Positions, ...]:

@@ -102,7 +102,8 @@ class LakeLog:
                 return Sighting(Look.CANNOT_TELL, self.head.version, reason="a version is missing")
             is_named = self.attempts.get(attempt) == snapshot.version
             if is_named or not snapshot.files.keys().isdisjoint(outputs):
-                return Sighting(Look.FOUND, snapshot.version)
+                added = frozenset(outputs) & snapshot.files.keys()
+                return Sighting(Look.FOUND, snapshot.version, added)
         return Sighting(Look.ABSENT, self.head.version)
 
     def send(self, commit: Commit) -> Answer:
@@ -156,6 +157,9 @@ class LakeLog:
         for path in paths:
             self.waste[survey.operation].remove(path)
         return Freed(files=len(paths), size_bytes=100 * len(paths))
+
+    def files(self, bucket: str) -> None:
+        """Lend nothing."""
 
     def delete(self, paths: Sequence[str]) -> None:
         self._answer()

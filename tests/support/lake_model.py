@@ -665,18 +665,12 @@ class Explorer:
     ) -> Iterator[tuple[str, World]]:
         if attempt.noted < 0:
             return
-        number = self._newest(world)
-        gone = frozenset(
-            path
-            for path in outputs & world.stored
-            if self.rules.may_delete_output(
-                self._look(world, attempt.name, frozenset({path}), attempt.since)
-                if "collector looks for attempts only" not in self.model.faults
-                else Sighting(Look.ABSENT),
-                attempt.noted,
-                number,
-            )
-        )
+        if not self.rules.may_delete_outputs(attempt.noted, self._newest(world)):
+            return
+        sighting = self._look(world, attempt.name, outputs, attempt.since)
+        if "collector looks for attempts only" in self.model.faults:
+            sighting = Sighting(Look.ABSENT)
+        gone = frozenset(self.rules.never_committed(sighting, outputs & world.stored))
         if gone:
             yield "collect", self._delete(world, gone)
 

@@ -34,8 +34,10 @@ FAILURES_MAX = 10
 SEEDS_AT_ONCE = 20
 """Seeds that a worker runs before it tells."""
 
-Setting = tuple[ModuleType, str, object]
-"""A constant of the production code: module, name, and what a simulation wants it to be."""
+Setting = tuple[ModuleType | type, str, object]
+"""A constant of the production code: module or class, name, and the value in a simulation."""
+_entry_points = functools.cache(plugins.entry_points)
+"""Read once for all seeds, since nothing is installed while they run."""
 Live = Callable[[int], Cluster]
 """Runs a seed, and returns the cluster that has lived; fails with an `AssertionError`."""
 
@@ -86,7 +88,7 @@ def as_simulated(options: Options) -> Iterator[Options]:
         (file_pin, "LEASE_S", 20.0),
         (file_pin, "RENEW_S", 3.0),
         (bulk_reads, "TABLETS_PER_MULTI", 1),
-        (plugins, "entry_points", functools.cache(plugins.entry_points)),
+        (plugins, "entry_points", _entry_points),
     ]
     collects = gc.isenabled()
     with set_to(wanted):

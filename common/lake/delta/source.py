@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyarrow.fs import FileSystem
 from pyarrow.parquet import FileMetaData
 
 from common.errors import InputError, RefusedError
@@ -215,6 +216,9 @@ class DeltaSource:
     def statistics(self, snapshot: Snapshot, footer: FileMetaData) -> str:
         """Return the statistics of a file for its `add` action."""
         return file_statistics(footer, snapshot.properties)
+
+    def files(self, bucket: str) -> FileSystem | None:
+        """Return None: data files are reached by the environment of the process."""
 
     def delete(self, paths: Sequence[str]) -> None:
         """Delete outputs that were never committed."""

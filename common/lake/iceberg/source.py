@@ -16,9 +16,10 @@ from itertools import chain
 from typing import Any
 
 import pyarrow as pa
+from pyarrow.fs import FileSystem
 from pyarrow.parquet import FileMetaData
 from pyiceberg.catalog import Catalog
-from pyiceberg.io import FileIO
+from pyiceberg.io import S3_ACCESS_KEY_ID, FileIO
 from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
@@ -74,6 +75,7 @@ from common.lake.source import (
 )
 from common.model.table import ICEBERG_OPERATIONS, Column
 from common.rows.schema import CHARS_MAX, normal_type, type_to_text
+from common.runtime import SystemClock
 
 FORMAT_VERSION = 2
 FILES_MAX = 2_000_000
@@ -81,6 +83,10 @@ FILES_MAX = 2_000_000
 MANIFESTS_MAX = 200_000
 READERS = 8
 CODE_PROPERTIES = ("py-io-impl", "write.py-location-provider.impl")
+EXPIRES_AT = "s3.session-token-expires-at-ms"
+"""Property with the end of lent credentials, in milliseconds since the epoch."""
+RENEWED_S = 900.0
+"""Lent credentials are used for so long at most."""
 COUNTED_FILES_MAX = 2_000
 """Most position-delete files of several data files that one load counts."""
 
@@ -136,6 +142,8 @@ class IcebergSource:
         self._sender = SnapshotSender()
         self._state: IcebergState | None = None
         self._table: Table | None = None
+        self._loaded_s = 0.0
+        """When it was loaded, in seconds since the epoch."""
         self._reader: PositionReader | None = None
 
     @cached_property
@@ -168,9 +176,11 @@ class IcebergSource:
 
     def _loaded(self) -> Table:
         """Return the table as its catalog has it now."""
+        now_s = SystemClock().now_s()
         with translated(f"read the table {self.title}"):
-            self._table = self.catalog.load_table(self._identifier)
-        return self._table
+            table = self.catalog.load_table(self._identifier)
+        self._table, self._loaded_s = table, now_s
+        return table
 
     def _snapshot(self, table: Table, known: IcebergState | None) -> Snapshot:
         metadata = table.metadata
@@ -439,6 +449,18 @@ class IcebergSource:
         with translated(f"identify the columns of {file.path}"):
             return stored_columns(state.metadata, file.path, file.partition, schema)
 
+    def files(self, bucket: str) -> FileSystem | None:
+        """Return a client for data files with what the catalog lends, renewed before it ends."""
+        now_s = SystemClock().now_s()
+        table = self._table
+        if table is None or now_s >= renewal_s(table.io.properties, self._loaded_s):
+            table = self._loaded()
+        if not table.io.properties.get(S3_ACCESS_KEY_ID):
+            return None
+        assert isinstance(table.io, GuardedFileIO), type(table.io)
+        with translated(f"reach the files of {self.title}"):
+            return table.io.fs_by_scheme("s3", bucket)
+
     def delete(self, paths: Sequence[str]) -> None:
         """Delete outputs that were never committed."""
         state, io = self._present()
@@ -449,6 +471,23 @@ class IcebergSource:
             except UnavailableError:
                 if not _is_missing(io, state.uri_of(path)):
                     raise
+
+
+def renewal_s(properties: Mapping[str, Any], loaded_s: float) -> float:
+    """Return when credentials are renewed, in seconds since the epoch.
+
+    Work on one file has to end before they do. So they are renewed after half of their life, or
+    `RENEWED_S` if the catalog does not say how long it is.
+
+    Args:
+        properties: Properties of the access to files, as the catalog has lent them.
+        loaded_s: When they were lent.
+    """
+    try:
+        ends_s = int(properties[EXPIRES_AT]) / 1000
+    except (KeyError, TypeError, ValueError):
+        return loaded_s + RENEWED_S
+    return min(loaded_s + RENEWED_S, (loaded_s + ends_s) / 2)
 
 
 def _is_missing(io: FileIO, uri: str) -> bool:

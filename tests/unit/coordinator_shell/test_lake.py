@@ -96,7 +96,7 @@ class Life:
         assert found is not None
         return found
 
-    async def reserve(self, *inputs: str) -> tuple[str, ...]:
+    async def reserve(self, *inputs: str, outputs: int = 1) -> tuple[str, ...]:
         """Reserve files for the attempt `x1`; return the paths of its outputs."""
         change = ReserveFiles(
             tablet=self.tablet,
@@ -105,7 +105,7 @@ class Life:
             kind=Kind.SYSTEM,
             inputs=inputs,
             output_prefix="neve-j1-x1",
-            outputs_max=1,
+            outputs_max=outputs,
             group="default",
             compactor="c1",
         )
@@ -397,6 +397,25 @@ def test_outputs_of_a_late_commit_are_never_deleted() -> None:
             await life.poll()
         assert not life.log.deleted
         assert sorted((await life.read()).files) == ["c", output]
+        assert not await life.store.garbage("t1")
+
+    story(tell)
+
+
+def test_an_output_that_a_commit_left_out_is_deleted() -> None:
+    async def tell(life: Life) -> None:
+        life.log.write(lake_file("a"), lake_file("b"))
+        await life.poll()
+        first, second = await life.reserve("a", "b", outputs=2)
+        await life.mark((first, second))
+        life.log.write(lake_file(first), went=["a"], attempt="x1")
+        await life.end(AttemptEnd.COMMITTED, version=2, outputs=())
+        await life.poll()
+        life.clock.advance(GRACE_S)
+        await life.poll()
+        life.log.write(lake_file("c"), went=[first])
+        await life.poll()
+        assert life.log.deleted == [second]
         assert not await life.store.garbage("t1")
 
     story(tell)

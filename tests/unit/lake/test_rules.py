@@ -274,8 +274,12 @@ def test_inputs_that_left_the_head_doom_an_attempt() -> None:
 
 
 def test_outputs_are_deleted_when_no_request_can_name_them() -> None:
-    absent = Sighting(Look.ABSENT, 6)
-    assert rules.may_delete_output(absent, noted_version=5, head_version=6)
-    assert not rules.may_delete_output(absent, noted_version=6, head_version=6)
-    for look in (Look.FOUND, Look.CANNOT_TELL):
-        assert not rules.may_delete_output(Sighting(look, 6), noted_version=5, head_version=6)
+    assert rules.may_delete_outputs(noted_version=5, head_version=6)
+    assert not rules.may_delete_outputs(noted_version=6, head_version=6)
+
+
+def test_outputs_that_a_version_has_added_are_not_deleted() -> None:
+    paths = ["a", "b"]
+    assert rules.never_committed(Sighting(Look.ABSENT, 6), paths) == paths
+    assert rules.never_committed(Sighting(Look.FOUND, 6, frozenset({"a"})), paths) == ["b"]
+    assert rules.never_committed(Sighting(Look.CANNOT_TELL, 6), paths) == []
