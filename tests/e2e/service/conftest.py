@@ -72,7 +72,7 @@ def service(
         SETTINGS,
         catalog=CatalogSettings(poll_s=0.5),
         catalogs={"prod": {"type": "sql", **sqlite_properties(folder / "iceberg")}},
-        gateway=replace(SETTINGS.gateway, memory_max=GIBI),
+        gateway=replace(SETTINGS.gateway, memory_max=2 * GIBI),
         trace=TraceSettings(endpoint=receiver.endpoint),
         notify=notify,
     )
