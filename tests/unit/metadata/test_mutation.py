@@ -212,21 +212,21 @@ def test_several_stores_share_a_memory() -> None:
 def test_effects_that_change_nothing_disturb_nobody() -> None:
     async def story() -> None:
         keyspace = MemoryKeyspace(ManualClock())
-        keyspace.run([("SADD", "s", "a"), ("HSET", "h", "f", 1), ("ZADD", "z", 0, b"m")])
+        keyspace.run([("SADD", "{t}s", "a"), ("HSET", "{t}h", "f", 1), ("ZADD", "{t}z", 0, b"m")])
         async with keyspace.session() as session:
-            await session.look(["s", "h", "z", "none"], [])
-            keyspace.run([("SADD", "s", "a"), srem("s", "b"), ("HDEL", "h", "g")])
-            keyspace.run([("ZADD", "z", 0, b"m"), ("ZREM", "z", b"n"), ("DEL", "none")])
-            assert await session.execute([("SET", "x", 1)])
+            await session.look(["{t}s", "{t}h", "{t}z", "{t}none"], [])
+            keyspace.run([("SADD", "{t}s", "a"), srem("{t}s", "b"), ("HDEL", "{t}h", "g")])
+            keyspace.run([("ZADD", "{t}z", 0, b"m"), ("ZREM", "{t}z", b"n"), ("DEL", "{t}none")])
+            assert await session.execute([("SET", "{t}x", 1)])
         async with keyspace.session() as session:
-            await session.look(["s"], [])
-            keyspace.run([srem("s", "a")])
-            assert not await session.execute([("SET", "x", 2)])
-        assert keyspace.values.keys() == ["h", "x", "z"]
+            await session.look(["{t}s"], [])
+            keyspace.run([srem("{t}s", "a")])
+            assert not await session.execute([("SET", "{t}x", 2)])
+        assert keyspace.values.keys() == ["{t}h", "{t}x", "{t}z"]
         async with keyspace.session() as session:
-            await session.look(["h"], [])
-            keyspace.run([("HSET", "h", "f", 1)])  # The same again counts as a change.
-            assert not await session.execute([("SET", "x", 2)])
+            await session.look(["{t}h"], [])
+            keyspace.run([("HSET", "{t}h", "f", 1)])  # The same again counts as a change.
+            assert not await session.execute([("SET", "{t}x", 2)])
 
     run(story())
 
