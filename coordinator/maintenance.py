@@ -164,6 +164,8 @@ class OwnMaintenance:
 
 LAKE_LOOK_S = 60.0
 """Interval at which a table with an operation is looked at."""
+LAKE_LIST_S = 0.1
+"""Interval at which an order looks whether the coordinator lists its table."""
 LAKE_RETRY_S = 600.0
 LAKE_STEP_MAX_S = 1800.0
 """Longest survey or batch."""
@@ -367,6 +369,7 @@ class LakeMaintenance:
         if order.dry_run:
             survey = await self.survey(order.operation, table, order)
             return _run_of(table, survey, api.LakeRunState.DRY_RUN)
+        await self._listed(table, order.wait_max_s)
         task = self._task(table, order.operation)
         if task.survey is not None and task.result is not None:
             return task.result
@@ -384,6 +387,19 @@ class LakeMaintenance:
             return task.result
         survey = LakeSurvey(operation=order.operation, version=-1, why="it goes on in the service")
         return _run_of(table, survey, api.LakeRunState.RUNNING)
+
+    async def _listed(self, table: Table, wait_max_s: float) -> None:
+        """Wait until the coordinator lists a table that was attached a moment ago.
+
+        The scheduler forgets the work of tables that are not listed.
+        """
+        try:
+            async with asyncio.timeout(wait_max_s):
+                while all(listed.id != table.id for listed in self._tables()):
+                    await asyncio.sleep(LAKE_LIST_S)
+        except TimeoutError:
+            message = f"the coordinator has not read table {table.name!r} yet: try again"
+            raise UnavailableError(message) from None
 
     def rows(self, table: Table) -> list[api.MaintenanceOperation]:
         """Return a row for each operation that the table may have."""

@@ -35,10 +35,13 @@ pytestmark = pytest.mark.unit
 class Kept(Life):
     """A followed table whose maintenance is run step by step, or by the scheduler."""
 
+    is_listed = True
+    """Whether the coordinator has read the table."""
+
     async def start(self) -> Kept:
         await super().start()
         self.maintenance = LakeMaintenance(
-            self.context, self.follower, GRACE_S, lambda: [self.table]
+            self.context, self.follower, GRACE_S, lambda: [self.table] if self.is_listed else []
         )
         self.own = OwnMaintenance(self.context, 4, lambda: 0.0)
         self.maintenance.add_to(self.own)
@@ -286,6 +289,20 @@ def test_an_operator_runs_an_operation_that_is_off() -> None:
         assert life.maintenance.tables("vacuum") == []
         run = await life.ask("log-cleanup")
         assert (run.state, run.text) == ("nothing", "there is nothing to delete")
+
+    story(tell)
+
+
+def test_an_order_waits_until_the_table_is_listed() -> None:
+    async def tell(kept: Kept) -> None:
+        kept.is_listed = False
+        with pytest.raises(UnavailableError, match="has not read table 'sales' yet: try again"):
+            await kept.ask("vacuum", wait_max_s=0.05)
+        order = asyncio.get_running_loop().create_task(kept.ask("vacuum"))
+        await asyncio.sleep(0.02)
+        kept.own._refresh()  # Forgets the work of tables that are not listed.
+        kept.is_listed = True
+        assert (await order).state == api.LakeRunState.NOTHING
 
     story(tell)
 
