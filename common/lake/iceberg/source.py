@@ -618,12 +618,11 @@ def file_metrics(metadata: TableMetadata, footer: FileMetaData) -> str:
         footer: The footer of a file with columns of the current schema.
     """
     schema = metadata.schema()
+    numbers = parquet_path_to_id_mapping(sanitize_column_names(schema))
     with translated("compute the metrics of a file"):
-        statistics = data_file_statistics_from_parquet_metadata(
-            footer,
-            compute_statistics_plan(schema, metadata.properties),
-            parquet_path_to_id_mapping(sanitize_column_names(schema)),
-        )
+        plan = compute_statistics_plan(schema, metadata.properties)
+        statistics = data_file_statistics_from_parquet_metadata(footer, plan, numbers)
+    unbounded = {numbers[path] for path in columns_without_bounds(footer)}
     values = statistics.to_serialized_dict()
     counts = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
     metrics: dict[str, Any] = {name: _by_text(values[name]) for name in counts}
@@ -632,10 +631,30 @@ def file_metrics(metadata: TableMetadata, footer: FileMetaData) -> str:
         metrics[name] = {
             str(number): base64.b64encode(value).decode()
             for number, value in bounds
-            if value is not None
+            if value is not None and number not in unbounded
         }
     metrics["split_offsets"] = list(values["split_offsets"] or ())
     return json.dumps(metrics, separators=(",", ":"))
+
+
+def columns_without_bounds(footer: FileMetaData) -> frozenset[str]:
+    """Return the paths of leaf columns with values in a row group that states no bounds of them.
+
+    Writers leave bounds out that are long. PyIceberg takes those of the other row groups for the
+    whole file, so that readers would skip rows that they look for.
+    """
+    paths = set()
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        for at in range(group.num_columns):
+            column = group.column(at)
+            values = column.statistics
+            if values is None or not (
+                values.has_min_max
+                or (values.has_null_count and values.null_count == column.num_values)
+            ):
+                paths.add(column.path_in_schema)
+    return frozenset(paths)
 
 
 def _by_text(values: Mapping[int, int]) -> dict[str, int]:

@@ -482,6 +482,18 @@ def test_metrics_of_a_file_follow_the_modes_of_the_table(tmp_path: Path) -> None
     assert metrics["lower_bounds"].keys() == {"1"}
 
 
+def test_a_row_group_without_bounds_leaves_its_column_without(tmp_path: Path) -> None:
+    """A writer states no bounds of long texts; those of other row groups are not the file's."""
+    table_in(tmp_path).append(rows(1))
+    reader = source_of(tmp_path)
+    long_first = rows(1, 2, 3, 4, region=["a" * 5000, "b", "c", "d"])
+    for written, bounded in ((long_first, {"1"}), (long_first.slice(2), {"1", "2"})):
+        parquet.write_table(written, tmp_path / "x.parquet", row_group_size=2)
+        footer = parquet.read_metadata(tmp_path / "x.parquet")
+        metrics = json.loads(reader.statistics(reader.load(), footer))
+        assert metrics["lower_bounds"].keys() == metrics["upper_bounds"].keys() == bounded
+
+
 def test_the_state_has_what_a_commit_needs(tmp_path: Path) -> None:
     table = table_in(tmp_path)
     table.append(rows(1, 2))
