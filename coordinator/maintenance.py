@@ -164,8 +164,6 @@ class OwnMaintenance:
 
 LAKE_LOOK_S = 60.0
 """Interval at which a table with an operation is looked at."""
-LAKE_LIST_S = 0.1
-"""Interval at which an order looks whether the coordinator lists its table."""
 LAKE_RETRY_S = 600.0
 LAKE_STEP_MAX_S = 1800.0
 """Longest survey or batch."""
@@ -369,7 +367,14 @@ class LakeMaintenance:
         if order.dry_run:
             survey = await self.survey(order.operation, table, order)
             return _run_of(table, survey, api.LakeRunState.DRY_RUN)
-        await self._listed(table, order.wait_max_s)
+        try:  # A table that was attached a moment ago: the scheduler forgets its work until then.
+            async with asyncio.timeout(order.wait_max_s):
+                while all(listed.id != table.id for listed in self._tables()):
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise UnavailableError(
+                f"the coordinator has not read table {table.name!r} yet"
+            ) from None
         task = self._task(table, order.operation)
         if task.survey is not None and task.result is not None:
             return task.result
@@ -388,19 +393,6 @@ class LakeMaintenance:
         survey = LakeSurvey(operation=order.operation, version=-1, why="it goes on in the service")
         return _run_of(table, survey, api.LakeRunState.RUNNING)
 
-    async def _listed(self, table: Table, wait_max_s: float) -> None:
-        """Wait until the coordinator lists a table that was attached a moment ago.
-
-        The scheduler forgets the work of tables that are not listed.
-        """
-        try:
-            async with asyncio.timeout(wait_max_s):
-                while all(listed.id != table.id for listed in self._tables()):
-                    await asyncio.sleep(LAKE_LIST_S)
-        except TimeoutError:
-            message = f"the coordinator has not read table {table.name!r} yet: try again"
-            raise UnavailableError(message) from None
-
     def rows(self, table: Table) -> list[api.MaintenanceOperation]:
         """Return a row for each operation that the table may have."""
         names = OPERATIONS_OF_LAKES[table.lake.format] if table.lake else LAKE_OPERATIONS
@@ -416,20 +408,14 @@ class LakeMaintenance:
         if task.failure:
             return replace(waiting, why=task.failure)
         if task.survey is not None and task.result is not None:
-            return replace(
-                waiting,
-                why=task.result.why,
-                files=len(task.survey.files),
-                gain=float(len(task.survey.files)),
-                gain_unit="files fewer",
-                freed_bytes=task.survey.size_bytes,
-            )
+            files, freed_bytes = len(task.survey.files), task.survey.size_bytes
+            row = replace(waiting, files=files, gain=float(files), gain_unit="files fewer")
+            return replace(row, why=task.result.why, freed_bytes=freed_bytes)
         last = f"; {task.result.text}" if task.result is not None else ""
         if not is_on:
-            both = ",".join(
-                one for one in LAKE_OPERATIONS if one in {*table.settings.lake_maintenance, name}
-            )
-            why = f"off: `neve table set {table.name} lake_maintenance={both}` turns it on{last}"
+            wanted = {*table.settings.lake_maintenance, name}
+            names = ",".join(filter(wanted.__contains__, LAKE_OPERATIONS))
+            why = f"off: `neve table set {table.name} lake_maintenance={names}` turns it on{last}"
             return replace(row, why=why)
         if task.result is None:
             return replace(waiting, why="not looked at so far")
