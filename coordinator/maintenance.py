@@ -367,14 +367,7 @@ class LakeMaintenance:
         if order.dry_run:
             survey = await self.survey(order.operation, table, order)
             return _run_of(table, survey, api.LakeRunState.DRY_RUN)
-        try:  # A table that was attached a moment ago: the scheduler forgets its work until then.
-            async with asyncio.timeout(order.wait_max_s):
-                while all(listed.id != table.id for listed in self._tables()):
-                    await asyncio.sleep(0.1)
-        except TimeoutError:
-            raise UnavailableError(
-                f"the coordinator has not read table {table.name!r} yet"
-            ) from None
+        await self._listed(table, order.wait_max_s)
         task = self._task(table, order.operation)
         if task.survey is not None and task.result is not None:
             return task.result
@@ -392,6 +385,16 @@ class LakeMaintenance:
             return task.result
         survey = LakeSurvey(operation=order.operation, version=-1, why="it goes on in the service")
         return _run_of(table, survey, api.LakeRunState.RUNNING)
+
+    async def _listed(self, table: Table, wait_max_s: float) -> None:
+        # The scheduler forgets the work of a table that was attached a moment ago.
+        try:
+            async with asyncio.timeout(wait_max_s):
+                while all(listed.id != table.id for listed in self._tables()):
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            why = f"the coordinator has not read table {table.name!r} yet"
+            raise UnavailableError(why) from None
 
     def rows(self, table: Table) -> list[api.MaintenanceOperation]:
         """Return a row for each operation that the table may have."""
