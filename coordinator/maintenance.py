@@ -159,8 +159,8 @@ class OwnMaintenance:
 #            → versions to remove by a commit → carry out, then their files:
 #            → files to delete → grace → the newest version, what attempts need → carry out
 #
-# Files go in batches; before each one the newest version and the needs of attempts are read again.
-# What is remembered can be lost, and two coordinators may do the same: every step may be repeated.
+# Before each batch of files the newest version and the needs of attempts are read again. What is
+# remembered can be lost, and two coordinators may do the same: every step may be repeated.
 
 LAKE_LOOK_S = 60.0
 """Interval at which a table with an operation is looked at."""
@@ -387,14 +387,12 @@ class LakeMaintenance:
         return _run_of(table, survey, api.LakeRunState.RUNNING)
 
     async def _listed(self, table: Table, wait_max_s: float) -> None:
-        # The scheduler forgets the work of a table that was attached a moment ago.
-        try:
+        try:  # The scheduler forgets the work of a table that was attached a moment ago.
             async with asyncio.timeout(wait_max_s):
                 while all(listed.id != table.id for listed in self._tables()):
                     await asyncio.sleep(0.1)
         except TimeoutError:
-            why = f"the coordinator has not read table {table.name!r} yet"
-            raise UnavailableError(why) from None
+            raise UnavailableError(f"the coordinator has not read {table.name!r} yet") from None
 
     def rows(self, table: Table) -> list[api.MaintenanceOperation]:
         """Return a row for each operation that the table may have."""

@@ -296,7 +296,7 @@ def test_an_operator_runs_an_operation_that_is_off() -> None:
 def test_an_order_waits_until_the_table_is_listed() -> None:
     async def tell(kept: Kept) -> None:
         kept.is_listed = False
-        with pytest.raises(UnavailableError, match="has not read table 'sales' yet"):
+        with pytest.raises(UnavailableError, match="has not read 'sales' yet"):
             await kept.ask("vacuum", wait_max_s=0.05)
         order = asyncio.get_running_loop().create_task(kept.ask("vacuum"))
         await asyncio.sleep(0.02)
