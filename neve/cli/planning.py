@@ -1,5 +1,7 @@
 """`neve queue`, `neve plan`."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import ray
 
 from common.coordinator_proxy import CoordinatorProxy
-from common.errors import ConfigError, actor_error, first_line
+from common.errors import ConfigError, SettingError, actor_error, first_line
 from common.log_files import LogFiles
 from common.metadata.redis import connect
 from common.runtime import (
@@ -24,7 +24,6 @@ from common.runtime import (
     share_freed_memory,
     shorten_thread_switches,
 )
-from common.setting_rules import SettingError
 from common.settings import Settings
 from common.telemetry import event_log
 from common.wire import (

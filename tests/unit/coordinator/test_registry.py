@@ -10,11 +10,10 @@ from types import ModuleType
 import pytest
 
 from common import plugins
-from common.errors import ConfigError, PluginError
+from common.errors import ConfigError, PluginError, SettingError
 from common.model.group import Service
 from common.model.job import Plan
 from common.model.table import TableSettings
-from common.setting_rules import SettingError
 from common.settings import CoordinatorSettings, Settings
 from common.spi.planner import (
     Planner,
