@@ -197,7 +197,7 @@ def test_rows_are_deleted_by_value_beside_compactions(service: Service) -> None:
 
 @pytest.mark.long
 def test_a_compactor_is_killed_while_it_publishes(service: Service) -> None:
-    filled(service, "killed").outlive_compactors()
+    filled(service, "killed").outlive_its_compactor()
 
 
 @pytest.mark.long
