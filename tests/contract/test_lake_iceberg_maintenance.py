@@ -141,7 +141,12 @@ class Kept:
         )
 
 
-@pytest.fixture(params=["sqlite", "rest"])
+LONG = [pytest.mark.slow, pytest.mark.long]
+EVERYWHERE = pytest.mark.parametrize("site", ["sqlite", "rest"], indirect=True)
+"""For what a catalog decides; the others meet that behind REST in `make long` alone."""
+
+
+@pytest.fixture(params=["sqlite", pytest.param("rest", marks=LONG)])
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CatalogSite]:
     if request.param == "sqlite":
         site = sqlite_site(tmp_path)
@@ -166,6 +171,7 @@ def behind_rest(tmp_path: Path) -> Iterator[Kept]:
 # ------------------------------------------------------------------------------------------- Expiry
 
 
+@EVERYWHERE
 def test_old_snapshots_go_and_then_the_files_that_only_they_reach(kept: Kept) -> None:
     kept.writer.delete([1, 2])
     kept.writer.delete_by_copy("id == 15")
@@ -391,6 +397,7 @@ def between_load_and_commit(act: Callable[[], Any], monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(expiry, "commit_once", sent_late)
 
 
+@EVERYWHERE
 def test_a_rollback_between_load_and_commit_keeps_its_snapshot(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -418,6 +425,7 @@ def test_a_tag_that_comes_between_load_and_commit_keeps_its_snapshot(
     assert "keep" in kept.writer.table.refs()
 
 
+@EVERYWHERE
 def test_a_writer_between_load_and_commit_loses_nothing(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -489,7 +497,7 @@ def test_files_of_other_formats_count_as_live(kept: Kept) -> None:
 # ------------------------------------------------------------------------------------- REST answers
 
 
-@pytest.mark.parametrize("status", [409, 500, 504, 0])
+@pytest.mark.parametrize("status", [409, 500, pytest.param(504, marks=LONG), 0])
 def test_a_commit_whose_answer_is_wrong_is_looked_for(behind_rest: Kept, status: int) -> None:
     kept = behind_rest
     assert kept.site.rest is not None
@@ -511,7 +519,7 @@ def test_a_commit_that_was_refused_is_sent_again(behind_rest: Kept) -> None:
     assert kept.site.rest.commits == before + 2
 
 
-@pytest.mark.parametrize("status", [500, 504, 0])
+@pytest.mark.parametrize("status", [500, pytest.param(504, marks=LONG), 0])
 def test_nothing_is_deleted_after_a_commit_that_did_not_arrive(
     behind_rest: Kept, status: int
 ) -> None:
