@@ -1,4 +1,4 @@
-"""Races of a compaction with other writers of an Iceberg table, with each kind of catalog.
+"""Races of a compaction with other writers of an Iceberg table, by catalog and storage.
 
 The rows are those of the table in `docs/lake-tables.md`. Each race ends with a check row by row: by
 PyIceberg, unless there are equality deletes, which it does not read, and by the letter of the
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,15 +39,18 @@ from tests.support.iceberg_catalogs import (
 from tests.support.iceberg_race import ATTEMPT, BY_P, SCHEMA, Files, Race, require_refused, stale
 from tests.support.iceberg_tables import IcebergTable
 from tests.support.race_attempt import LakeAttempt
+from tests.support.s3_server import s3_server
 
 OTHER_CATALOGS = ("rest", "postgres", "glue")
+LONG = [pytest.mark.slow, pytest.mark.long]
+ON_S3 = [pytest.param(name, marks=LONG) for name in ("sqlite_on_s3", "rest_on_s3")]
+"""Tables in S3; one race meets it in `make test`."""
 EVERYWHERE = pytest.mark.parametrize(
     "race",
-    ["sqlite", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHER_CATALOGS)],
+    ["sqlite", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHER_CATALOGS), *ON_S3],
     indirect=True,
 )
 """For races that a catalog decides; the others meet the other catalogs in `make long` alone."""
-LONG = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
@@ -80,10 +83,33 @@ def sqlite(tmp_path_factory: pytest.TempPathFactory) -> CatalogSite:
     return sqlite_site(tmp_path_factory.mktemp("sqlite"))
 
 
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Mapping[str, str]]:
+    """Run an object store; return the properties of a warehouse in it."""
+    with s3_server() as server:
+        server.create_bucket("lake")
+        yield {"warehouse": "s3://lake/warehouse", **server.properties}
+
+
+@pytest.fixture(scope="module")
+def sqlite_on_s3(tmp_path_factory: pytest.TempPathFactory, s3: Mapping[str, str]) -> CatalogSite:
+    return sqlite_site(tmp_path_factory.mktemp("sqlite-on-s3"), s3)
+
+
+@pytest.fixture(scope="module")
+def rest_on_s3(
+    tmp_path_factory: pytest.TempPathFactory, s3: Mapping[str, str]
+) -> Iterator[CatalogSite]:
+    with rest_site(tmp_path_factory.mktemp("rest-on-s3"), s3) as site:
+        yield replace(site, properties={**s3, **site.properties})
+
+
 ALL = {"output 0", "output 1", "input 3"}
 
 
-@pytest.fixture(params=["sqlite", *(pytest.param(name, marks=LONG) for name in OTHER_CATALOGS)])
+@pytest.fixture(
+    params=["sqlite", *(pytest.param(name, marks=LONG) for name in OTHER_CATALOGS), *ON_S3]
+)
 def race(request: pytest.FixtureRequest) -> Race:
     return Race(request.getfixturevalue(request.param))
 
@@ -246,6 +272,22 @@ def test_a_delete_file_over_replaced_and_other_files_stays(race: Race) -> None:
     assert end.ending is rules.PublishEnd.COMMITTED
     kept = [file for file in race.live_files() if file.content != DataFileContent.DATA]
     assert [file.record_count for file in kept] == [2]
+    race.require_rows()
+
+
+@pytest.mark.slow
+def test_a_race_in_s3_ends_as_on_a_disk(sqlite_on_s3: CatalogSite) -> None:
+    race = Race(sqlite_on_s3)
+    race.delete(12, 13)
+    race.delete_equal(5)
+    state = race.plan()
+    race.delete(10, 19, 25)
+    race.between(rules.SendVersion, lambda: race.appended(40))
+    end = race.publish(state)
+
+    assert race.head.root.startswith("s3://lake/")
+    assert (end.ending, len(end.committed)) == (rules.PublishEnd.COMMITTED, 2)
+    assert race.live() == ALL
     race.require_rows()
 
 

@@ -53,14 +53,15 @@ class CatalogSite:
         return catalog
 
 
-def sqlite_site(folder: Path) -> CatalogSite:
-    """Return a catalog in a file of a folder, with its tables."""
+def sqlite_site(folder: Path, storage: Mapping[str, str] | None = None) -> CatalogSite:
+    """Return a catalog in a file of a folder, with its tables; `storage` as for `rest_site`."""
     folder.mkdir(parents=True, exist_ok=True)
     return CatalogSite(
         {
             "type": "sql",
             "uri": f"sqlite:///{folder}/catalog.db",
             "warehouse": (folder / "warehouse").as_uri(),
+            **(storage or {}),
         }
     )
 
