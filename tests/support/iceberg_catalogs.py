@@ -304,6 +304,12 @@ class _Handler(BaseHTTPRequestHandler):
             case ["namespaces", namespace, "tables", name]:
                 request = CommitTableRequest.model_validate_json(self._with_identifier(words))
                 return self.site.commit(f"{namespace}.{name}", request)
+            case ["transactions", "commit"]:  # by which DuckDB commits
+                (change,) = json.loads(self.body)["table-changes"]
+                namespace, name = *change["identifier"]["namespace"], change["identifier"]["name"]
+                request = CommitTableRequest.model_validate(change)
+                status, answer = self.site.commit(f"{namespace}.{name}", request)
+                return (204, None) if status == 200 else (status, answer)
         return 404, _problem(404, "NoSuchEndpoint", self.path)
 
     def _with_identifier(self, words: list[str]) -> str:
