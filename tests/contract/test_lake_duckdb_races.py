@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -21,6 +22,7 @@ from common.lake.source import Snapshot
 from tests.support.iceberg_catalogs import CatalogSite, rest_site
 from tests.support.iceberg_race import Files, Race
 from tests.support.independent_reader import DuckWriter, QueryError
+from tests.support.lake_attempts import access_of, assignment_of, rewrite
 from tests.support.race_attempt import LakeAttempt
 
 pytestmark = [pytest.mark.slow]
@@ -139,6 +141,24 @@ def test_another_row_is_inserted_for_a_deleted_one(race: DuckRace) -> None:
     assert end.ending is rules.PublishEnd.COMMITTED
     race.require_rows()
     assert race.rows[5] == 2
+
+
+def test_a_job_of_the_compactor_keeps_what_duckdb_deletes_meanwhile(
+    race: DuckRace, tmp_path: Path
+) -> None:
+    race.delete(12, 13)
+    assignment = assignment_of(race.writer, race.paths[:3])
+    made = rewrite(assignment, tmp_path / "attempt", access=access_of(race.writer))
+    assert made.counts.tombstones_dropped == 2
+    race.delete(10, 25)
+    race.update(20, 120)
+    files = Files(race.writer, race.source)
+    attempt = LakeAttempt("att-1", race.source, files, now_s=time.time())
+    end = attempt.publish(rules.Publishing(made.result.planned, made.result.outputs, time.time()))
+
+    assert (end.ending, len(end.committed)) == (rules.PublishEnd.COMMITTED, 1)
+    race.require_rows()
+    assert set(race.source.load().files).isdisjoint(race.paths[:3])
 
 
 # ----------------------------------------------------------------------------------- Many at a time
