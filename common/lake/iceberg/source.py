@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyarrow.fs import FileSystem
 from pyarrow.parquet import FileMetaData
 from pyiceberg.catalog import Catalog
-from pyiceberg.io import S3_ACCESS_KEY_ID, FileIO
+from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
@@ -450,14 +450,14 @@ class IcebergSource:
             return stored_columns(state.metadata, file.path, file.partition, schema)
 
     def files(self, bucket: str) -> FileSystem | None:
-        """Return a client for data files with what the catalog lends, renewed before it ends."""
+        """Return a client by what the catalog lends or is given, renewed before it ends."""
         now_s = SystemClock().now_s()
         table = self._table
         if table is None or now_s >= renewal_s(table.io.properties, self._loaded_s):
             table = self._loaded()
-        if not table.io.properties.get(S3_ACCESS_KEY_ID):
-            return None
         assert isinstance(table.io, GuardedFileIO), type(table.io)
+        if table.io.is_by_environment:
+            return None
         with translated(f"reach the files of {self.title}"):
             return table.io.fs_by_scheme("s3", bucket)
 

@@ -61,6 +61,7 @@ def with_features(*names: str, **configuration: str) -> list[dict[str, Any]]:
         ("deletionVectors", "appendOnly", "invariants", "checkConstraints", "generatedColumns"),
         ("timestampNtz", "identityColumns", "changeDataFeed", "inCommitTimestamp"),
         ("v2Checkpoint", "variantType", "domainMetadata", "columnMapping"),
+        ("typeWidening", "typeWidening-preview"),
     ],
 )
 def test_features_that_a_compaction_keeps_are_no_reason(
