@@ -21,7 +21,12 @@ from common.model.key_values import KeyType, key_type_of, plain_value
 from common.model.location_identity import SERVICE_FOLDER, is_guard, mark_in_path
 from common.model.table import Column, Table
 from common.parquet.file_inspection import open_table_file
-from common.parquet.foreign_formats import ForeignMark, foreign_mark, published_marks
+from common.parquet.foreign_formats import (
+    ForeignMark,
+    foreign_mark,
+    is_published_metadata,
+    published_marks,
+)
 from common.parquet.location import Location
 from common.parquet.service_files import OWNER_PATH, owner_of
 from common.readers.pool import in_reader
@@ -68,7 +73,7 @@ class Listing:
     ignored: int = 0
     """Number of hidden files; a hidden local folder counts once."""
     published: frozenset[str] = frozenset()
-    """Marks of other table formats that the service itself wrote."""
+    """Folders with marks of other table formats that the service itself wrote."""
 
 
 def is_hidden(name: str) -> bool:
@@ -174,7 +179,7 @@ def _list_local(location: Location, listing: Listing) -> Iterator[tuple[str, int
                 _refuse_other_format(location, path, listing)
                 if entry.name == SERVICE_FOLDER and os.path.exists(f"{entry.path}/store"):
                     _refuse_nested(location, folder)
-                elif is_hidden(entry.name):
+                elif is_hidden(entry.name) or is_published_metadata(path):
                     listing.ignored += 1
                 elif entry.is_symlink():
                     yield path, 0, "it is a link, and links are not followed"
@@ -196,7 +201,7 @@ def _list_remote(location: Location, listing: Listing) -> Iterator[tuple[str, in
         _refuse_other_format(location, path, listing)
         if f"/{path}".endswith(f"/{OWNER_PATH}"):
             _refuse_nested(location, path.removesuffix(OWNER_PATH))
-        elif any(map(is_hidden, path.split("/"))):
+        elif any(map(is_hidden, path.split("/"))) or is_published_metadata(path):
             listing.ignored += 1
         else:
             yield path, int(entry.size), None
@@ -214,7 +219,7 @@ def _refuse_nested(location: Location, folder: str) -> None:
 def _refuse_other_format(location: Location, path: str, listing: Listing) -> None:
     """Reject a location with a subfolder that is a table of another format."""
     mark = mark_in_path(path)
-    if mark is not None and mark[0] not in listing.published:
+    if mark is not None and path.partition("/")[0] not in listing.published:
         where = f"{location.root}/{mark[0]}"
         raise RefusedError(ForeignMark(mark[1], where).refusal(location.uri))
 

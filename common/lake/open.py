@@ -5,20 +5,23 @@ Formats are imported when first used.
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import unquote
 
 from common.config import regular_text
 from common.control_settings import CatalogSettings
 from common.errors import ConfigError, RequestError
 from common.lake.source import LOCATIONS, LakeFormat, TableSource
-from common.model.table import DNS_LABEL, Table
+from common.model.table import DNS_LABEL, PUBLISH_ICEBERG, Table
 from common.settings import Settings
 
 if TYPE_CHECKING:
+    from pyarrow.parquet import FileMetaData
+
     from common.lake.delta.publication import PublishedLog
+    from common.lake.iceberg.publication import PublishedMetadata
 
 NOT_INSTALLED = "lake tables need the packages of the extra 'lake': pip install 'neve[lake]'"
 
@@ -50,8 +53,19 @@ def open_source(format_name: str, uri: str, options: Mapping[str, str]) -> Table
     return open_delta(uri, options)
 
 
-def open_published_log(uri: str, options: Mapping[str, str]) -> "PublishedLog":
-    """Return the Delta log of a native table's location; nothing is read.
+def open_published_log(
+    uri: str,
+    options: Mapping[str, str],
+    format_name: str,
+    read_footer: Callable[[str], "FileMetaData"],
+) -> "PublishedLog | PublishedMetadata":
+    """Return the Delta log or Iceberg metadata of a native table's location; nothing is read.
+
+    Args:
+        uri: The location.
+        options: Options of its storage. They are never logged.
+        format_name: A format that the setting `publish` has.
+        read_footer: Returns the footer of a data file by its path.
 
     Raises:
         ConfigError: The packages of lake tables are missing.
@@ -59,28 +73,33 @@ def open_published_log(uri: str, options: Mapping[str, str]) -> "PublishedLog":
     """
     try:
         from common.lake.delta.publication import PublishedLog
-        from common.lake.delta.storage import LakeStorage
+        from common.lake.iceberg.publication import PublishedMetadata
+        from common.lake.storage import LakeStorage
     except ImportError as error:
         raise ConfigError(NOT_INSTALLED) from error
     if "?" in uri:
         message = f"location {uri} has options in its URI, which a published log does not support"
         raise RequestError(message)
     is_local = uri.startswith("file:")  # whose URI is decoded where it is opened
-    return PublishedLog(LakeStorage(uri if is_local else unquote(uri), options))
+    storage = LakeStorage(uri if is_local else unquote(uri), options)
+    if format_name == PUBLISH_ICEBERG:
+        return PublishedMetadata(storage, read_footer)
+    return PublishedLog(storage)
 
 
 def check_publishable(table: Table) -> None:
-    """Refuse a table whose files a Delta log cannot state.
+    """Refuse a table whose files the format that its settings name cannot state.
 
     Raises:
         ConfigError: The packages of lake tables are missing.
         RefusedError: The sentence names the column, or what the table has.
         RequestError: A log cannot be published in its location.
     """
-    open_published_log(table.location, {})
-    from common.lake.delta.publication import Definition
+    open_published_log(table.location, {}, table.settings.publish, _no_footer).check(table)
 
-    Definition.of(table)
+
+def _no_footer(path: str) -> NoReturn:
+    raise AssertionError(path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

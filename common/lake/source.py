@@ -18,7 +18,10 @@ from numpy.typing import NDArray
 from pyarrow.fs import FileSystem
 from pyarrow.parquet import FileMetaData
 
-from common.model.table import Column
+from common.errors import RefusedError
+from common.model.key_values import KeyType
+from common.model.table import Column, Table
+from common.rows.key_encoding import partition_types
 
 Positions = NDArray[np.uint64]
 """Positions of rows in a file: one dimension, ascending, without duplicates."""
@@ -423,3 +426,26 @@ class TableSource(Protocol):
             RefusedError: The table has changed since, so that another survey is needed.
         """
         ...
+
+
+# -------------------------------------------------------------------------- Native tables outwards
+
+
+FILES_MAX = 200_000
+"""Most files of a published table: the coordinator holds their paths in memory."""
+_PARTITION_TYPES = frozenset({KeyType.INT, KeyType.STRING, KeyType.DATE, KeyType.BOOL})
+
+
+def require_plain_partitions(table: Table) -> None:
+    """Refuse a table with partitions whose values other engines may read as different ones.
+
+    Raises:
+        RefusedError: The sentence names the column.
+    """
+    for name, kind in zip(table.partition_by, partition_types(table), strict=True):
+        if kind not in _PARTITION_TYPES:
+            message = (
+                f"table {table.name!r} is partitioned by {name}, a {kind}; a log can be "
+                "published of partitions by whole numbers, texts, days and bool"
+            )
+            raise RefusedError(message)

@@ -249,11 +249,18 @@ FORMATS = {
 """Name of a folder in a table → its format."""
 LOG_TABLE, LOG_TIME, LOG_FILES, LOG_ROWS = "neveTable", "neveAsOf", "neveFiles", "neveRows"
 LOG_LAG = "neveLag"
-"""Fields of `commitInfo` in a version of a Delta log that the service wrote: id of the table, time
-of the store in seconds before the files were read, number of files, number of their rows, and why
-the table has newer rows that the version lacks."""
+"""Fields of `commitInfo` in a version of a Delta log that the service wrote, and properties in its
+Iceberg metadata: id of the table, time of the store in seconds before the files were read, number
+of files, number of their rows, and why the table has newer rows that the version lacks."""
 ICEBERG_FOLDER, ICEBERG = "metadata", "Apache Iceberg"
 ICEBERG_FILE = re.compile(r"[^/]+\.metadata\.json(?:\.gz)?")
+OWN_ICEBERG_METADATA = re.compile(
+    r"(\d{5,19})-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.metadata\.json"
+)
+OWN_ICEBERG_MANIFEST = re.compile(r"neve-\d+-(?:m\d+|list)\.avro")
+"""Names of metadata files (number and id of the metadata) and manifests that the service writes."""
+ICEBERG_HINT = "version-hint.text"
+"""Name of the file that names the newest metadata file."""
 
 
 def mark_in_path(path: str) -> tuple[str, str] | None:

@@ -20,7 +20,7 @@ DERIVED_SETTINGS = frozenset({"keep_deleted_rows", "tombstone_retention_s"})
 """Table settings that the options of a planner may require; otherwise users choose them."""
 TRIGGERS = ("change", "periodic", "admin", "analysis")
 """Allowed values of the setting `triggers`."""
-PUBLISH_OFF, PUBLISH_DELTA = PUBLISH_FORMATS = ("off", "delta")
+PUBLISH_OFF, PUBLISH_DELTA, PUBLISH_ICEBERG = PUBLISH_FORMATS = ("off", "delta", "iceberg")
 """Allowed values of the setting `publish`."""
 DELTA_OPERATIONS = ("checkpoint", "log-cleanup", "vacuum")
 ICEBERG_OPERATIONS = ("expire-snapshots",)
@@ -188,8 +188,8 @@ class TableSettings(StoredValue):
     Empty: none."""
     publish: str = PUBLISH_OFF
     """Format of a log that the service keeps in the table's folder, so that engines read the table
-    without Névé: `off` or `delta`. For tables that have manifests, those with a key as of when they
-    were at rest; other engines can read the log, and refuse to write."""
+    without Névé: `off`, `delta` or `iceberg`. For tables that have manifests, those with a key as
+    of when they were at rest; other engines can read the log, and refuse to write."""
     lake_maintenance: tuple[str, ...] = ()
     """What the service does for a lake table besides compactions: `checkpoint`, `log-cleanup`,
     `vacuum` for Delta, `expire-snapshots` for Iceberg (lake-tables.md). Empty: nothing; its own

@@ -5,18 +5,20 @@ so on. A compaction that replaces such files, and a collector that deletes them,
 table. So no table is created in, above or below such a folder. Before files are deleted, their
 folders are checked again, because a mark may have been added later.
 
-The service itself publishes tables as Delta logs (`common.lake.delta.publication`).
-`_neve/published` names the tables of such logs. A log is the service's own while its newest version
-names one of them. Once another writer has added a version, it is a foreign one.
+The service itself publishes tables as Delta logs (`common.lake.delta.publication`) or as Iceberg
+metadata (`common.lake.iceberg.publication`), here both called logs. `_neve/published` names the
+tables of such logs. A log is the service's own while its newest version names one of them. Once
+another writer has added a version, it is a foreign one.
 """
 
 import json
+import os
 import posixpath
 import re
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyarrow import fs
@@ -27,15 +29,19 @@ from common.model.location_identity import (
     ICEBERG,
     ICEBERG_FILE,
     ICEBERG_FOLDER,
+    ICEBERG_HINT,
     LOG_FILES,
     LOG_LAG,
     LOG_ROWS,
     LOG_TABLE,
     LOG_TIME,
+    OWN_ICEBERG_MANIFEST,
+    OWN_ICEBERG_METADATA,
     PUBLISHED_PATH,
     SERVICE_FOLDER,
     mark_in_path,
 )
+from common.model.table import PUBLISH_DELTA, PUBLISH_ICEBERG
 from common.parquet.location import Location, fault
 from common.parquet.service_files import read_small, write_small
 
@@ -46,6 +52,7 @@ NOTE_BYTES_MAX = 64 * 1024
 NOTE_TABLES_MAX = 16
 PROBLEM_CHARS_MAX = 1000
 _FIRST_LINE_BYTES_MAX = 64 * 1024
+_METADATA_BYTES_MAX = 16 * 1024**2
 _VERSION = re.compile(r"(\d{20})\.json")
 _NUMBERED = re.compile(r"(\d{20})\..*")
 
@@ -76,13 +83,18 @@ class OwnLog:
     rows: int
     lag: str = ""
     """Why the table has newer rows that the version lacks."""
+    format: str = PUBLISH_DELTA
+    path: str = ""
+    """Of the metadata file of an Iceberg version, in the filesystem of the location."""
 
 
 @dataclass(frozen=True, slots=True)
 class _LogFolder:
     """What was found in the folder of a log."""
 
+    folder: str = LOG_FOLDER
     names: Sequence[str] = ()
+    """Its files; in the folder of Iceberg metadata, those with names of the service."""
     newest: int = -1
     """Highest number in the names of its files."""
     versions: Collection[str] = field(default_factory=frozenset)
@@ -129,14 +141,18 @@ def own_log(location: Location) -> OwnLog | None:
         UnavailableError: The storage does not answer.
     """
     note = read_note(location)
-    folder = _log_folder(location) if note.tables else _LogFolder()
-    return folder.head if folder.is_of(note) else None
+    folders = _log_folders(location) if note.tables else {}
+    return next((log.head for log in folders.values() if log.head and log.is_of(note)), None)
 
 
-def remove_own_log(location: Location) -> bool:
+def remove_own_log(location: Location, kept: str = "") -> bool:
     """Remove the log that the service has published; return whether there was one.
 
     The newest version goes last: an interrupted removal leaves a log that is known as its own.
+
+    Args:
+        location: The location.
+        kept: A format whose log stays.
 
     Raises:
         RefusedError: Another writer has added a version.
@@ -145,53 +161,114 @@ def remove_own_log(location: Location) -> bool:
     note = read_note(location)
     if not note.tables:
         return False
-    folder = _log_folder(location)
-    path = f"{location.root}/{LOG_FOLDER}"
-    if not folder.is_of(note):
-        message = (
-            f"the newest version of the log {path} was not written by the service: another writer "
-            "has added to it. Nothing of it is removed; look what was written, then remove the "
-            "folder yourself"
-        )
-        raise RefusedError(message)
-    names = sorted(folder.names, key=lambda name: (name in folder.versions, name))
+    logs = [log for name, log in _log_folders(location).items() if name != kept]
+    are_removed = [_remove(location, log) for log in logs if log.is_of(note)]
+    for log in logs:
+        if not log.is_of(note):
+            message = (
+                f"the newest version of the log {location.root}/{log.folder} was not written by "
+                "the service: another writer has added to it. Nothing of it is removed; look what "
+                "was written, then remove the folder yourself"
+            )
+            raise RefusedError(message)
+    return any(are_removed)
+
+
+def _remove(location: Location, log: _LogFolder) -> bool:
+    path = f"{location.root}/{log.folder}"
+    names = sorted(log.names, key=lambda name: (name in log.versions, name))
     try:
         for name in names:
             with suppress(FileNotFoundError):
                 location.filesystem.delete_file(f"{path}/{name}")
-        location.filesystem.delete_dir(path)
+        if log.folder == LOG_FOLDER:
+            location.filesystem.delete_dir(path)
+        elif location.is_local:
+            with suppress(OSError):  # It has files of users.
+                os.rmdir(path)
     except FileNotFoundError:
         return bool(names)
     except OSError as error:
-        raise UnavailableError(fault(location, LOG_FOLDER, error)) from error
+        raise UnavailableError(fault(location, log.folder, error)) from error
     return bool(names)
 
 
-def _log_folder(location: Location) -> _LogFolder:
-    infos = _listed(location, f"{location.root}/{LOG_FOLDER}")
-    names = [info.base_name for info in infos if info.type == fs.FileType.File]
+def is_published_metadata(path: str) -> bool:
+    """Return whether a path in a location has a name of Iceberg metadata of the service."""
+    folder, _, name = path.rpartition("/")
+    patterns = (OWN_ICEBERG_METADATA, OWN_ICEBERG_MANIFEST)
+    is_own = name == ICEBERG_HINT or any(pattern.fullmatch(name) for pattern in patterns)
+    return folder == ICEBERG_FOLDER and is_own
+
+
+def _log_folders(location: Location) -> dict[str, _LogFolder]:
+    """Return what may be a log of the service, by format."""
+    return {PUBLISH_DELTA: _delta_folder(location), PUBLISH_ICEBERG: _iceberg_folder(location)}
+
+
+def _delta_folder(location: Location) -> _LogFolder:
+    names = _file_names(location, LOG_FOLDER)
     numbers = [int(match[1]) for name in names if (match := _NUMBERED.fullmatch(name))]
     versions = frozenset(name for name in names if _VERSION.fullmatch(name))
     newest = max(numbers, default=-1)
     name = f"{newest:020}.json"
-    head = _head_of(location, newest) if name in versions else None
-    return _LogFolder(names, newest, versions, head)
+    head = _delta_head(location, newest) if name in versions else None
+    return _LogFolder(LOG_FOLDER, names, newest, versions, head)
 
 
-def _head_of(location: Location, version: int) -> OwnLog | None:
+def _iceberg_folder(location: Location) -> _LogFolder:
+    names = _file_names(location, ICEBERG_FOLDER)
+    found = {name: OWN_ICEBERG_METADATA.fullmatch(name) for name in names}
+    own = {name: match for name, match in found.items() if match is not None}
+    versions = sorted(own, key=lambda name: int(own[name][1]))
+    others = [name for name in names if name not in own and ICEBERG_FILE.fullmatch(name)]
+    if others or len({match[2] for match in own.values()}) > 1:
+        return _LogFolder(ICEBERG_FOLDER, (), 0)  # Of another writer, or of two.
+    if not versions:
+        manifests = [name for name in names if OWN_ICEBERG_MANIFEST.fullmatch(name)]
+        return _LogFolder(ICEBERG_FOLDER, manifests)
+    newest = own[versions[-1]]
+    head = _iceberg_head(location, versions[-1], newest[2])
+    manifests = [
+        name for name in names if name == ICEBERG_HINT or OWN_ICEBERG_MANIFEST.fullmatch(name)
+    ]
+    return _LogFolder(
+        ICEBERG_FOLDER, [*manifests, *versions], int(newest[1]), frozenset(versions), head
+    )
+
+
+def _file_names(location: Location, folder: str) -> list[str]:
+    infos = _listed(location, f"{location.root}/{folder}")
+    return [info.base_name for info in infos if info.type == fs.FileType.File]
+
+
+def _delta_head(location: Location, version: int) -> OwnLog | None:
     content = read_small(location, f"{LOG_FOLDER}/{version:020}.json", _FIRST_LINE_BYTES_MAX)
-    try:
-        info: dict[str, Any] = json.loads((content or b"").split(b"\n")[0])["commitInfo"]
-        return OwnLog(
-            str(info[LOG_TABLE]),
-            version,
-            float(info[LOG_TIME]),
-            int(info[LOG_FILES]),
-            int(info[LOG_ROWS]),
-            str(info.get(LOG_LAG) or "")[:PROBLEM_CHARS_MAX],
-        )
-    except (KeyError, TypeError, ValueError, RecursionError):
-        return None
+    with suppress(KeyError, TypeError, ValueError, RecursionError):
+        return _own_log(json.loads((content or b"").split(b"\n")[0])["commitInfo"], version)
+    return None
+
+
+def _iceberg_head(location: Location, name: str, metadata_id: str) -> OwnLog | None:
+    path = f"{ICEBERG_FOLDER}/{name}"
+    content = read_small(location, path, _METADATA_BYTES_MAX)
+    with suppress(KeyError, TypeError, ValueError, RecursionError):
+        metadata = json.loads(content or b"")
+        if metadata["table-uuid"] == metadata_id:
+            log = _own_log(metadata["properties"], int(name.partition("-")[0]))
+            return replace(log, format=PUBLISH_ICEBERG, path=f"{location.root}/{path}")
+    return None
+
+
+def _own_log(facts: Mapping[str, Any], version: int) -> OwnLog:
+    return OwnLog(
+        str(facts[LOG_TABLE]),
+        version,
+        float(facts[LOG_TIME]),
+        int(facts[LOG_FILES]),
+        int(facts[LOG_ROWS]),
+        str(facts.get(LOG_LAG) or "")[:PROBLEM_CHARS_MAX],
+    )
 
 
 # ------------------------------------------------------------------------------- Foreign formats
@@ -227,14 +304,14 @@ class ForeignMark:
 
 
 def published_marks(location: Location) -> frozenset[str]:
-    """Return the marks in a location that the service wrote itself, as relative paths.
+    """Return the folders of marks in a location that the service wrote itself.
 
     Raises:
         UnavailableError: The storage does not answer.
     """
     note = read_note(location)
-    is_own = bool(note.tables) and _log_folder(location).is_of(note)
-    return frozenset({LOG_FOLDER}) if is_own else frozenset()
+    folders = _log_folders(location).values() if note.tables else ()
+    return frozenset(log.folder for log in folders if log.is_of(note))
 
 
 def foreign_mark(location: Location, paths: Iterable[str] = ()) -> ForeignMark | None:
@@ -283,7 +360,7 @@ def foreign_mark_below(location: Location) -> ForeignMark | None:
         for info in _listed(location, folders.popleft()):
             path = info.path.removeprefix(prefix)
             mark = mark_in_path(path)
-            if mark is not None and not published.intersection({path, path.partition("/")[0]}):
+            if mark is not None and path.partition("/")[0] not in published:
                 return ForeignMark(mark[1], info.path)
             is_folder = info.type == fs.FileType.Directory
             if is_folder and "=" not in info.base_name and path != SERVICE_FOLDER and not mark:

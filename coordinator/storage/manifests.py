@@ -20,6 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from pyarrow.parquet import FileMetaData
+
 from common.errors import (
     CompactionError,
     ConflictError,
@@ -32,9 +34,16 @@ from common.metadata.file_pin import RENEW_S, FilePin
 from common.metadata.store import TabletStore, walk_tiles
 from common.metadata.store_values import Manifest
 from common.model.location_identity import MANIFEST_FOLDER
-from common.model.table import PUBLISH_OFF, Table, TableState
+from common.model.table import (
+    PUBLISH_DELTA,
+    PUBLISH_ICEBERG,
+    PUBLISH_OFF,
+    Table,
+    TableState,
+)
 from common.model.tablet import Tablet
 from common.parquet import manifest as manifest_files
+from common.parquet.file_inspection import open_table_file
 from common.parquet.foreign_formats import (
     PublishedNote,
     own_log,
@@ -69,13 +78,15 @@ FAILED_REST_S = 60.0
 """Pause after a manifest whose log could not be published."""
 
 
-# ----------------------------------------------------------------------------- Published Delta logs
-# The log of a table with the setting `publish`: `common.lake.delta.publication` has the rules.
+# ----------------------------------------------------------------------------------- Published logs
+# The log of a table with the setting `publish`: `common.lake.delta.publication` has the rules, and
+# `common.lake.iceberg.publication` those of metadata of Iceberg, which is called a log here.
 
 
 LOG_PART = "the published log"
-LOG_KEPT_S = 21_600.0
-"""How long old versions of a published log can be read; at least two graces."""
+LOG_KEPT_S = {PUBLISH_DELTA: 21_600.0, PUBLISH_ICEBERG: 0.0}
+"""How long old versions of a published log stay, at least two graces. A version of Iceberg is read
+without those before it."""
 LOG_PATHS_MAX = 500_000
 """Paths of all logs that are kept in memory; other logs are read again for each version."""
 
@@ -105,7 +116,7 @@ class PublishedLogs:
         """
         self._options = options
         self._ids = ids
-        self._keep_s = max(LOG_KEPT_S, 2 * grace_s)
+        self._grace_s = grace_s
         self._faults = faults
         self._threads = threads or StorageThreads()
         self._heads: BoundedMap[str, Any] = BoundedMap(TABLES_MAX)
@@ -164,7 +175,10 @@ class PublishedLogs:
             present = own_log(location)
             if present is not None and present.table not in table.own_ids:
                 remove_own_log(location)  # The log of an earlier table in this location.
-        publication.open(open_published_log(table.location, options), self._heads.get(table.id))
+        kind = table.settings.publish
+        remove_own_log(location, kind)  # That of another format, if the setting was changed.
+        log = open_published_log(table.location, options, kind, _footer_reader(location))
+        publication.open(log, self._heads.get(table.id))
         if table.id not in note.tables:
             publication.require_conditions(self._ids.next("trial"))
             write_note(location, note.naming(table.id))
@@ -189,8 +203,9 @@ class PublishedLogs:
         has_version = head.version >= 0
         self.versions += has_version
         self._remember(table.id, head)
-        if publication.has_checkpoint:
-            await self._threads.run(table.location, publication.clean, self._keep_s, begun_s)
+        if publication.is_clean_due:
+            keep_s = max(LOG_KEPT_S[table.settings.publish], 2 * self._grace_s)
+            await self._threads.run(table.location, publication.clean, keep_s, begun_s)
         note = "" if has_version else lag
         if self._noted.get(table.id) != note:
             location = open_location(table.location)
@@ -230,9 +245,13 @@ class PublishedLogs:
         location = open_location(table.location)
         if table.own_ids.isdisjoint(read_note(location).tables):
             return None
-        if table.settings.publish == PUBLISH_OFF and own_log(location) is None:
+        present, kind = own_log(location), table.settings.publish
+        if present is not None:
+            kind = present.format  # Not the setting's, until the next publication.
+        elif kind == PUBLISH_OFF:
             return None
-        log = open_published_log(table.location, self._options(table.location))
+        options = self._options(table.location)
+        log = open_published_log(table.location, options, kind, _footer_reader(location))
         return log.head(table, self._heads.get(table.id))
 
     def _remember(self, table: str, head: Any) -> None:
@@ -259,7 +278,7 @@ class PublishedLogs:
         self.problems[table.id] = problem
         self._noted.pop(table.id)
         self._faults.notice(
-            LOG_PART, table.id, f"the Delta log of table {table.name} is not published: {problem}"
+            LOG_PART, table.id, f"the log of table {table.name} is not published: {problem}"
         )
         if is_new:
             location = open_location(table.location)
@@ -280,6 +299,16 @@ class PublishedLogs:
         ]
 
 
+def _footer_reader(location: Location) -> Callable[[str], FileMetaData]:
+    """Return a function that returns footers of files by their paths."""
+
+    def read(path: str) -> FileMetaData:
+        with open_table_file(location, path) as file:
+            return file.metadata
+
+    return read
+
+
 def _note_problem(location: Location, problem: str) -> None:
     """Write a problem next to the log, where `neve table describe` finds it."""
     note = read_note(location)
@@ -294,7 +323,7 @@ class LogPublication:
         """Create a publication whose log is not open."""
         self.table = table
         self.has_failed = False
-        self.has_checkpoint = False
+        self.is_clean_due = False
         self.tablets = 0
         """Tablets that were added."""
         self._logs = logs
@@ -307,8 +336,8 @@ class LogPublication:
         """Read the head of the log. Blocks.
 
         Args:
-            log: A `PublishedLog`.
-            known: The `LogHead` that this process wrote last, or None.
+            log: A `PublishedLog` or `PublishedMetadata`.
+            known: The head that this process wrote last, or None.
         """
         self._log = log
         self._listing = log.listing(self.table, log.head(self.table, known))
@@ -364,7 +393,7 @@ class LogPublication:
 
     def create(self, begun_s: float, lag: str) -> Any:
         """Create the next version; return it as the new head. Blocks."""
-        self.has_checkpoint = self._listing.entries is not None
+        self.is_clean_due = self._listing.is_clean_due
         head = self._listing.head
         if lag and head.version >= 0 and head.table != self.table.id:
             # A recovery has no evidence that the files of the earlier state are still there.

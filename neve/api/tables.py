@@ -110,7 +110,7 @@ class PublishedLog:
     """The log that the service publishes of a table for other engines, in the table's location."""
 
     format: str
-    """Format of the log, such as `delta`."""
+    """Format of the log: `delta` or `iceberg`."""
     version: int | None = None
     """Its newest version; null: there is none so far."""
     as_of_s: float | None = None
@@ -122,6 +122,8 @@ class PublishedLog:
     lag: str = ""
     """Why the table has newer rows that this version lacks: a table with a key is published as of
     the last time at which it was at rest. Empty: there is no reason of this kind."""
+    metadata: str = ""
+    """URI or path of the newest metadata file of Iceberg, for readers and catalogs. Empty: none."""
 
     @property
     def text(self) -> str:

@@ -300,6 +300,8 @@ def _published_facts(table: api.Table) -> list[tuple[str, str]]:
     if published.as_of_s is not None:
         text += f", as of {time_text(published.as_of_s)} UTC"
     reasons = [("not published", published.problem), ("published later", published.lag)]
+    if published.metadata:
+        reasons.append(("metadata", published.metadata))
     return [("published", text), *(fact for fact in reasons if fact[1])]
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from common.errors import CompactionError, RefusedError
 from common.model.file import DataFile
+from common.model.location_identity import canonical_scheme
 from common.model.table import Table
 from common.model.tablet import Tablet
 from common.parquet.append import name_whole_file, write_appended
@@ -489,7 +490,7 @@ def published_log(table: Table) -> api.PublishedLog:
     location = open_location(table.location)
     published = api.PublishedLog(format=table.settings.publish, problem=read_note(location).problem)
     log = own_log(location)
-    if log is None:
+    if log is None or log.format != published.format:
         return published
     return replace(
         published,
@@ -498,4 +499,11 @@ def published_log(table: Table) -> api.PublishedLog:
         files=log.files,
         rows=log.rows,
         lag=log.lag,
+        metadata=_written_path(location, log.path),
     )
+
+
+def _written_path(location: Location, path: str) -> str:
+    """Return a path in a location's filesystem as other engines want it; an empty one stays."""
+    scheme = canonical_scheme(location.uri.partition("://")[0])
+    return path if location.is_local or not path else f"{scheme}://{path}"

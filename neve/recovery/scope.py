@@ -39,8 +39,8 @@ CALLS_FORGOTTEN = (
 )
 """Note for tables that a rebuild or a restore created."""
 LOGS_WRITTEN_ANEW = (
-    "Delta logs for other engines (setting publish): the next manifest of the table continues the "
-    "log in its location, or begins one in another location"
+    "Delta logs and Iceberg metadata for other engines (setting publish): the next manifest of the "
+    "table continues what is in its location, or begins anew in another location"
 )
 """Note on what neither an archive nor the metadata has."""
 ReportProgress = Callable[[str], None]

@@ -1,24 +1,29 @@
-"""A table that publishes a Delta log in an object store, while it gets appends and compactions."""
+"""A table that publishes its log in an object store, while it gets appends and compactions."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 
 import deltalake
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
 from common.lake.delta import publication
+from common.lake.open import open_published_log
 from common.parquet import location as object_store
 from common.parquet.foreign_formats import (
     foreign_mark,
     own_log,
     remove_own_log,
 )
+from neve.gateway.table_files import published_log
 from tests.support.manifest_site import GRACE_S
 from tests.support.published_site import (
     published_site,
+    read_as_iceberg,
     read_by_deltalake,
     read_by_polars,
     row_file,
@@ -76,6 +81,46 @@ async def followed(server: S3Server) -> None:
 
 def test_other_engines_follow_a_table_in_an_object_store(server: S3Server) -> None:
     asyncio.run(followed(server))
+
+
+async def followed_as_iceberg(server: S3Server, rounds: int) -> None:
+    site = await published_site(URI, publish="iceberg")
+    options = {**options_of(server), "aws_endpoint": server.endpoint}
+    other, path = site.coordinator("b"), "day=7/first.parquet"
+    await site.add(path, 0)
+    for number in range(1, rounds):
+        added = f"day=7/a {number}%.parquet"
+        await site.add(added, number)
+        await site.add(f"day={8 + number % 2}/b{number}.parquet", 1000 + number)
+        path = await site.compact(7, path, added)
+        by = (site.here, other)[number % 2]
+        assert await site.publish(by)
+        await by.collector.collect(site.table)
+    shown = published_log(site.table)
+    assert (shown.version, shown.rows) == (rounds - 2, len(site.model))
+    assert shown.metadata.startswith(f"{URI}/metadata/000")
+    site.clock.advance(GRACE_S)
+    assert (await site.here.collector.collect(site.table)).deleted > 0
+    for uri in (shown.metadata, URI):
+        assert read_as_iceberg(uri, options) == site.model
+    log = open_published_log(URI, {}, "iceberg", pq.read_metadata)
+    assert log.clean(0, time.time() + 60) > 0
+    assert read_as_iceberg(URI, options) == site.model
+    assert foreign_mark(site.location) is None
+    assert remove_own_log(site.location)
+    assert not remove_own_log(site.location)
+    site.here = site.coordinator("c")
+    await site.add("day=7/second.parquet", 2)
+    assert await site.publish()
+    assert (site.log.format, site.log.version) == ("iceberg", 0)
+    assert read_as_iceberg(URI, options) == site.model
+
+
+@pytest.mark.parametrize("rounds", [4, pytest.param(ROUNDS, marks=pytest.mark.long)])
+def test_other_engines_follow_iceberg_metadata_in_an_object_store(
+    rounds: int, server: S3Server
+) -> None:
+    asyncio.run(followed_as_iceberg(server, rounds))
 
 
 async def begun_again(server: S3Server) -> None:

@@ -40,18 +40,23 @@ class IndependentReader:
             text=True,
         )
 
-    def ask(self, query: str, parameters: Sequence[Any] = (), setup: Sequence[str] = ()) -> Any:
+    def ask(
+        self,
+        query: str,
+        parameters: Sequence[Any] | Mapping[str, Any] = (),
+        setup: Sequence[str] = (),
+    ) -> Any:
         """Return the rows of a query, values as in JSON; other values are texts.
 
         Args:
             query: SQL of DuckDB.
-            parameters: Values of its question marks.
+            parameters: Values of its question marks, or of its `$names`.
             setup: Statements to be executed before it.
         """
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
-        request = {"query": query, "parameters": list(parameters), "setup": list(setup)}
+        request = {"query": query, "parameters": _plain(parameters), "setup": list(setup)}
         stdin.write(json.dumps(request) + "\n")
         stdin.flush()
         answer = json.loads(stdout.readline() or '{"error": "the reader has ended"}')
@@ -137,6 +142,10 @@ class DuckWriter:
 def independent_reader() -> IndependentReader:
     """Return the reader of this process."""
     return IndependentReader()
+
+
+def _plain(parameters: Sequence[Any] | Mapping[str, Any]) -> object:
+    return dict(parameters) if isinstance(parameters, Mapping) else list(parameters)
 
 
 def _secret(uri: str, options: Mapping[str, str]) -> str:

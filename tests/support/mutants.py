@@ -53,6 +53,7 @@ SUITES = {
         "tests/unit/coordinator_shell/test_manifests.py",
     ],
     "published": ["tests/unit/coordinator_shell/test_published_logs.py"],
+    "published-iceberg": ["tests/unit/coordinator_shell/test_published_metadata.py"],
     "splits": [
         "tests/unit/operations/test_core.py",
         "tests/unit/operations/test_split_keys.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, QueryBuilder
+from pyiceberg.table import StaticTable
 
 from common.metadata.changes import (
     AddFiles,
@@ -36,6 +38,7 @@ from coordinator.context import ArrowStorage, TableFaults
 from coordinator.core.scans import GarbageRules
 from coordinator.storage.garbage_collector import GarbageCollector
 from coordinator.storage.manifests import ManifestPublisher, PublishedLogs
+from tests.support.independent_reader import independent_reader
 from tests.support.manifest_site import GRACE_S, silent
 from tests.support.memory_store import MemoryStore
 from tests.support.predictable import CountedIds, ManualClock
@@ -225,6 +228,35 @@ def read_by_deltalake(uri: str, options: Mapping[str, str] | None = None) -> lis
     query = QueryBuilder().register("t", table).execute("select id, day from t")
     columns = pa.table(query.read_all()).to_pydict()
     return sorted(zip(columns["id"], columns["day"], strict=True))
+
+
+def read_as_iceberg(uri: str, options: Mapping[str, str] | None = None) -> list[Row]:
+    """Return the rows that PyIceberg, DuckDB and Polars read alike from Iceberg metadata.
+
+    Args:
+        uri: The location, whose hint names the metadata, or a metadata file.
+        options: Options of the storage, as deltalake names them.
+    """
+    table = StaticTable.from_metadata(uri, _pyiceberg_options(options or {}))
+    columns = table.scan(selected_fields=("id", "day")).to_arrow().to_pydict()
+    rows = sorted(zip(columns["id"], columns["day"], strict=True))
+    by_duckdb = independent_reader().iceberg_rows(uri, "id", "day", options=options)
+    assert sorted(by_duckdb.elements()) == rows
+    with warnings.catch_warnings():  # Polars asks for a package for faster plans.
+        warnings.simplefilter("ignore", pl.exceptions.PerformanceWarning)
+        frame = pl.scan_iceberg(table).select("id", "day").collect()
+    assert sorted(frame.rows()) == rows
+    return rows
+
+
+def _pyiceberg_options(options: Mapping[str, str]) -> dict[str, str]:
+    names = {
+        "aws_endpoint": "s3.endpoint",
+        "aws_access_key_id": "s3.access-key-id",
+        "aws_secret_access_key": "s3.secret-access-key",
+        "aws_region": "s3.region",
+    }
+    return {names[name]: value for name, value in options.items() if name in names}
 
 
 def read_by_polars(uri: str, options: Mapping[str, str] | None = None) -> list[Row]:

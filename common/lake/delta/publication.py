@@ -29,8 +29,8 @@ from common.lake.delta import log
 from common.lake.delta.actions import ENGINE, encoded_path, entry_text, relative_path
 from common.lake.delta.checkpoints import as_parquet
 from common.lake.delta.features import delta_schema, has_plain_timestamps
-from common.lake.delta.storage import LakeStorage
-from common.lake.source import Answer
+from common.lake.source import FILES_MAX, Answer, require_plain_partitions
+from common.lake.storage import LakeStorage
 from common.model.file import DataFile
 from common.model.key_values import KeyType
 from common.model.location_identity import LOG_FILES, LOG_LAG, LOG_ROWS, LOG_TABLE, LOG_TIME
@@ -39,13 +39,10 @@ from common.rows.key_encoding import folders_of, partition_types
 
 FEATURE = "neveManaged"
 """Feature that writers must have: only the service has it."""
-FILES_MAX = 200_000
-"""Most files of a published table: the coordinator holds their paths in memory."""
 CHECKPOINT_VERSIONS = 20
 """A checkpoint follows after so many versions, and after more of them in a table of many files."""
 FILES_PER_VERSION = 1000
 
-_PARTITION_TYPES = frozenset({KeyType.INT, KeyType.STRING, KeyType.DATE, KeyType.BOOL})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -68,13 +65,7 @@ class Definition:
         Raises:
             RefusedError: Delta cannot state the table; the sentence names the column.
         """
-        for name, kind in zip(table.partition_by, partition_types(table), strict=True):
-            if kind not in _PARTITION_TYPES:
-                message = (
-                    f"table {table.name!r} is partitioned by {name}, a {kind}; a log can be "
-                    "published of partitions by whole numbers, texts, days and bool"
-                )
-                raise RefusedError(message)
+        require_plain_partitions(table)
         schema = delta_schema(table.schema)
         protocol: dict[str, Any] = {
             "minReaderVersion": 1,
@@ -168,6 +159,15 @@ class PublishedLog:
         """Access the log in a table's location."""
         self._storage = storage
 
+    @staticmethod
+    def check(table: Table) -> None:
+        """Refuse a table that Delta cannot state.
+
+        Raises:
+            RefusedError: The sentence names the column.
+        """
+        Definition.of(table)
+
     def require_conditions(self, name: str) -> None:
         """Refuse a storage that overwrites what it should only create.
 
@@ -177,7 +177,7 @@ class PublishedLog:
         self._make_folder()
         self._storage.require_conditions(f"{log.LOG}/.{name}.tmp")
 
-    def head(self, table: Table, known: LogHead | None = None) -> LogHead:
+    def head(self, table: Table, known: object = None) -> LogHead:
         """Return the newest version of the log.
 
         Args:
@@ -196,7 +196,8 @@ class PublishedLog:
         newest = listing.versions.get(listing.newest)
         if newest is None:
             _refuse(table, listing.newest, "has a checkpoint only")
-        if known is not None and (known.version, known.tag) == (listing.newest, newest.tag):
+        newest_tag = (listing.newest, newest.tag)
+        if isinstance(known, LogHead) and (known.version, known.tag) == newest_tag:
             return known
         return self._replayed(table, listing, newest.tag)
 
@@ -427,6 +428,11 @@ class FileListing:
         self._time = _time_type(table)
         self._added: list[dict[str, Any]] = []
         self._lag = ""
+
+    @property
+    def is_clean_due(self) -> bool:
+        """Whether old entries are deleted after this version."""
+        return self.entries is not None
 
     def add(self, partition: str | None, files: Iterable[DataFile]) -> None:
         """Add the files of a tablet.

@@ -9,4 +9,5 @@ In reading order:
     commit     one snapshot of the operation `replace`, sent once
     expiry     old snapshots leave the table, and files that only they reached are deleted
     source     the port: load, look, positions of deleted rows, maintenance
+    publication  the metadata that the service writes of a native table
 """

@@ -28,6 +28,7 @@ from pyiceberg.io import (
     S3_ENDPOINT,
     S3_REGION,
     S3_ROLE_ARN,
+    FileIO,
     InputFile,
     InputStream,
     OutputFile,
@@ -51,6 +52,7 @@ from common.errors import (
     redacted,
 )
 from common.lake.source import LOCATIONS, WasteFile
+from common.lake.storage import LakeStorage
 from common.primitives import BoundedMap
 
 FILE_BYTES_MAX = 512 * 1024**2
@@ -365,6 +367,87 @@ def _listed(path: str, info: FileInfo) -> WasteFile | None:
     if info.type is not FileType.File:
         return None
     return WasteFile(path, info.size, f"{info.mtime_ns}-{info.size}", info.mtime_ns / 1e9)
+
+
+class _StoredFile(InputFile, OutputFile):
+    """A small file of a table's location. It is read and written as a whole."""
+
+    def __init__(self, storage: LakeStorage, location: str, path: str) -> None:
+        super().__init__(location)
+        self._storage, self._path = storage, path
+        self._content: bytes | None = None
+
+    def __len__(self) -> int:
+        return len(self._bytes())
+
+    def exists(self) -> bool:
+        return self._storage.stat(self._path) is not None
+
+    def open(self, seekable: bool = True) -> InputStream:
+        stream: Any = io.BytesIO(self._bytes())
+        return stream  # type: ignore[no-any-return]
+
+    def to_input_file(self) -> InputFile:
+        return self
+
+    def create(self, overwrite: bool = False) -> Any:
+        return _Sink(self)
+
+    def write(self, content: bytes) -> None:
+        """Write the file, whose name is new."""
+        self._storage.replace(self._path, content)
+        self._content = content
+
+    def _bytes(self) -> bytes:
+        if self._content is None:
+            self._content = self._storage.read(self._path, FILE_BYTES_MAX)
+        if self._content is None:
+            raise UnavailableError(f"{self.location} is gone")
+        return self._content
+
+
+class _Sink(io.BytesIO):
+    """Bytes that become the content of a file when they are complete."""
+
+    def __init__(self, file: _StoredFile) -> None:
+        super().__init__()
+        self._file = file
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.write(self.getvalue())
+        super().close()
+
+
+class StorageIO(FileIO):
+    """The files of a table's location by their URIs, as PyIceberg asks for them."""
+
+    def __init__(self, storage: LakeStorage, root: str) -> None:
+        super().__init__()
+        self.root = root
+        self._storage = storage
+
+    def new_input(self, location: str) -> _StoredFile:
+        """Return a file to read."""
+        return self._file(location)
+
+    def new_output(self, location: str) -> _StoredFile:
+        """Return a file to write."""
+        return self._file(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """Delete a file."""
+        path = location if isinstance(location, str) else location.location
+        self._storage.delete(self._path(path))
+
+    def _file(self, location: str) -> _StoredFile:
+        return _StoredFile(self._storage, location, self._path(location))
+
+    def _path(self, location: str) -> str:
+        path = location.removeprefix(f"{self.root}/")
+        if path == location or ".." in path.split("/"):
+            raise RefusedError(f"the metadata names {location[:300]}, which is not in {self.root}")
+        return path
 
 
 # ---------------------------------------------------------------------------------------- Catalogs

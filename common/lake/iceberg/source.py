@@ -59,7 +59,12 @@ from common.lake.iceberg.manifests import (
     read_list,
     schemas_of,
 )
-from common.lake.iceberg.write import file_schema, sort_keys, stored_columns
+from common.lake.iceberg.write import (
+    columns_without_bounds,
+    file_schema,
+    sort_keys,
+    stored_columns,
+)
 from common.lake.source import (
     LOCATIONS,
     Answer,
@@ -635,26 +640,6 @@ def file_metrics(metadata: TableMetadata, footer: FileMetaData) -> str:
         }
     metrics["split_offsets"] = list(values["split_offsets"] or ())
     return json.dumps(metrics, separators=(",", ":"))
-
-
-def columns_without_bounds(footer: FileMetaData) -> frozenset[str]:
-    """Return the paths of leaf columns with values in a row group that states no bounds of them.
-
-    Writers leave bounds out that are long. PyIceberg takes those of the other row groups for the
-    whole file, so that readers would skip rows that they look for.
-    """
-    paths = set()
-    for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        for at in range(group.num_columns):
-            column = group.column(at)
-            values = column.statistics
-            if values is None or not (
-                values.has_min_max
-                or (values.has_null_count and values.null_count == column.num_values)
-            ):
-                paths.add(column.path_in_schema)
-    return frozenset(paths)
 
 
 def _by_text(values: Mapping[int, int]) -> dict[str, int]:

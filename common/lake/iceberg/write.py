@@ -2,30 +2,55 @@
 
 Writers of Iceberg name columns in files as in the table, except for letters that Avro does not
 allow. Readers go by the field ids, which every output has for each of its fields. A file without
-ids was imported: the table's name mapping gives them.
+ids was imported: the table's name mapping gives them. Native tables that are published have such
+files: their columns get ids here, and the metrics of a file come from its footer.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 from urllib.parse import unquote_plus
 
 import pyarrow as pa
 from pyarrow import types as is_type
-from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyarrow.parquet import FileMetaData
+from pyiceberg.io.pyarrow import StatsAggregator, schema_to_pyarrow
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.name_mapping import MappedField
 from pyiceberg.table.sorting import NullOrder, SortDirection
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import UUIDType
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    UUIDType,
+)
 
-from common.errors import InputError
+from common.errors import InputError, RefusedError
 from common.lake.source import Partition, SortKey
-from common.model.table import SPEC_PARTITIONS
+from common.model.table import SPEC_PARTITIONS, Column
 from common.rows.conform import FIELD_ID, ONLY_VALUE, field_id
 from common.rows.key_encoding import NULL
-from common.rows.schema import normal_type
+from common.rows.schema import arrow_schema, normal_type
 
+BOUND_CHARS = 16
+"""Characters or bytes of a bound of a published file."""
 NO_MAPPING = (
     "file {} has no field ids, and its table has no name mapping (property "
     "schema.name-mapping.default), so its columns cannot be identified; set the mapping with the "
@@ -144,3 +169,245 @@ def sort_keys(metadata: TableMetadata) -> tuple[SortKey, ...]:
             )
         )
     return tuple(keys)
+
+
+def columns_without_bounds(footer: FileMetaData) -> frozenset[str]:
+    """Return the paths of leaf columns with values in a row group that states no bounds of them.
+
+    Writers leave bounds out that are long. PyIceberg takes those of the other row groups for the
+    whole file, so that readers would skip rows that they look for.
+    """
+    paths = set()
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        for at in range(group.num_columns):
+            column = group.column(at)
+            values = column.statistics
+            if values is None or not (
+                values.has_min_max
+                or (values.has_null_count and values.null_count == column.num_values)
+            ):
+                paths.add(column.path_in_schema)
+    return frozenset(paths)
+
+
+# ---------------------------------------------------------------------- Columns of native tables
+
+
+_TYPES: Mapping[pa.DataType, PrimitiveType] = {
+    pa.bool_(): BooleanType(),
+    pa.int8(): IntegerType(),
+    pa.int16(): IntegerType(),
+    pa.int32(): IntegerType(),
+    pa.int64(): LongType(),
+    pa.float32(): FloatType(),
+    pa.float64(): DoubleType(),
+    pa.string(): StringType(),
+    pa.binary(): BinaryType(),
+    pa.date32(): DateType(),
+}
+
+
+class _FieldNumbers:
+    """Field ids by the whole names of fields. Those of a former schema stay."""
+
+    def __init__(self, former: TableMetadata | None) -> None:
+        self._last = 0 if former is None else former.last_column_id
+        self._numbers: dict[str, int] = {}
+        if former is not None:
+            schema = former.schema()
+            for number in schema.field_ids:
+                name = schema.find_column_name(number)
+                assert name is not None, number
+                self._numbers[name] = number
+
+    def __getitem__(self, names: tuple[str, ...]) -> int:
+        name = ".".join(names)
+        if name not in self._numbers:
+            self._last += 1
+            self._numbers[name] = self._last
+        return self._numbers[name]
+
+
+def native_schema(columns: Sequence[Column], former: TableMetadata | None) -> Schema:
+    """Return the schema of native columns. All are optional: older files may lack a column.
+
+    Args:
+        columns: The columns.
+        former: Metadata whose field ids stay; the id of its schema, too, if nothing differs.
+
+    Raises:
+        RefusedError: Iceberg has no such type, or some readers take two names for one.
+    """
+    _require_distinct(columns)
+    numbers, arrow = _FieldNumbers(former), list(arrow_schema(columns))
+    for column in arrow:
+        numbers[(column.name,)]  # Top-level columns come first, as with other writers.
+    fields = [_field(numbers, column, ()) for column in arrow]
+    number = 0
+    if former is not None:
+        number = former.schema().schema_id + (former.schema().fields != tuple(fields))
+    try:
+        schema = Schema(*fields, schema_id=number)
+        assert len(schema.field_ids) >= len(fields), schema
+    except ValueError as error:  # Such as a column a.b and a field b of a column a.
+        raise RefusedError(f"the columns are no schema of Iceberg: {error}") from None
+    return schema
+
+
+def _field(numbers: _FieldNumbers, column: pa.Field, names: tuple[str, ...]) -> NestedField:
+    path = (*names, column.name)
+    kind = _iceberg_type(column.type, path, numbers)
+    return NestedField(numbers[path], column.name, kind, required=False)
+
+
+def _require_distinct(columns: Iterable[Column]) -> None:
+    first: dict[str, str] = {}
+    for column in columns:
+        if (other := first.setdefault(column.name.lower(), column.name)) != column.name:
+            message = (
+                f"columns {other} and {column.name} differ only in case, which is one name to "
+                "some readers of Iceberg"
+            )
+            raise RefusedError(message)
+
+
+def _iceberg_type(
+    arrow: pa.DataType, names: tuple[str, ...], numbers: _FieldNumbers
+) -> IcebergType:
+    def inner(child: pa.Field, name: str) -> tuple[int, IcebergType]:
+        path = (*names, name)
+        return numbers[path], _iceberg_type(child.type, path, numbers)
+
+    if is_type.is_struct(arrow):
+        children = [arrow.field(at) for at in range(arrow.num_fields)]
+        return StructType(*(_field(numbers, child, names) for child in children))
+    if is_type.is_list(arrow):
+        number, kind = inner(arrow.value_field, "element")
+        return ListType(number, kind, element_required=False)
+    if is_type.is_map(arrow):
+        key_number, key = inner(arrow.key_field, "key")
+        number, kind = inner(arrow.item_field, "value")
+        return MapType(key_number, key, number, kind, value_required=False)
+    if is_type.is_decimal128(arrow) and 0 <= arrow.scale <= arrow.precision:
+        return DecimalType(arrow.precision, arrow.scale)
+    if is_type.is_timestamp(arrow) and arrow.unit != "ns":
+        return TimestampType() if arrow.tz is None else TimestamptzType()
+    if (plain := _TYPES.get(arrow)) is not None:
+        return plain
+    message = f"column {names[0][:100]} is {arrow}, which is not published as Iceberg"
+    raise RefusedError(message)
+
+
+# ------------------------------------------------------------------------- Files of native tables
+
+
+def require_ids(path: str, footer: FileMetaData, schema: Schema) -> None:
+    """Refuse a file with field ids, unless they are those of the metadata.
+
+    Readers go by the ids of a file that has some, and not by the names of its columns.
+
+    Args:
+        path: The file, for messages.
+        footer: Its footer.
+        schema: Columns of the metadata.
+
+    Raises:
+        RefusedError: A field has another id, or none where others have one.
+    """
+    columns = footer.schema.to_arrow_schema()
+    numbers = dict(_numbers(columns, ()))
+    if all(number is None for number in numbers.values()):
+        return
+    for names, number in numbers.items():
+        name = ".".join(names)
+        wanted = next((n for n in schema.field_ids if schema.find_column_name(n) == name), None)
+        if number != wanted:
+            message = (
+                f"column {name} of file {path} has the field id {number}, readers of Iceberg would "
+                f"expect {wanted}; write the file anew without field ids"
+            )
+            raise RefusedError(message)
+
+
+def _numbers(
+    fields: Iterable[pa.Field], names: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], int | None]]:
+    """Yield the whole names and field ids of columns, and of all fields in them."""
+    for column in fields:
+        path = (*names, column.name)
+        yield path, field_id(column)
+        arrow = column.type
+        if is_type.is_struct(arrow):
+            yield from _numbers(arrow, path)
+        elif is_type.is_list(arrow) or is_type.is_large_list(arrow):
+            yield from _numbers([arrow.value_field.with_name("element")], path)
+        elif is_type.is_map(arrow):
+            inner = (arrow.key_field.with_name("key"), arrow.item_field.with_name("value"))
+            yield from _numbers(inner, path)
+
+
+def footer_metrics(
+    footer: FileMetaData, columns: pa.Schema, schema: Schema
+) -> dict[str, dict[int, Any]]:
+    """Return the metrics of a file for its manifest entry: those of its plain columns.
+
+    Columns of another type than the table's have no bounds, because these would be read as values
+    of the table's type.
+
+    Args:
+        footer: The footer of the file.
+        columns: Columns of the table.
+        schema: The same with field ids.
+    """
+    names = ("column_sizes", "value_counts", "null_value_counts", "lower_bounds", "upper_bounds")
+    metrics: dict[str, dict[int, Any]] = {name: {} for name in names}
+    unbounded = columns_without_bounds(footer)
+    table = {column.name: column.type for column in columns}
+    stored = {column.name: normal_type(column.type) for column in footer.schema.to_arrow_schema()}
+    for at in range(footer.num_columns):
+        column = footer.schema.column(at)
+        if column.path not in table or is_type.is_nested(table[column.path]):
+            continue
+        kind = schema.find_field(column.path)
+        assert isinstance(kind.field_type, PrimitiveType), kind
+        chunks = [footer.row_group(group).column(at) for group in range(footer.num_row_groups)]
+        metrics["column_sizes"][kind.field_id] = sum(one.total_compressed_size for one in chunks)
+        metrics["value_counts"][kind.field_id] = sum(one.num_values for one in chunks)
+        statistics = [chunk.statistics for chunk in chunks]
+        if all(one is not None and one.has_null_count for one in statistics):
+            nulls = sum(one.null_count for one in statistics)
+            metrics["null_value_counts"][kind.field_id] = nulls
+        if column.path in unbounded or not _is_like(stored[column.path], table[column.path]):
+            continue
+        low, high = _bounds(kind.field_type, [one for one in statistics if one.has_min_max])
+        if low is not None and high is not None:
+            metrics["lower_bounds"][kind.field_id] = low
+            # Statistics of a footer ignore NaN, which to some engines is above all numbers.
+            if not is_type.is_floating(table[column.path]):
+                metrics["upper_bounds"][kind.field_id] = high
+    return metrics
+
+
+def _is_like(stored: pa.DataType, table: pa.DataType) -> bool:
+    """Return whether statistics of a column of one type are values of the other one."""
+    if is_type.is_signed_integer(stored) and is_type.is_signed_integer(table):
+        return True
+    if is_type.is_timestamp(stored) and is_type.is_timestamp(table):
+        return stored.unit != "ns" and (stored.tz is None) == (table.tz is None)
+    if is_type.is_decimal(table):
+        return False  # Their statistics are numbers without a scale, depending on their width.
+    return bool(stored.equals(table)) or (stored == pa.float32() and table == pa.float64())
+
+
+def _bounds(kind: PrimitiveType, statistics: Sequence[Any]) -> tuple[bytes | None, bytes | None]:
+    if not statistics:
+        return None, None
+    length = BOUND_CHARS if isinstance(kind, StringType | BinaryType) else None
+    with suppress(ArithmeticError, TypeError, ValueError, pa.ArrowException):
+        values = StatsAggregator(kind, statistics[0].physical_type, length)
+        for one in statistics:
+            values.update_min(one.min)
+            values.update_max(one.max)
+        return values.min_as_bytes(), values.max_as_bytes()
+    return None, None

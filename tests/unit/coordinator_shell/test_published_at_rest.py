@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 
 import pytest
@@ -21,24 +22,42 @@ from tests.support.published_site import (
     Publisher,
     Row,
     published_site,
+    read_as_iceberg,
     read_by_deltalake,
     read_by_polars,
 )
 
-pytestmark = pytest.mark.unit
+pytestmark = [
+    pytest.mark.unit,
+    pytest.mark.usefixtures("publish"),
+    pytest.mark.parametrize(
+        "publish", ["delta", pytest.param("iceberg", marks=pytest.mark.long)], indirect=True
+    ),
+]
+FORMAT = ContextVar("FORMAT", default="delta")
+
+
+@pytest.fixture
+def publish(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let the tables of a test publish themselves in a format."""
+    token = FORMAT.set(request.param)
+    yield
+    FORMAT.reset(token)
 
 
 def story(folder: Path, tell: Callable[[PublishedSite], Awaitable[None]]) -> None:
     async def run() -> None:
         path = folder / "people"
         path.mkdir()
-        await tell(await published_site(path.as_uri(), key=("id",)))
+        await tell(await published_site(path.as_uri(), key=("id",), publish=FORMAT.get()))
 
     asyncio.run(run())
 
 
 def rows_read(site: PublishedSite) -> list[Row]:
     root = site.location.root
+    if site.log.format == "iceberg":
+        return read_as_iceberg(root)
     by_polars = read_by_polars(root)
     assert read_by_deltalake(root) == by_polars
     return by_polars
@@ -226,7 +245,8 @@ def test_a_log_that_another_writer_changed_keeps_every_file(tmp_path: Path) -> N
         assert await site.publish()
         await site.add("day=7/b.parquet", 1, 2)
         await site.compact(7, first, "day=7/b.parquet")
-        Path(site.location.root, LOG_FOLDER, f"{1:020}.json").write_text('{"commitInfo":{}}\n')
+        names = {"delta": f"{LOG_FOLDER}/{1:020}.json", "iceberg": "metadata/v1.metadata.json"}
+        Path(site.location.root, names[FORMAT.get()]).write_text('{"commitInfo":{}}\n')
         other = site.coordinator("b")
         garbage = {entry.path for entry in await site.store.garbage(site.table.id)}
         assert await other.manifests.published(site.table, garbage) == garbage
@@ -247,7 +267,7 @@ def test_switched_off_the_files_of_the_log_go_after_the_grace(tmp_path: Path) ->
         await collect(site)
         assert is_stored(site, first), "the log is still there"
         assert await site.publish()
-        assert not Path(site.location.root, LOG_FOLDER).exists()
+        assert own_log(site.location) is None
         await collect(site)
         assert is_stored(site, first)
         await site.change(ratio=4.0)
@@ -265,7 +285,7 @@ def test_a_recovered_table_continues_its_log_only_at_rest(tmp_path: Path) -> Non
         await site.compact(7, "day=7/a.parquet")
         assert await site.publish()
         uri, key = site.table.location, ("id",)
-        recovered = await published_site(uri, "t2", former_ids=("t1",), key=key)
+        recovered = await published_site(uri, "t2", ("t1",), key=key, publish=FORMAT.get())
         await recovered.add("day=7/b.parquet", 2, 1)
         assert await recovered.publish()
         assert own_log(site.location) is None, "files of the earlier state may be gone"
@@ -287,8 +307,12 @@ def test_a_log_that_stays_is_bounded(tmp_path: Path) -> None:
         for number in range(2 * publication.CHECKPOINT_VERSIONS + 2):
             await site.change(ratio=4.0 + number)
             assert await site.publish()
-        names = [path.name for path in Path(site.location.root, LOG_FOLDER).iterdir()]
-        assert sum(name.endswith(".checkpoint.parquet") for name in names) == 2
+        if FORMAT.get() == "delta":
+            names = [path.name for path in Path(site.location.root, LOG_FOLDER).iterdir()]
+            assert sum(name.endswith(".checkpoint.parquet") for name in names) == 2
+        else:
+            lists = list(Path(site.location.root, "metadata").glob("*-list.avro"))
+            assert len(lists) == 1, "all versions have one snapshot"
         assert rows_read(site) == before
         other = site.coordinator("b")
         await site.change(ratio=9.0)

@@ -1,4 +1,4 @@
-"""Files of a Delta table's root: list, read, and create one only if it is absent.
+"""Files of a table's root: list, read, and create one only if it is absent.
 
 Only folders of this machine and S3 are used. A creation is one request: nothing repeats it, because
 the second try of a request that arrived would be refused by the first one.
