@@ -36,7 +36,7 @@ from common.model.table import LAKE_OPERATIONS, OPERATIONS_OF_LAKES, Table, Tabl
 from common.model.tablet import Analysis, Tablet, TabletId
 from common.primitives import PUBLISH_LIFE_S
 from common.settings import Settings
-from common.units import exact_duration, format_count
+from common.units import exact_duration
 from common.wire import MetricValue
 from coordinator.context import ShellContext
 from coordinator.core.assignment import LAKE_OUTPUT
@@ -171,6 +171,7 @@ LAKE_BATCH = 500
 LAKE_PATHS_SHOWN = 20
 LAKE_OPERATIONS_AT_ONCE = 2
 """Lake tables on which an operation of one kind runs at a time."""
+Order = api.LakeOrder | None
 
 
 @dataclass(slots=True)
@@ -186,6 +187,8 @@ class _LakeTask:
     result: api.LakeRun | None = None
     failure: str = ""
     """Why the last run failed; empty: it did not."""
+    after: str = ""
+    """Path after which the next run goes on with its listing; empty: it begins one."""
     looked: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a run has ended or waits."""
 
@@ -258,17 +261,16 @@ class LakeMaintenance:
             survey = await self.survey(name, table, order)
             if not survey.has_work:
                 self._ended(table, task, _run_of(table, survey, api.LakeRunState.NOTHING))
-                return None
+                return self._rest(table, task, replace(survey, more=0), order)
             if survey.versions and survey.files:
                 first = await self._carry_out(table, replace(survey, files=()), order)
                 survey = replace(survey, versions=(), creates=first.created)
             if survey.files and survey.floor < 0:
                 task.survey = survey
                 task.due_s = self._context.clock.now_s() + self._grace_s
-                grace = exact_duration(self._grace_s)
-                why = f"files are deleted after {grace}, unless a version names them by then"
+                why = f"files are deleted after {exact_duration(self._grace_s)}, unless a version"
                 waiting = _run_of(table, survey, api.LakeRunState.WAITING)
-                task.result = replace(waiting, why=why)
+                task.result = replace(waiting, why=f"{why} names them by then")
                 return None
         freed = await self._carry_out(table, survey, order)
         run = replace(
@@ -284,11 +286,17 @@ class LakeMaintenance:
         counts = {"files": freed.files, "bytes": freed.size_bytes, "created": run.created}
         self._context.log("lake table maintained", table=table.name, operation=name, **counts)
         self._ended(table, task, run)
-        if not survey.more or order is not None:
+        return self._rest(table, task, survey, order)
+
+    def _rest(
+        self, table: Table, task: _LakeTask, survey: LakeSurvey, order: Order
+    ) -> OperationStatistics | None:
+        """Return what a run has left to the next one, which follows at once."""
+        task.after = survey.after
+        if order is not None or not survey.rest:
             return None
-        task.due_s = 0.0
-        why = f"{format_count(survey.more, 'more file')} can be deleted"
-        return OperationStatistics(name=table.id, why=why, data_retained_bytes=survey.more)
+        task.due_s, freed_bytes = 0.0, survey.more or 1
+        return OperationStatistics(name=table.id, why=survey.rest, data_retained_bytes=freed_bytes)
 
     def _ended(self, table: Table, task: _LakeTask, run: api.LakeRun) -> None:
         task.survey, task.asked, task.failure, task.result = None, None, "", run
@@ -296,7 +304,7 @@ class LakeMaintenance:
         pause_s = LAKE_LOOK_S if is_frequent else table.settings.lake_maintenance_interval_s
         task.due_s = self._context.clock.now_s() + pause_s
 
-    async def survey(self, name: str, table: Table, order: api.LakeOrder | None) -> LakeSurvey:
+    async def survey(self, name: str, table: Table, order: Order) -> LakeSurvey:
         """Return what an operation would do; change nothing.
 
         Raises:
@@ -309,9 +317,7 @@ class LakeMaintenance:
         rules = await self._rules(name, table, order)
         return await self._call(table, source.survey, name, snapshot, rules)
 
-    async def _carry_out(
-        self, table: Table, survey: LakeSurvey, order: api.LakeOrder | None
-    ) -> Freed:
+    async def _carry_out(self, table: Table, survey: LakeSurvey, order: Order) -> Freed:
         """Do what a survey says, batch by batch."""
         done, batches = Freed(), range(0, max(1, len(survey.files)), LAKE_BATCH)
         for first in batches:
@@ -331,14 +337,13 @@ class LakeMaintenance:
         threads = self._context.threads.within(LAKE_STEP_MAX_S)
         return await threads.run(table.location, call, *args)
 
-    async def _rules(
-        self, name: str, table: Table, order: api.LakeOrder | None
-    ) -> MaintenanceRules:
+    async def _rules(self, name: str, table: Table, order: Order) -> MaintenanceRules:
         """Return what must be kept now. Of two clocks the one that is behind counts."""
         kept, since = frozenset[str](), None
         if name != OperationName.CHECKPOINT:  # It deletes nothing, and is looked for each minute.
             kept, since = await self._lake.attempt_needs(table.id)
         files = table.settings.lake_maintenance_files
+        others = self._tables() if name == OperationName.ORPHAN_FILES else ()
         return MaintenanceRules(
             now_s=min(self._context.clock.now_s(), await self._context.store.now_s()),
             keep_s=PUBLISH_LIFE_S + self._grace_s,
@@ -347,6 +352,9 @@ class LakeMaintenance:
             kept=kept,
             own_name=f"{LAKE_OUTPUT}-",
             is_asked=order is not None,
+            after=self._task(table, name).after,
+            orphan_age_s=table.settings.lake_orphan_age_s,
+            others=tuple((one.name, one.location) for one in others if one.id != table.id),
         )
 
     # ----------------------------------------------------------------------------------- Operators
@@ -365,8 +373,8 @@ class LakeMaintenance:
         if table.state is not TableState.LIVE:
             raise RefusedError(f"table {table.name!r} is {table.state.value}, expected a live one")
         if order.dry_run:
-            survey = await self.survey(order.operation, table, order)
-            return _run_of(table, survey, api.LakeRunState.DRY_RUN)
+            shown = await self.survey(order.operation, table, order)
+            return _run_of(table, shown, api.LakeRunState.DRY_RUN)
         task = self._task(table, order.operation)
         if task.survey is not None and task.result is not None:
             return task.result
@@ -400,19 +408,13 @@ class LakeMaintenance:
         if task.failure:
             return replace(waiting, why=task.failure)
         if task.survey is not None and task.result is not None:
-            return replace(
-                waiting,
-                why=task.result.why,
-                files=len(task.survey.files),
-                gain=float(len(task.survey.files)),
-                gain_unit="files fewer",
-                freed_bytes=task.survey.size_bytes,
-            )
+            count, size_bytes = len(task.survey.files), task.survey.size_bytes
+            waiting = replace(waiting, why=task.result.why, freed_bytes=size_bytes)
+            return replace(waiting, files=count, gain=float(count), gain_unit="files fewer")
         last = f"; {task.result.text}" if task.result is not None else ""
         if not is_on:
-            both = ",".join(
-                one for one in LAKE_OPERATIONS if one in {*table.settings.lake_maintenance, name}
-            )
+            names = {*table.settings.lake_maintenance, name}
+            both = ",".join(one for one in LAKE_OPERATIONS if one in names)
             why = f"off: `neve table set {table.name} lake_maintenance={both}` turns it on{last}"
             return replace(row, why=why)
         if task.result is None:

@@ -59,7 +59,7 @@ def open_published_log(uri: str, options: Mapping[str, str]) -> "PublishedLog":
     """
     try:
         from common.lake.delta.publication import PublishedLog
-        from common.lake.delta.storage import LakeStorage
+        from common.lake.storage import LakeStorage
     except ImportError as error:
         raise ConfigError(NOT_INSTALLED) from error
     if "?" in uri:

@@ -5,7 +5,6 @@ In reading order:
     vectors   deletion vectors as bytes
     actions   entries of the log, read as untrusted values and written
     features  what Névé can compact, and schemas
-    storage   files of a table's root, and the creation of one only if it is absent
     statistics  bounds of a file's columns, from its footer
     log       versions and checkpoints, read whole or from a known version on
     checkpoints  checkpoints, and the clean-up of the log below them

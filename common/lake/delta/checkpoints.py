@@ -33,7 +33,6 @@ from common.lake.delta.actions import (
     refuse,
     relative_path,
 )
-from common.lake.delta.storage import LakeStorage, ListedFile
 from common.lake.source import (
     Answer,
     Freed,
@@ -43,6 +42,7 @@ from common.lake.source import (
     Snapshot,
     WasteFile,
 )
+from common.lake.storage import LakeStorage, ListedFile
 from common.model.table import DELTA_OPERATIONS
 
 CHECKPOINT, LOG_CLEANUP, VACUUM = DELTA_OPERATIONS

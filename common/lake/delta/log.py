@@ -29,8 +29,8 @@ from common.lake.delta.actions import (
     refuse,
 )
 from common.lake.delta.features import properties_of, readable_columns, why_refused
-from common.lake.delta.storage import LakeStorage, ListedFile
 from common.lake.source import LakeFile, MaintenanceRules, Snapshot
+from common.lake.storage import LakeStorage, ListedFile
 
 LOG, SIDECARS, HINT = "_delta_log", "_delta_log/_sidecars", "_delta_log/_last_checkpoint"
 VERSION_BYTES_MAX = 512 * 1024**2

@@ -29,8 +29,8 @@ from common.lake.delta import log
 from common.lake.delta.actions import ENGINE, encoded_path, entry_text, relative_path
 from common.lake.delta.checkpoints import as_parquet
 from common.lake.delta.features import delta_schema, has_plain_timestamps
-from common.lake.delta.storage import LakeStorage
 from common.lake.source import Answer
+from common.lake.storage import LakeStorage
 from common.model.file import DataFile
 from common.model.key_values import KeyType
 from common.model.location_identity import LOG_FILES, LOG_LAG, LOG_ROWS, LOG_TABLE, LOG_TIME

@@ -20,7 +20,6 @@ from common.lake.delta.actions import (
 )
 from common.lake.delta.features import IN_COMMIT_TIMESTAMPS
 from common.lake.delta.statistics import file_statistics
-from common.lake.delta.storage import LakeStorage
 from common.lake.delta.vectors import (
     VectorError,
     decode_vector,
@@ -41,6 +40,7 @@ from common.lake.source import (
     Sighting,
     Snapshot,
 )
+from common.lake.storage import LakeStorage
 from common.model.table import DELTA_OPERATIONS
 
 _UUID_CHARS = 20

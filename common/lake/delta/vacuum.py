@@ -28,8 +28,8 @@ from common.lake.delta.actions import (
     vector_of,
 )
 from common.lake.delta.checkpoints import VACUUM, bounded, removed_ms, replayed
-from common.lake.delta.storage import LakeStorage, ListedFile
 from common.lake.source import Freed, LakeSurvey, MaintenanceRules, Snapshot, WasteFile
+from common.lake.storage import LakeStorage, ListedFile
 from common.model.location_identity import SERVICE_FOLDER, mark_in_path
 
 CHANGE_FEED = "_change_data"

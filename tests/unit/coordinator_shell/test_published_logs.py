@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from common.lake.delta import publication
-from common.lake.delta.storage import LakeStorage
+from common.lake.storage import LakeStorage
 from common.model.table import Column
 from common.parquet.foreign_formats import (
     LOG_FOLDER,
