@@ -572,7 +572,8 @@ def maintain(
     operation: Annotated[
         str,
         typer.Argument(
-            help="`checkpoint`, `log-cleanup` or `vacuum` (Delta), `expire-snapshots` (Iceberg).",
+            help="`checkpoint`, `log-cleanup` or `vacuum` (Delta), "
+            "`expire-snapshots` or `orphan-files` (Iceberg).",
             metavar="OPERATION",
         ),
     ],

@@ -155,7 +155,7 @@ class PlanningCalls:
 
         Args:
             table: Name of the lake table.
-            operation: `checkpoint`, `log-cleanup`, `vacuum` or `expire-snapshots`.
+            operation: `checkpoint`, `log-cleanup`, `vacuum`, `expire-snapshots` or `orphan-files`.
             dry_run: Change nothing.
             files: Delete at most so many files; None: as the table's settings say.
 

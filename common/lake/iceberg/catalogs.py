@@ -129,6 +129,10 @@ class TableRoot:
         return path if "://" in path else f"{self.written}/{path}"
 
 
+class OutsideError(RefusedError):
+    """A location is not allowed."""
+
+
 class Admission:
     """Whether locations are allowed. Links of folders on a disk are resolved once each."""
 
@@ -157,14 +161,14 @@ class Admission:
         """Refuse a file elsewhere.
 
         Raises:
-            RefusedError: It is not allowed there.
+            OutsideError: It is not allowed there.
         """
         if not self.admits(uri):
             message = (
                 f"the table names {redacted(uri)[:300]}, which lies outside of the locations that "
                 "are allowed; name its folder with the setting gateway.locations"
             )
-            raise RefusedError(message)
+            raise OutsideError(message)
 
     def _is_below(self, path: str) -> bool:
         real = os.path.realpath(path)

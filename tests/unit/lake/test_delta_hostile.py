@@ -12,7 +12,8 @@ import pytest
 from pyarrow import parquet
 
 from common.errors import ConfigError, RefusedError, RequestError
-from common.lake.delta import actions, log, storage
+from common.lake import storage
+from common.lake.delta import actions, log
 from common.lake.delta.actions import encoded_path, relative_path
 from common.lake.open import open_source
 from common.lake.source import Snapshot
