@@ -231,15 +231,14 @@ class RayCompactorLever:
             asked: Whether compactors are starting. If not, a node that was removed, for example
                 after the last job, does not count as missing.
         """
-        if group not in self._settings.groups:
+        # At rest the answer is known: it costs no query of Ray.
+        if group not in self._settings.groups or (group in self._had and not asked):
             return Lack()
         needs = tuple(group_needs(self._settings, group, self._more["node_resource"]))
         nodes = (await self._nodes()).nodes
         missing = next(filter(None, (need.lack(nodes) for need in needs)), "")
         if not missing:
             self._had.add(group)
-            return Lack()
-        if group in self._had and not asked:
             return Lack()
         return lack_of(missing, needs, await self._nodes())
 

@@ -58,6 +58,11 @@ EXECUTOR_COMPILER = " ".join(
     )
 )
 """Ten times the default: loops over rows are still optimised, the start of tasks is not."""
+QUIET_JVM = "-XX:-UsePerfData"
+"""Without counters for `jps` and `jstat`, which a thread samples 20 times per second."""
+QUIET_LOG = "-Dlog4j2.asyncLoggerConfigWaitStrategy=Block"
+"""The thread that writes Ray's log waits for an entry. By default it wakes up 100 times per second,
+and takes 0.5 % of a core."""
 JVM_CLOSE_WAIT_MAX_S = 10.0
 CRASH_REPORT = "hs_err_pid"
 """Prefix of the file's name; `common.log_files` keeps the newest ones."""
@@ -118,14 +123,16 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
     # A killed JVM leaves files, so it uses the compactor's temporary folder. For a crash a report
     # is enough; a memory dump would fill the disk.
     crashes = f"-XX:ErrorFile={crash_folder(settings)}/{CRASH_REPORT}%p.log"
-    java_options = f"-Djava.io.tmpdir={tempfile.gettempdir()} {crashes} -XX:-CreateCoredumpOnCrash"
+    java_options = (
+        f"-Djava.io.tmpdir={tempfile.gettempdir()} {crashes} -XX:-CreateCoredumpOnCrash {QUIET_JVM}"
+    )
     local = settings.engine is EngineKind.LOCAL
     compiler = EXECUTOR_COMPILER if local else QUICK_JVM
     return {
         "spark.driver.memory": settings.driver_memory,
         DRIVER_OPTIONS: f"{java_options} {compiler}",
         EXECUTOR_OPTIONS: " ".join(
-            [java_options, EXECUTOR_COMPILER, ARROW_OPENINGS, *_log_options(settings)]
+            [java_options, EXECUTOR_COMPILER, QUIET_LOG, ARROW_OPENINGS, *_log_options(settings)]
         ),
         # Executors import the task code of this project.
         "spark.executorEnv.PYTHONPATH": _project_path(),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from common.compactor_needs import NodeNeed, group_needs
 from common.config import load_settings
+from coordinator import ray_compactors
 from coordinator.ports import Lack
-from coordinator.ray_compactors import KnownNodes, lack_of
+from coordinator.ray_compactors import KnownNodes, RayCompactorLever, lack_of
 
 GIB = 1 << 30
 SMALL = {"CPU": 2.0, "memory": 4.0 * GIB, "own": 1.0}
@@ -75,3 +77,24 @@ def test_whether_a_node_may_come(known: dict[str, Any], end: str, *, final: bool
     wanted = needs("groups.g.executors=2", "groups.g.memory=2g")
     found = lack_of("it lacks", wanted, KnownNodes(nodes=(), **known))
     assert found == Lack(f"it lacks{end}", final=final)
+
+
+def test_at_rest_ray_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load_settings(environ={}, flags=["groups.g.resource=own"])
+    lever = RayCompactorLever(settings, node_resource="", log_folder="", edition="e")
+    nodeless = KnownNodes(nodes=())
+    # A lack takes two queries, as no answer is kept here.
+    answers = [nodeless, nodeless, KnownNodes(nodes=(LARGE,)), nodeless, nodeless]
+    monkeypatch.setattr(ray_compactors, "LOOK_AGE_MAX_S", -1.0)
+    monkeypatch.setattr(ray_compactors, "known_nodes", lambda: answers.pop(0))
+
+    async def look() -> None:
+        assert (await lever.lack("g", asked=False)).sentence
+        assert await lever.lack("g", asked=False) == Lack()
+        # A node was there, so it matters again only when a compactor starts.
+        assert await lever.lack("g", asked=False) == Lack()
+        assert len(answers) == 2
+        assert (await lever.lack("g", asked=True)).sentence
+        assert await lever.lack("unknown", asked=True) == Lack()
+
+    asyncio.run(look())

@@ -40,6 +40,11 @@ names = {name for name in names - sys.stdlib_module_names if not name.startswith
 sys.stderr.write(" ".join(sorted(names)))
 """
 RUN = "sys.argv[1:] = {}; from neve.cli import main; main()"
+CHECK_SETTINGS = """
+    from common.settings import Settings
+    from neve.service_settings import check_service, load_service_settings
+    check_service(Settings())
+"""
 OF_VERB = """
 import sys
 from neve.cli import main
@@ -118,8 +123,9 @@ def test_a_process_does_not_load(modules: str, unloaded: tuple[str, ...]) -> Non
         (RUN.format(["table", "describe", "users", "--url", "http://127.0.0.1:1"]), OF_TYPER),
         ("import neve.client.connect", set()),
         ("from neve import Client; Client('https://service')", OF_HTTPX),
+        (CHECK_SETTINGS, set()),
     ],
-    ids=["version", "status", "describe", "client", "tls"],
+    ids=["version", "status", "describe", "client", "tls", "settings"],
 )
 def test_an_entry_point_loads_only(program: str, allowed: set[str]) -> None:
     loaded = loaded_libraries(program)
