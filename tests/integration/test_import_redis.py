@@ -25,7 +25,7 @@ from tests.support.gateway import Gateway, serving
 from tests.support.redis_server import RedisServer, empty, executable, running
 from tests.support.spark_session import local_session
 
-FILES = 1700
+FILES = 1020
 PARTITIONS = 17
 pytestmark = [
     pytest.mark.integration,
@@ -187,7 +187,6 @@ def test_spark_reads_a_table_by_its_manifest(gateway: Gateway, lake: Path) -> No
 
     assert sorted(files) == sorted(each["file"] for each in found["files"])
     assert pointer["totals"] == found["totals"]
-    assert frame.count() == 2 * FILES + 1
     per_part = {row.part: row["count"] for row in frame.groupBy("part").count().collect()}
     assert per_part == dict.fromkeys(range(PARTITIONS), 2 * FILES // PARTITIONS) | {40: 1}
     assert SystemClock().now_s() > pointer["begun_s"]

@@ -73,6 +73,7 @@ def test_nobody_else_reaches_a_stack_and_it_leaves_its_tables_and_logs(open_home
     assert children() <= before
     with begin(open_home) as stack, redis.Redis.from_url(stack.redis_url) as link:
         assert link.get("neve:kept") == b"yes"
+        check_environment(stack)
     logs = StackLogs(open_home / "one" / "logs")
     assert logs.parts() == ["supervisor", "redis", "ray"]
     assert logs.path("redis").read_text().count("Ready to accept connections") == 2
@@ -106,6 +107,17 @@ def check_a_first_stack(home: Path) -> None:
     assert alive(stack) == []
     assert not Path(stack.state.private_folder).exists()
     assert LocalStack.attach(home=home, name="one") is None
+
+
+def check_environment(stack: LocalStack) -> None:
+    """A program of the user may ask Ray for an environment."""
+    answer = said_by_driver(
+        stack,
+        "work = ray.remote(lambda: os.environ['ASKED_FOR']);"
+        "own = work.options(runtime_env={'env_vars': {'ASKED_FOR': 'an environment'}});"
+        "print(ray.get(own.remote()))",
+    )
+    assert answer.strip() == "an environment"
 
 
 def check_secrets(stack: LocalStack) -> None:
@@ -180,17 +192,6 @@ def test_data_that_the_server_cannot_read_is_named(redis_alone: RedisServer) -> 
     (redis_alone.folder / "appendonly.aof").write_bytes(b"REDIS0999" + bytes(100))
     with pytest.raises(ConfigError, match=r"cannot read .*put that server first in PATH"):
         redis_alone.start(os.environ, SystemClock())
-
-
-def test_a_program_of_the_user_may_ask_ray_for_an_environment(home: Path) -> None:
-    with begin(home) as stack:
-        answer = said_by_driver(
-            stack,
-            "work = ray.remote(lambda: os.environ['ASKED_FOR']);"
-            "own = work.options(runtime_env={'env_vars': {'ASKED_FOR': 'an environment'}});"
-            "print(ray.get(own.remote()))",
-        )
-    assert answer.strip() == "an environment"
 
 
 @pytest.mark.long
