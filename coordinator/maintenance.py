@@ -343,6 +343,7 @@ class LakeMaintenance:
             is_asked=order is not None,
             after=self._task(table, name).after,
             orphan_age_s=table.settings.lake_orphan_age_s,
+            manifests_min=table.settings.lake_manifests_min,
             others=tuple((one.name, one.location) for one in others if one.id != table.id),
         )
 

@@ -249,6 +249,8 @@ class MaintenanceRules:
     """Files that no version names stay for so long after they were written."""
     others: tuple[tuple[str, str], ...] = ()
     """Names and locations of the other tables of the service, where an operation lists folders."""
+    manifests_min: int = 10
+    """Manifests that a table has less at least after they were merged, unless one asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +274,7 @@ class LakeSurvey:
     files: tuple[WasteFile, ...] = ()
     """Files to delete, the oldest first; at most `files_max`."""
     more: int = 0
-    """Further files that a later run deletes."""
+    """Further files that a later run deletes or merges."""
     creates: str = ""
     """What it writes, as a noun; empty: nothing."""
     spared: Mapping[str, int] = field(default_factory=dict)
@@ -297,7 +299,8 @@ class LakeSurvey:
     def rest(self) -> str:
         """What it leaves to the next run, which follows at once; empty: nothing."""
         if self.more:
-            return f"{format_count(self.more, 'more file')} can be deleted"
+            done = "deleted" if self.files else "merged"
+            return f"{format_count(self.more, 'more file')} can be {done}"
         return f"the listing goes on after {self.after[:100]}" if self.after else ""
 
     @property

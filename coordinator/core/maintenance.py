@@ -430,6 +430,7 @@ class OperationName(StrEnum):
     VACUUM = "vacuum"
     EXPIRE_SNAPSHOTS = "expire-snapshots"
     ORPHAN_FILES = "orphan-files"
+    MANIFESTS = "manifests"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

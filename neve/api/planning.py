@@ -353,7 +353,7 @@ class MaintenanceOperation:
     kind: str
     """`merging`, `drops`, `split`, `merge`, `garbage`, `manifest`, `analysis`, `statistics`,
     `minor-delta`, `major-delta`, `flush`; of lake tables `checkpoint`, `log-cleanup`, `vacuum`,
-    `expire-snapshots`, `orphan-files`."""
+    `expire-snapshots`, `orphan-files`, `manifests`."""
     state: str = MaintenanceState.IDLE.value
     """`runnable`; `running`: no further operation of its kind can begin; `waiting`: it may not
     begin now; `idle`: it has no work; `not-applicable`: the service has none of this kind."""
@@ -473,7 +473,7 @@ class LakeRun:
 
     table: str
     operation: str
-    """`checkpoint`, `log-cleanup`, `vacuum`, `expire-snapshots` or `orphan-files`."""
+    """`checkpoint`, `log-cleanup`, `vacuum`, `expire-snapshots`, `orphan-files` or `manifests`."""
     state: str
     """`dry-run`, `done`, `running`, `nothing`; `waiting`: the files are deleted after the grace,
     unless a version names them by then."""
@@ -484,7 +484,7 @@ class LakeRun:
     size_bytes: int = 0
     """Space that is freed."""
     more: int = 0
-    """Further files, which a later run deletes."""
+    """Further files, which a later run deletes or merges."""
     created: str = ""
     """What was written, or would be; empty: nothing."""
     spared: dict[str, int] = field(default_factory=dict)

@@ -573,7 +573,7 @@ def maintain(
         str,
         typer.Argument(
             help="`checkpoint`, `log-cleanup` or `vacuum` (Delta), "
-            "`expire-snapshots` or `orphan-files` (Iceberg).",
+            "`expire-snapshots`, `orphan-files` or `manifests` (Iceberg).",
             metavar="OPERATION",
         ),
     ],

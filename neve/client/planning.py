@@ -155,7 +155,8 @@ class PlanningCalls:
 
         Args:
             table: Name of the lake table.
-            operation: `checkpoint`, `log-cleanup`, `vacuum`, `expire-snapshots` or `orphan-files`.
+            operation: `checkpoint`, `log-cleanup`, `vacuum`; `expire-snapshots`, `orphan-files`,
+                `manifests`.
             dry_run: Change nothing.
             files: Delete at most so many files; None: as the table's settings say.
 

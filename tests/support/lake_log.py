@@ -136,6 +136,8 @@ class LakeLog:
         survey = LakeSurvey(operation=operation, version=snapshot.version, after=after)
         if operation == "checkpoint":
             return replace(survey, creates=f"checkpoint of version {snapshot.version}")
+        if operation == "manifests":
+            return replace(survey, creates="version with 1 manifest")
         if operation == "expire-snapshots" and self.expiring:
             creates = f"metadata without {len(self.expiring)} snapshots"
             survey = replace(survey, versions=self.expiring, creates=creates)

@@ -1,4 +1,4 @@
-"""Replace files of an Iceberg table: one snapshot of the operation `replace`, sent once.
+"""Replace files or manifests of an Iceberg table: one snapshot, a `replace`, sent once.
 
     manifests of inputs   written again: inputs as DELETED, the files next to them as EXISTING
     outputs               ADDED, with the sequence number of the planned snapshot
@@ -12,14 +12,12 @@ delete files of it, though the refused request may be the second one of a commit
 manifests are used here, and the catalog's own method without what repeats it.
 """
 
-import base64
 import inspect
-import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
 from pkgutil import resolve_name
@@ -33,13 +31,11 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
-    FileFormat,
     ManifestContent,
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
     ManifestWriter,
-    ManifestWriterV2,
     read_manifest_list,
     write_manifest_list,
 )
@@ -64,14 +60,34 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from common.errors import CompactionError, ConfigError, RefusedError
+from common.errors import CompactionError, ConfigError, RefusedError, UnavailableError
 from common.lake.iceberg import catalogs
 from common.lake.iceberg.catalogs import translated
-from common.lake.iceberg.manifests import PATH_ID, POSITION_ID, DeleteFile, schemas_of
-from common.lake.source import Answer, Commit, LakeFile, LakeOutput, Positions
+from common.lake.iceberg.manifests import PATH_ID, POSITION_ID, DeleteFile, read_list, schemas_of
+from common.lake.iceberg.write import (
+    DataWriter,
+    DeletesWriter,
+    added_entry,
+    data_file,
+    file_entry,
+    write_entry,
+)
+from common.lake.source import (
+    Answer,
+    Commit,
+    Freed,
+    LakeFile,
+    LakeOutput,
+    LakeSurvey,
+    MaintenanceRules,
+    Positions,
+)
+from common.model.table import ICEBERG_OPERATIONS
 from common.primitives import BoundedMap
 from common.rows.conform import FIELD_ID
+from common.units import format_count
 
+*_, MANIFESTS = ICEBERG_OPERATIONS
 ATTEMPT = "neve.attempt"
 """Property of a snapshot's summary with the id of the attempt that committed it."""
 MANIFEST_BYTES, MANIFEST_BYTES_PROPERTY = 8 * 1024**2, "commit.manifest.target-size-bytes"
@@ -81,6 +97,9 @@ READERS = 8
 ATTEMPTS_MAX = 1_000
 PRIVATE_NAMES = (
     "pyiceberg.manifest.ManifestWriterV2._meta",
+    "pyiceberg.manifest.ManifestWriterV2._with_partition",
+    "pyiceberg.manifest.ManifestWriterV2.new_writer",
+    "pyiceberg.avro.file.AvroOutputFile.write_block",
     "pyiceberg.manifest.ManifestWriter.add",
     "pyiceberg.manifest.ManifestWriter.delete",
     "pyiceberg.manifest.ManifestWriter.existing",
@@ -233,8 +252,14 @@ class _Snapshot:
         """Last sequence number before it."""
         self._table, self._commit, self._head = table, commit, head
         self._metadata, self._parent, self._io = metadata, parent, table.io
-        self._id = metadata.new_snapshot_id()
+        self.id = metadata.new_snapshot_id()
+        """Id of the snapshot."""
         self._metrics = UpdateMetrics()
+        self._counts: dict[str, str] = {}
+        """Further properties of the summary."""
+        self.may_arrive = False
+        """Whether it was sent, and may become the head."""
+        self._number, self._name = 1, commit.attempt or "empty"
         self._partitions: set[tuple[int, str]] = set()
         self._inputs: dict[str, DataFile] = {}
         """Removed data files by URI."""
@@ -245,8 +270,8 @@ class _Snapshot:
 
     def send(self) -> Answer:
         """Write everything, and send it."""
-        commit, metadata = self._commit, self._metadata
-        with translated(f"write the manifests of attempt {commit.attempt}"):
+        metadata = self._metadata
+        with translated(f"write the manifests of {self._name}"):
             snapshot = self._made()
         main = metadata.refs.get(MAIN_BRANCH)
         parent = self._parent.snapshot_id if self._parent is not None else None
@@ -254,34 +279,23 @@ class _Snapshot:
             AssertTableUUID(uuid=metadata.table_uuid),
             AssertRefSnapshotId.model_validate({"ref": MAIN_BRANCH, "snapshot-id": parent}),
         )
-        updates = (AddSnapshotUpdate(snapshot=snapshot), _main_at(self._id, main))
-        return commit_once(self._table, requirements, updates, f"commit attempt {commit.attempt}")
+        updates = (AddSnapshotUpdate(snapshot=snapshot), _main_at(self.id, main))
+        self.may_arrive = True
+        return commit_once(self._table, requirements, updates, f"commit {self._name}")
 
     def _made(self) -> Snapshot:
         """Return the snapshot, after its files were written."""
         commit, metadata = self._commit, self._metadata
-        listed = self.listed = self._listed()
-        removed = defaultdict[str, dict[str, LakeFile | None]](dict)
-        for file in commit.removed:
-            removed[file.entry][self._head.uri_of(file.path)] = file
-        gone = dangling(commit, self._head)
-        for delete in self._head.deletes:
-            if delete.path in gone:
-                removed[delete.manifest][delete.path] = None
-        changed = list(self._without(removed))
-        manifests = [
-            *self._with_outputs(),
-            *changed,
-            *(item for path, item in listed.items() if path not in removed and _has_files(item)),
-        ]
+        self.listed = self._listed()
+        manifests = self._manifests()
         number = self.last + 1
-        uri = self._new_metadata(f"snap-{self._id}-1-neve-{commit.attempt or 'empty'}.avro")
+        uri = self._new_metadata(f"snap-{self.id}-{self._number}-neve-{self._name}.avro")
         parent = self._parent.snapshot_id if self._parent is not None else None
         output = self._io.new_output(uri)
-        with write_manifest_list(2, output, self._id, parent, number, self._codec()) as writer:
+        with write_manifest_list(2, output, self.id, parent, number, self._codec()) as writer:
             writer.add_manifests(manifests)
         fields = {
-            "snapshot-id": self._id,
+            "snapshot-id": self.id,
             "parent-snapshot-id": parent,
             "sequence-number": number,
             # Snapshots in order of time, though another writer's clock may be ahead.
@@ -291,6 +305,23 @@ class _Snapshot:
             "schema-id": metadata.current_schema_id,
         }
         return Snapshot.model_validate(fields)
+
+    def _manifests(self) -> list[ManifestFile]:
+        """Return the manifests of the snapshot, after those that are new were written."""
+        commit, listed = self._commit, self.listed
+        removed = defaultdict[str, dict[str, LakeFile | None]](dict)
+        for file in commit.removed:
+            removed[file.entry][self._head.uri_of(file.path)] = file
+        gone = dangling(commit, self._head)
+        for delete in self._head.deletes:
+            if delete.path in gone:
+                removed[delete.manifest][delete.path] = None
+        changed = list(self._without(removed))
+        return [
+            *self._with_outputs(),
+            *changed,
+            *(item for path, item in listed.items() if path not in removed and _has_files(item)),
+        ]
 
     def _listed(self) -> dict[str, ManifestFile]:
         if self._parent is None:
@@ -316,15 +347,15 @@ class _Snapshot:
         data, deletes = _BySpec(), _BySpec()
         for output in self._commit.outputs:
             like = self._like(output)
-            file = _data_file(output, self._head.uri_of(output.path), like)
-            data[like.spec_id].append(_added(file, self._commit.sequence))
+            file = data_file(output, self._head.uri_of(output.path), like)
+            data[like.spec_id].append(added_entry(file, self._commit.sequence))
             self._note(file, is_added=True)
             rows = self._commit.deletes.get(output.path)
             if rows is not None and rows.size:
                 assert int(rows[-1]) < output.rows, output.path
                 own = self._written_deletes(file, rows)
                 # It has the number of the new snapshot, like the delete files that it stands for.
-                deletes[like.spec_id].append(_added(own, None))
+                deletes[like.spec_id].append(added_entry(own, None))
                 self._note(own, is_added=True)
         yield from self._written(data, ManifestContent.DATA)
         yield from self._written(deletes, ManifestContent.DELETES)
@@ -339,7 +370,7 @@ class _Snapshot:
     def _written_deletes(self, file: DataFile, rows: Positions) -> DataFile:
         """Write the deleted positions of one output, in its folder."""
         stem = file.file_path.removesuffix(".parquet")
-        uri = f"{stem}-{self._id}-deletes.parquet"
+        uri = f"{stem}-{self.id}-deletes.parquet"
         self.written.append(uri)
         paths = pa.DictionaryArray.from_arrays(
             np.zeros(rows.size, np.int32), pa.array([file.file_path])
@@ -357,7 +388,7 @@ class _Snapshot:
             stream.write(data)
         name = file.file_path.encode()
         first, last = (int(rows[at]).to_bytes(8, "little") for at in (0, -1))
-        return _file(
+        return file_entry(
             like=file,
             content=DataFileContent.POSITION_DELETES,
             file_path=uri,
@@ -411,7 +442,9 @@ class _Snapshot:
         if left:
             raise RefusedError(f"file {min(left)} is not in the manifest that named it")
 
-    def _written(self, entries: "_BySpec", content: ManifestContent) -> Iterator[ManifestFile]:
+    def _written(
+        self, entries: Mapping[int, Iterable[ManifestEntry]], content: ManifestContent
+    ) -> Iterator[ManifestFile]:
         """Write entries to manifests, each of one spec and of about the table's target size."""
         target = _number(self._metadata, MANIFEST_BYTES_PROPERTY, MANIFEST_BYTES)
         for spec_id, own in entries.items():
@@ -420,7 +453,7 @@ class _Snapshot:
             while entry is not None:
                 with self._manifest(spec_id, content) as writer:
                     while entry is not None:
-                        _write(writer, entry)
+                        write_entry(writer, entry)
                         entry = next(left, None)
                         if writer.tell() >= target:
                             break
@@ -428,10 +461,10 @@ class _Snapshot:
 
     def _manifest(self, spec_id: int, content: ManifestContent) -> ManifestWriter:
         spec = self._metadata.specs()[spec_id]
-        name = f"neve-{self._commit.attempt or 'empty'}-{self._id}-m{len(self.written)}.avro"
+        name = f"neve-{self._name}-{self.id}-m{len(self.written)}.avro"
         output = self._io.new_output(self._new_metadata(name))
-        kind = _DeletesWriter if content == ManifestContent.DELETES else ManifestWriterV2
-        return kind(spec, _schema_of(spec, self._metadata), output, self._id, self._codec())
+        kind = DeletesWriter if content == ManifestContent.DELETES else DataWriter
+        return kind(spec, _schema_of(spec, self._metadata), output, self.id, self._codec())
 
     def _codec(self) -> Any:
         codec = self._metadata.properties.get(CODEC_PROPERTY, CODEC)
@@ -452,7 +485,7 @@ class _Snapshot:
         self._partitions.add((file.spec_id, repr(file.partition)))
 
     def _summary(self) -> Summary:
-        own = dict(self._metrics.to_dict())
+        own = {**self._metrics.to_dict(), **self._counts}
         if self._partitions:
             own["changed-partition-count"] = str(len(self._partitions))
         if self._commit.attempt:
@@ -474,15 +507,204 @@ class _BySpec(defaultdict[int, list[ManifestEntry]]):
         super().__init__(list, entries or {})
 
 
-class _DeletesWriter(ManifestWriterV2):
-    """Writes manifests of delete files, which PyIceberg only reads."""
+# --------------------------------------------------------------------------------- Merged manifests
 
-    def content(self) -> ManifestContent:
-        return ManifestContent.DELETES
 
-    @property
-    def _meta(self) -> dict[str, str]:
-        return {**super()._meta, "content": "deletes"}
+MERGED_MAX, MERGED_BYTES_MAX = 1_000, 256 * 1024**2
+"""Manifests that one snapshot merges at most, and their bytes."""
+MERGE_TRIES_MAX = 5
+Group = Sequence[ManifestFile]
+
+
+def mergeable(manifests: Iterable[ManifestFile], target_bytes: int) -> list[Group]:
+    """Return manifests that are merged with each other, those of a group into one.
+
+    Manifests of one spec with files of one kind are merged, in the order of their list, if they
+    have less than half of the target size: larger ones would be written again and again.
+    """
+    groups: list[list[ManifestFile]] = []
+    for key in dict.fromkeys((item.partition_spec_id, item.content) for item in manifests):
+        group: list[ManifestFile] = []
+        groups.append(group)
+        for item in manifests:
+            length = item.manifest_length
+            if (item.partition_spec_id, item.content) != key or length * 2 >= target_bytes:
+                continue
+            if sum(other.manifest_length for other in group) + length > target_bytes:
+                group = []
+                groups.append(group)
+            group.append(item)
+    return [group for group in groups if len(group) > 1]
+
+
+@dataclass(frozen=True, slots=True)
+class _MergePlan:
+    """What a snapshot merges."""
+
+    groups: tuple[Group, ...] = ()
+    fewer: int = 0
+    """How many manifests the snapshot has less."""
+    more: int = 0
+    """Manifests that are left to another snapshot."""
+    count: int = 0
+    """Manifests of the head."""
+
+
+def _merge_plan(table: Table) -> _MergePlan:
+    head = table.metadata.current_snapshot()
+    if head is None:
+        return _MergePlan()
+    listed = list(read_manifest_list(table.io.new_input(head.manifest_list)))
+    live = [item for item in listed if _has_files(item)]
+    target = _number(table.metadata, MANIFEST_BYTES_PROPERTY, MANIFEST_BYTES)
+    chosen, count, size_bytes, more = list[Group](), 0, 0, 0
+    for group in mergeable(live, target):
+        size_bytes += sum(item.manifest_length for item in group)
+        some = group[: MERGED_MAX - count] if size_bytes <= MERGED_BYTES_MAX else ()
+        more += len(group) - len(some)
+        if len(some) > 1:
+            chosen.append(some)
+            count += len(some)
+    fewer = count - len(chosen) + len(listed) - len(live)
+    return _MergePlan(tuple(chosen), fewer, more, len(listed))
+
+
+def survey_manifests(table: Table, version: int, rules: MaintenanceRules) -> LakeSurvey:
+    """Return which manifests a snapshot would merge.
+
+    Args:
+        table: The table as it was just loaded.
+        version: Its version.
+        rules: How many manifests less are enough.
+
+    Raises:
+        UnavailableError: The storage does not answer.
+    """
+    with translated("read the list of manifests"):
+        plan = _merge_plan(table)
+    survey = LakeSurvey(operation=MANIFESTS, version=version)
+    counted = format_count(plan.count, "manifest")
+    if not plan.fewer or plan.fewer < (1 if rules.is_asked else rules.manifests_min):
+        least = "" if rules.is_asked else f"; lake_manifests_min is {rules.manifests_min}"
+        return replace(survey, why=f"of {counted}, merging would leave {plan.fewer} fewer{least}")
+    return replace(survey, creates=_fewer(plan.count - plan.fewer, plan.count), more=plan.more)
+
+
+def _fewer(count: int, before: int) -> str:
+    return f"version with {format_count(count, 'manifest')} in place of {before}"
+
+
+def merge_manifests(
+    load: Callable[[], Table], table: Table, commit: Commit, rules: MaintenanceRules
+) -> Freed:
+    """Commit a snapshot with the same files in fewer manifests, if there are still enough.
+
+    What was written serves for further tries, as long as the head has the merged manifests.
+
+    Args:
+        load: Returns the table as its catalog has it now.
+        table: The table with the metadata of the commit's base.
+        commit: A commit without files.
+        rules: How many manifests less are enough.
+
+    Raises:
+        RefusedError: A manifest is malformed, or the catalog refuses for ever.
+        UnavailableError: Whether it is committed is unknown, or other writers were faster.
+    """
+    with translated("read the list of manifests"):
+        plan = _merge_plan(table)
+    if not plan.fewer or plan.fewer < (1 if rules.is_asked else rules.manifests_min):
+        return Freed()
+    merge = _Merge(table, commit, plan.groups)
+    failure: CompactionError | None = None
+    for _ in range(MERGE_TRIES_MAX):
+        try:
+            merge.send()
+        except CompactionError as error:
+            failure = error
+        # Any answer may be wrong or late: what the catalog has is what counts.
+        table = load()
+        if any(snapshot.snapshot_id == merge.id for snapshot in table.metadata.snapshots):
+            return Freed(created=merge.created)
+        if failure is not None or not merge.rebase(table):
+            break
+    merge.clean(table)
+    message = "another writer committed first: the next run merges the manifests"
+    raise failure or UnavailableError(message)
+
+
+class _Merge(_Snapshot):
+    """A snapshot with the files of its parent in fewer manifests."""
+
+    def __init__(self, table: Table, commit: Commit, groups: Sequence[Group]) -> None:
+        super().__init__(table, commit, HeadFiles(str))
+        self._groups, self._name = groups, MANIFESTS
+        self._replaced = {item.manifest_path for group in groups for item in group}
+        self._merged: list[ManifestFile] = []
+        self.created = ""
+        """What it has, as a noun."""
+
+    def rebase(self, table: Table) -> bool:
+        """Go on from a newer head; return whether that is possible.
+
+        A try that was sent before another sequence number was given cannot arrive any more.
+        """
+        metadata = table.metadata
+        if not isinstance(metadata, TableMetadataV2) or metadata.last_sequence_number <= self.last:
+            return False
+        self.may_arrive, self._number = False, self._number + 1
+        self._table, self._metadata, self._io = table, metadata, table.io
+        self._parent, self.last = metadata.current_snapshot(), metadata.last_sequence_number
+        return self._replaced <= self._listed().keys()
+
+    def clean(self, table: Table) -> None:
+        """Delete what was written, unless it may arrive or a branch or tag has it."""
+        named = {snapshot.manifest_list for snapshot in table.metadata.snapshots}
+        ids = {ref.snapshot_id for ref in table.metadata.refs.values()}
+        for snapshot in table.metadata.snapshots:
+            if snapshot.snapshot_id in ids:
+                named.update(item.path for item in read_list(table.io, snapshot.manifest_list))
+        if not self.may_arrive and named.isdisjoint(self.written):
+            _delete(table.io, self.written)
+
+    def _manifests(self) -> list[ManifestFile]:
+        if missing := self._replaced - self.listed.keys():
+            raise RefusedError(f"manifest {min(missing)} has left the snapshot")
+        if not self._merged:
+            for group in self._groups:
+                self._merged += self._merged_group(group)
+        others = [item for path, item in self.listed.items() if path not in self._replaced]
+        kept = [item for item in others if _has_files(item)]
+        count = len(self._merged) + len(kept)
+        self.created = _fewer(count, len(self.listed))
+        if count >= len(self.listed):
+            raise RefusedError(f"merging saves nothing: it leaves a {self.created}")
+        self._counts = {
+            "manifests-created": str(len(self._merged)),
+            "manifests-kept": str(len(kept)),
+            "manifests-replaced": str(len(self.listed) - len(kept)),
+        }
+        return [*self._merged, *kept]
+
+    def _merged_group(self, group: Group) -> list[ManifestFile]:
+        """Write the live entries of some manifests to as few as possible.
+
+        Raises:
+            RefusedError: A manifest has other files than its list says.
+        """
+        paths = [item.manifest_path for item in group]
+        spec_id, content = group[0].partition_spec_id, group[0].content
+        merged = list(self._written({spec_id: self._existing(paths)}, content))
+        wanted = [_live_files(item) for item in group]
+        if None not in wanted and sum(map(_live_files, merged)) != sum(wanted):
+            raise RefusedError(f"manifest {paths[0]} or one after it has other files than listed")
+        return merged
+
+    def _existing(self, paths: Sequence[str]) -> Iterator[ManifestEntry]:
+        for _, entries in self._entries(paths):
+            for entry in entries:
+                entry.status = ManifestEntryStatus.EXISTING
+                yield entry
 
 
 # ------------------------------------------------------------------------------------- Delete files
@@ -521,57 +743,15 @@ def dangling(commit: Commit, head: HeadFiles) -> frozenset[str]:
 # ------------------------------------------------------------------------------------------- Values
 
 
-def _file(like: DataFile, content: DataFileContent, **fields: Any) -> DataFile:
-    """Return an entry's file with the spec and partition of another one."""
-    file = DataFile.from_args(
-        content=content, file_format=FileFormat.PARQUET, partition=like.partition, **fields
-    )
-    file.spec_id = like.spec_id
-    return file
-
-
-def _data_file(output: LakeOutput, uri: str, like: DataFile) -> DataFile:
-    """Return the entry of an output; its statistics are JSON text of `TableSource.statistics`."""
-    stats: Mapping[str, Any] = json.loads(output.stats) if output.stats else {}
-    counts = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
-    metrics: dict[str, Any] = {
-        name: {int(key): int(count) for key, count in stats[name].items()}
-        for name in counts
-        if stats.get(name)
-    }
-    for name in ("lower_bounds", "upper_bounds"):
-        if stats.get(name):
-            metrics[name] = {int(key): base64.b64decode(text) for key, text in stats[name].items()}
-    return _file(
-        like=like,
-        content=DataFileContent.DATA,
-        file_path=uri,
-        record_count=output.rows,
-        file_size_in_bytes=output.size_bytes,
-        split_offsets=stats.get("split_offsets") or None,
-        sort_order_id=stats.get("sort_order_id"),
-        **metrics,
-    )
-
-
-def _added(file: DataFile, sequence: int | None) -> ManifestEntry:
-    return ManifestEntry.from_args(
-        status=ManifestEntryStatus.ADDED, sequence_number=sequence, data_file=file
-    )
-
-
-def _write(writer: ManifestWriter, entry: ManifestEntry) -> None:
-    if entry.status == ManifestEntryStatus.ADDED:
-        writer.add(entry)
-    elif entry.status == ManifestEntryStatus.DELETED:
-        writer.delete(entry)
-    else:
-        writer.existing(entry)
-
-
 def _has_files(manifest: ManifestFile) -> bool:
     """Return whether a manifest names live files; one that only names deleted ones may go."""
     return manifest.has_added_files() or manifest.has_existing_files()
+
+
+def _live_files(manifest: ManifestFile) -> Any:
+    """Return how many live files a manifest names; None: its list does not say."""
+    added, existing = manifest.added_files_count, manifest.existing_files_count
+    return None if added is None or existing is None else added + existing
 
 
 def _schema_of(spec: PartitionSpec, metadata: TableMetadata) -> Schema:

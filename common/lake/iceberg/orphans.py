@@ -63,7 +63,7 @@ from common.model.location_identity import (
 from common.model.table import ICEBERG_OPERATIONS
 from common.units import format_count
 
-_, ORPHAN_FILES = ICEBERG_OPERATIONS
+_, ORPHAN_FILES, _ = ICEBERG_OPERATIONS
 LISTED_MAX = 500_000
 """Most files that one survey lists."""
 NAMED_MAX = 5_000_000

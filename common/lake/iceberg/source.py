@@ -41,7 +41,14 @@ from common.lake.iceberg.catalogs import (
     split_identifier,
     translated,
 )
-from common.lake.iceberg.commit import ATTEMPT, HeadFiles, SnapshotSender
+from common.lake.iceberg.commit import (
+    ATTEMPT,
+    MANIFESTS,
+    HeadFiles,
+    SnapshotSender,
+    merge_manifests,
+    survey_manifests,
+)
 from common.lake.iceberg.deletes import (
     COUNTED_ROWS_MAX,
     NO_POSITIONS,
@@ -413,6 +420,8 @@ class IcebergSource:
     def survey(self, operation: str, snapshot: Snapshot, rules: MaintenanceRules) -> LakeSurvey:
         """Return what an operation would do; see `TableSource`."""
         reach = self._reach(snapshot)
+        if operation == MANIFESTS:
+            return survey_manifests(reach.table, snapshot.version, rules)
         if operation == orphans.ORPHAN_FILES:
             return orphans.survey_orphans(reach, rules, self._neighbours)
         assert operation == expiry.EXPIRE_SNAPSHOTS, operation
@@ -420,6 +429,10 @@ class IcebergSource:
 
     def carry_out(self, survey: LakeSurvey, snapshot: Snapshot, rules: MaintenanceRules) -> Freed:
         """Do what a survey says; see `TableSource`."""
+        if survey.operation == MANIFESTS:
+            commit = Commit(snapshot, attempt="", now_s=rules.now_s)
+            table = self._reach(snapshot).table
+            return merge_manifests(self._loaded, table, commit, rules)
         if survey.operation == orphans.ORPHAN_FILES:
             reach = self._reach(snapshot)
             return orphans.delete_orphans(reach, survey, rules, self._neighbours)

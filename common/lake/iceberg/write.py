@@ -3,18 +3,34 @@
 Writers of Iceberg name columns in files as in the table, except for letters that Avro does not
 allow. Readers go by the field ids, which every output has for each of its fields. A file without
 ids was imported: the table's name mapping gives them. Native tables that are published have such
-files: their columns get ids here, and the metrics of a file come from its footer.
+files: their columns get ids here, and the metrics of a file come from its footer. Manifests are
+written with PyIceberg's writers.
 """
 
+import base64
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from types import TracebackType
 from typing import Any
 from urllib.parse import unquote_plus
 
 import pyarrow as pa
 from pyarrow import types as is_type
 from pyarrow.parquet import FileMetaData
+from pyiceberg.avro.file import AvroOutputFile
 from pyiceberg.io.pyarrow import StatsAggregator, schema_to_pyarrow
+from pyiceberg.manifest import (
+    DEFAULT_READ_VERSION,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestWriter,
+    ManifestWriterV2,
+)
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table.metadata import TableMetadata
@@ -43,7 +59,7 @@ from pyiceberg.types import (
 )
 
 from common.errors import InputError, RefusedError
-from common.lake.source import Partition, SortKey
+from common.lake.source import LakeOutput, Partition, SortKey
 from common.model.table import SPEC_PARTITIONS, Column
 from common.rows.conform import FIELD_ID, ONLY_VALUE, field_id
 from common.rows.key_encoding import NULL
@@ -411,3 +427,114 @@ def _bounds(kind: PrimitiveType, statistics: Sequence[Any]) -> tuple[bytes | Non
             values.update_max(one.max)
         return values.min_as_bytes(), values.max_as_bytes()
     return None, None
+
+
+# --------------------------------------------------------------------------------------- Manifests
+
+BLOCK_ENTRIES = 16
+"""Entries that are packed together: as many as lose little when a manifest ends at its size."""
+
+
+class _Blocks(AvroOutputFile[ManifestEntry]):
+    """Packs some entries at a time; PyIceberg packs each one alone, to three times the size."""
+
+    def __enter__(self) -> "_Blocks":
+        self._held: list[ManifestEntry] = []
+        super().__enter__()
+        return self
+
+    def write_block(self, objects: list[ManifestEntry]) -> None:
+        self._held += objects
+        if len(self._held) >= BLOCK_ENTRIES:
+            self._flush()
+
+    def _flush(self) -> None:
+        held, self._held = self._held, []
+        if held:
+            super().write_block(held)
+
+    def __exit__(
+        self,
+        exctype: type[BaseException] | None,
+        excinst: BaseException | None,
+        exctb: TracebackType | None,
+    ) -> None:
+        if exctype is None:
+            self._flush()
+        super().__exit__(exctype, excinst, exctb)
+
+
+class DataWriter(ManifestWriterV2):
+    """Writes manifests of data files."""
+
+    def new_writer(self) -> AvroOutputFile[ManifestEntry]:
+        """Return the file of the manifest."""
+        return _Blocks(
+            output_file=self._output_file,
+            file_schema=self._with_partition(self.version),
+            record_schema=self._with_partition(DEFAULT_READ_VERSION),
+            schema_name="manifest_entry",
+            metadata=self._meta,
+        )
+
+
+class DeletesWriter(DataWriter):
+    """Writes manifests of delete files, which PyIceberg only reads."""
+
+    def content(self) -> ManifestContent:
+        """Return what the manifest names."""
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+def file_entry(like: DataFile, content: DataFileContent, **fields: Any) -> DataFile:
+    """Return an entry's file with the spec and partition of another one."""
+    file = DataFile.from_args(
+        content=content, file_format=FileFormat.PARQUET, partition=like.partition, **fields
+    )
+    file.spec_id = like.spec_id
+    return file
+
+
+def data_file(output: LakeOutput, uri: str, like: DataFile) -> DataFile:
+    """Return the entry of an output; its statistics are JSON text of `TableSource.statistics`."""
+    stats: Mapping[str, Any] = json.loads(output.stats) if output.stats else {}
+    counts = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
+    metrics: dict[str, Any] = {
+        name: {int(key): int(count) for key, count in stats[name].items()}
+        for name in counts
+        if stats.get(name)
+    }
+    for name in ("lower_bounds", "upper_bounds"):
+        if stats.get(name):
+            metrics[name] = {int(key): base64.b64decode(text) for key, text in stats[name].items()}
+    return file_entry(
+        like=like,
+        content=DataFileContent.DATA,
+        file_path=uri,
+        record_count=output.rows,
+        file_size_in_bytes=output.size_bytes,
+        split_offsets=stats.get("split_offsets") or None,
+        sort_order_id=stats.get("sort_order_id"),
+        **metrics,
+    )
+
+
+def added_entry(file: DataFile, sequence: int | None) -> ManifestEntry:
+    """Return the entry of a file that a snapshot adds; None: it has the snapshot's number."""
+    return ManifestEntry.from_args(
+        status=ManifestEntryStatus.ADDED, sequence_number=sequence, data_file=file
+    )
+
+
+def write_entry(writer: ManifestWriter, entry: ManifestEntry) -> None:
+    """Write an entry with its status."""
+    if entry.status == ManifestEntryStatus.ADDED:
+        writer.add(entry)
+    elif entry.status == ManifestEntryStatus.DELETED:
+        writer.delete(entry)
+    else:
+        writer.existing(entry)

@@ -288,6 +288,22 @@ def test_a_listing_goes_on_at_once_where_the_last_one_ended() -> None:
     story(tell)
 
 
+def test_manifests_are_merged_without_a_grace_if_enough_go() -> None:
+    async def tell(life: Kept) -> None:
+        await life.set("manifests", lake_manifests_min=3, lake_maintenance_interval_s=3600.0)
+        await life.run("manifests")
+        assert life.row("manifests").why == "the last run wrote the version with 1 manifest"
+        (rules,) = life.log.rules
+        assert (rules.manifests_min, rules.is_asked) == (3, False)
+        assert not life.log.deleted
+        await life.run("manifests", 3599)
+        assert len(life.log.rules) == 1
+        await life.ask("manifests")
+        assert life.log.rules[-1].is_asked
+
+    story(tell)
+
+
 def test_a_listing_knows_the_other_tables_of_the_service() -> None:
     async def tell(life: Kept) -> None:
         other = replace(life.table, id="t2", name="other", location="file:///data/other")
@@ -311,7 +327,7 @@ def test_the_rows_of_a_table_are_those_of_its_format() -> None:
         assert life.table.lake is not None
         life.table = replace(life.table, lake=replace(life.table.lake, format="iceberg"))
         kinds = [row.kind for row in life.maintenance.rows(life.table)]
-        assert kinds == ["expire-snapshots", "orphan-files"]
+        assert kinds == ["expire-snapshots", "orphan-files", "manifests"]
 
     story(tell)
 
