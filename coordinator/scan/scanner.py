@@ -25,13 +25,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
+from typing import Any
 
 from common.errors import MetadataError, PluginError, UnavailableError
 from common.metadata.bulk_reads import LARGE_FILES
 from common.metadata.changes import WriteAnalysis
 from common.metadata.store import TabletStore
 from common.metadata.store_values import UNREADABLE, TabletChanged, UnreadableTablet
-from common.model.job import TabletPlan
+from common.model.job import Job, Kind, TabletPlan
 from common.model.outcome import AttemptEnd
 from common.model.request import Request, RequestState
 from common.model.table import Table, TableState
@@ -157,6 +158,8 @@ BATCH_TABLETS = 200
 """Tablets that are read and planned before the event loop may run other tasks."""
 PAUSE_AFTER_ERROR_S = 1.0
 TABLES_REFRESH_S = 2.0
+JOBS_MAX = 1_000
+"""Jobs of one kind and group of a tablet that are queued at a time."""
 FOUND_MAX = 20_000
 """Number of waiting tablets from a full scan at which the full scan pauses."""
 RESERVED_PAUSE_S = 0.5
@@ -175,6 +178,29 @@ def _numbers(tablet: Tablet, plan: TabletPlan) -> Mapping[str, Collection[int]]:
         return {}
     inputs = (path for job in plan.jobs for path in job.inputs)
     return {path: grid.chunks_of(tablet.files[path]) for path in inputs if path in tablet.files}
+
+
+def bounded_plan(plan: TabletPlan) -> TabletPlan:
+    """Return a plan with the first `JOBS_MAX` jobs of each kind and group.
+
+    The core queues them in one turn, which 10,000 would make long. Each commit has the tablet
+    planned again, so the other jobs get their turn.
+    """
+    if len(plan.jobs) <= JOBS_MAX:
+        return plan
+    counts, jobs, later = Counter[tuple[Kind, str]](), list[Job](), dict[str, Job]()
+    for job in plan.jobs:
+        counts[job.kind, job.group] += 1
+        is_over = counts[job.kind, job.group] > JOBS_MAX
+        if is_over or not later.keys().isdisjoint(job.depends_on):
+            later[job.id] = job
+        else:
+            jobs.append(job)
+    why = f"is planned later, since {JOBS_MAX:,} jobs of its tablet come first"
+    left = dict(plan.left)
+    for job in later.values():
+        left.update(dict.fromkeys(job.inputs, why))
+    return replace(plan, jobs=tuple(jobs), left=left)
 
 
 class _Waiting:
@@ -397,12 +423,11 @@ class Scanner:
             notify(tablet, table)
         facts = await read_request_facts(self._store, tablet)
         try:
+            call = partial(self._plan_bounded, tablet, table, now_s, facts)
             if len(tablet.files) <= LARGE_FILES:
-                plan = self._plan(tablet, table, now_s, facts)
+                plan = call()
             else:
-                known = self._around(tablet, table)
-                call = partial(self._plan, tablet, table, now_s, facts, known=known)
-                plan = await asyncio.to_thread(call)
+                plan = await asyncio.to_thread(call, known=self._around(tablet, table))
         except PluginError as error:
             self._submit(on.PlanningFailed(tablet=tablet.id, cause=str(error)))
             return
@@ -420,6 +445,9 @@ class Scanner:
                 numbers=_numbers(tablet, plan),
             )
         )
+
+    def _plan_bounded(self, *facts: Any, **known: Any) -> TabletPlan:
+        return bounded_plan(self._plan(*facts, **known))
 
     async def follow_forever(self) -> None:
         """Follow the change streams of all tables."""

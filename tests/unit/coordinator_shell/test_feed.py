@@ -13,7 +13,7 @@ import pytest
 from common.metadata import bulk_reads
 from common.metadata.changes import AddFiles, CreateTable, WriteAnalysis, protocol
 from common.model.file import DataFile
-from common.model.job import TabletPlan
+from common.model.job import Job, Kind, TabletPlan
 from common.model.table import LakeTable
 from common.model.tablet import PLUS_INFINITY, Analysis, TabletId
 from common.runtime import call_id
@@ -183,6 +183,40 @@ def test_a_large_tablet_is_decoded_and_planned_in_a_thread(monkeypatch: pytest.M
     assert threads[1] != threads[0]
     assert plans[0].plan == plans[1].plan
     assert facts == [None, around]
+
+
+def test_a_plan_of_very_many_jobs_is_bounded_by_kind_and_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "JOBS_MAX", 3)
+
+    def job(name: str, kind: Kind, group: str, *after: str) -> Job:
+        return Job(
+            id=name,
+            tablet=TabletId("t1", PLUS_INFINITY),
+            table_name="t",
+            kind=kind,
+            inputs=(f"{name}-1", f"{name}-2"),
+            input_bytes=1,
+            group=group,
+            priority=1,
+            reason="r",
+            depends_on=after,
+        )
+
+    system, user = Kind.SYSTEM, Kind.USER
+    jobs = [job(f"s{number}", system, "small") for number in range(5)]
+    jobs += [job("w1", system, "wide", "s4"), job("w2", system, "wide", "s0")]
+    jobs += [job("w3", system, "wide", "w1"), job("u1", user, "small")]
+    plan = TabletPlan(jobs=tuple(jobs), left={"x": "is too large"})
+    bounded = module.bounded_plan(plan)
+    assert [job.id for job in bounded.jobs] == ["s0", "s1", "s2", "w2", "u1"]
+    why = "is planned later, since 3 jobs of its tablet come first"
+    later = {f"{name}-{at}": why for name in ("s3", "s4", "w1", "w3") for at in (1, 2)}
+    assert bounded.left == {"x": "is too large", **later}
+    assert module.bounded_plan(bounded).jobs == bounded.jobs
+    few = replace(plan, jobs=plan.jobs[:3])
+    assert module.bounded_plan(few) is few
 
 
 def test_a_reserved_tablet_is_planned_later_and_a_commit_has_it_planned_at_once(
