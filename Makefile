@@ -192,6 +192,10 @@ bench-console: install  ## Measure first paint and viewers of the console; needs
 bench-start: install  ## Measure what `neve up` and a stack at rest cost, by process
 	@$(PY) -m benchmarks.bench_start $(BENCH)
 
+.PHONY: bench-lake-scale
+bench-lake-scale: install  ## Measure lake tables of 100,000 files; BENCH="--files 10000" for less
+	@$(PY) -m benchmarks.bench_lake_scale $(BENCH)
+
 .PHONY: bench-transforms
 bench-transforms: install  ## Measure what transforms cost; BENCH="--sets bag" for less
 	@$(PY) -m benchmarks.bench_transforms $(BENCH)

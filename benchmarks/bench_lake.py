@@ -18,16 +18,16 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import deltalake
 import pyarrow as pa
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 
-from common.lake.mirror import mirrored_file
+from common.lake.mirror import difference, tablets_of
 from common.metadata.changes import CommitAttempt, MirrorFiles
-from common.model.file import MirroredFiles
 from common.model.tablet import PLUS_INFINITY, TabletId
 from compactor.core import CommitApplied
 from compactor.lake_commit import LakePublisher
@@ -47,6 +47,8 @@ from tests.support.predictable import ManualClock
 from tests.support.store_harness import Harness, applied, reserve
 
 FILES, INPUTS, JOBS = 1_000, 10, 30
+ANSWER_MAX_S = 180.0
+"""Deadline of a log: other work on the machine may make it slow."""
 SCHEMA = pa.schema([("id", pa.int64()), ("amount", pa.float64()), ("text", pa.string())])
 
 
@@ -76,8 +78,16 @@ def iceberg_table(folder: Path) -> IcebergTable:
     return lake
 
 
-async def commits(folder: Path, lake: DeltaTable | IcebergTable) -> list[float]:
-    """Return how long the commit of each of some jobs took, in seconds."""
+async def commits(
+    folder: Path, lake: DeltaTable | IcebergTable, paths: Sequence[str] = ()
+) -> tuple[list[float], list[float]]:
+    """Return how long the commit of each of some jobs took, and its processor time, in seconds.
+
+    Args:
+        folder: Gets the files of the attempts before they are published.
+        lake: The table.
+        paths: Inputs of the jobs, one job after the other; empty: the first files of the table.
+    """
     folder /= type(lake).__name__
     clock = ManualClock()
     harness = Harness("memory", MemoryKeyspace(clock), clock)
@@ -91,40 +101,40 @@ async def commits(folder: Path, lake: DeltaTable | IcebergTable) -> list[float]:
         schema=made.schema,
     )
     tablet = TabletId(table.id, PLUS_INFINITY)
-    head = snapshot_of(lake)
-    came = tuple(map(mirrored_file, head.files.values()))
-    mirror = MirrorFiles(
-        table=table.id,
-        after="",
-        token="t1",
-        version=head.version,
-        files={tablet.end: MirroredFiles(came=came, went=())},
-    )
-    applied(await harness.apply(mirror))
+    head, token = snapshot_of(lake), ""
+    steps = difference({}, tablets_of(made, head.files.values())).steps
+    for number, step in enumerate(steps):
+        version = head.version if step is steps[-1] else -1
+        mirror = MirrorFiles(
+            table=table.id, after=token, token=f"t{number}", version=version, files=step
+        )
+        applied(await harness.apply(mirror))
+        token = mirror.token
     publisher = LakePublisher(
         store=harness.store,
         files=TableStorage(harness.store.store_id, clock),
         clock=clock,
         log=lambda *_, **__: None,
-        catalog=access_of(lake),
+        catalog=replace(access_of(lake), answer_max_s=ANSWER_MAX_S),
     )
-    paths, work = sorted(head.files), []
-    for number in range(JOBS):
+    paths, work = paths or sorted(head.files), []
+    for number in range(min(JOBS, len(paths) // INPUTS)):
         attempt, inputs = f"att-{number}", paths[number * INPUTS : (number + 1) * INPUTS]
         applied(await harness.apply(reserve(tablet, attempt, *inputs)))
-        assignment = assignment_of(lake, inputs, attempt=attempt, table=table)
+        assignment = assignment_of(lake, inputs, attempt=attempt, table=table, head=head)
         result = rewrite(assignment, folder / attempt, access=access_of(lake))
         commit = CommitAttempt(
             tablet=tablet, attempt=attempt, outputs=result.files, counts=result.counts
         )
         work.append((assignment, commit, result.packed))
-    took = []
+    took, cpu = [], []
     for assignment, commit, packed in work:
-        begun_s = time.perf_counter()
+        begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
         answer = await publisher.publish(assignment, commit, packed)
         took.append(time.perf_counter() - begun_s)
+        cpu.append(time.process_time() - begun_cpu_s)
         assert isinstance(answer, CommitApplied), answer
-    return took
+    return took, cpu
 
 
 def cpu_s(work: Callable[[], object]) -> float:
@@ -173,7 +183,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=sys.argv[1] if len(sys.argv) > 1 else None) as name:
         folder = Path(name)
         for lake in (delta_table(folder), iceberg_table(folder)):
-            took = asyncio.run(commits(folder, lake))
+            took, _ = asyncio.run(commits(folder, lake))
             print(
                 f"commit of a job of {INPUTS} files in a table of {FILES} files, "
                 f"{format_of(lake)}: p50 {1000 * statistics.median(took):.0f} ms, "

@@ -16,6 +16,7 @@ have been on its way. Other files of a lake table are deleted by its maintenance
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -142,6 +143,8 @@ class LakeFollower:
         """
         self._context, self._rules = context, rules
         self._tables, self._submit, self._open = tables, submit, open_table
+        self.planning_held: Callable[[str], AbstractContextManager[None]] = lambda _: nullcontext()
+        """Lets no tablet of a table be planned while its mirror is moved in several steps."""
         self._followed: dict[str, _Followed] = {}
         self._suspects: BoundedMap[str, _Suspect] = BoundedMap(SUSPECTS_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -281,18 +284,20 @@ class LakeFollower:
             return
         table = await self._with_columns(table, snapshot)
         changes = await asyncio.to_thread(_changes, table, followed.mirrored, snapshot)
-        for number, step in enumerate(changes.steps, 1):
-            change = MirrorFiles(
-                table=table.id,
-                after=token,
-                token=self._context.ids.next("mirror"),
-                version=snapshot.version if number == len(changes.steps) else -1,
-                files=step,
-            )
-            outcome = await self._context.apply(change)
-            if not isinstance(outcome, Applied):
-                raise MetadataError(f"the mirror of table {table.name} stays: {outcome.reason}")
-            token = change.token
+        is_long = len(changes.steps) > 1
+        with self.planning_held(table.id) if is_long else nullcontext():
+            for number, step in enumerate(changes.steps, 1):
+                change = MirrorFiles(
+                    table=table.id,
+                    after=token,
+                    token=self._context.ids.next("mirror"),
+                    version=snapshot.version if number == len(changes.steps) else -1,
+                    files=step,
+                )
+                outcome = await self._context.apply(change)
+                if not isinstance(outcome, Applied):
+                    raise MetadataError(f"the mirror of table {table.name} stays: {outcome.reason}")
+                token = change.token
         followed.mirrored, followed.token = changes.mirrored, token
         self.moves += 1
 
@@ -301,7 +306,7 @@ class LakeFollower:
         store, mirrored, after = self._context.store, Mirrored(), None
         while ids := await store.tablet_ids(table.id, after, TABLETS_AT_ONCE):
             files = zip((tablet.end for tablet in ids), await store.files(ids), strict=True)
-            mirrored |= mirrored_of(files)
+            mirrored |= await asyncio.to_thread(mirrored_of, files)
             after = ids[-1].end
         return mirrored
 

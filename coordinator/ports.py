@@ -9,7 +9,7 @@ from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.parquet.foreign_formats import ForeignMark
 from common.parquet.service_files import LocationOwner
-from common.spi.planner import RequestFacts
+from common.spi.planner import RequestFacts, Surroundings
 from coordinator.core.events import Event
 from neve.api import Correction
 
@@ -135,10 +135,12 @@ class PlanTablet(Protocol):
         *,
         only: Kind | None = None,
         correction: Correction | None = None,
+        known: Surroundings | None = None,
     ) -> TabletPlan:
         """Return the plan of a tablet; arguments as for `core.planning.plan_tablet`.
 
-        With a `correction`, the caller has read the history of the table.
+        With a `correction`, the caller has read the history of the table. With `known`, it has
+        collected the facts that are not metadata; then the call may be made in a thread.
 
         Raises:
             PluginError: A planner or dispatcher failed.

@@ -326,6 +326,7 @@ def planner_for(
         *,
         only: Kind | None = None,
         correction: Correction | None = None,
+        known: Surroundings | None = None,
     ) -> TabletPlan:
         policy = None
         if tablet.chunks is not None and only is None:
@@ -333,7 +334,7 @@ def planner_for(
         scope = PlanScope(tablet)
         if policy is not None:
             scope = scope_of(tablet, table, *policy, now_s)
-        known = around(tablet, table)
+        known = known or around(tablet, table)
         if scope.latest_s is not None:
             known = replace(known, latest_s=scope.latest_s)
         if correction is not None:

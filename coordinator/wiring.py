@@ -330,6 +330,7 @@ class CoordinatorParts:
         own = settings.coordinator
         return [
             self.scanner.plan_forever(),
+            self.scanner.plan_lakes_forever(),
             self.scanner.follow_forever(),
             self.scanner.refresh_tables_forever(),
             self.upkeep.run_forever(),
@@ -580,6 +581,7 @@ def _lake(
         sweep_s=own.collect_interval_s,
     )
     lake = LakeFollower(context, rules, scanner.tables.values, service.submit)
+    lake.planning_held = scanner.held
     service.finish_published_by(lake.finish)
     scanner.on_committed.append(lake.poke)
     return lake
@@ -640,8 +642,8 @@ def assemble(
     state = _state_of(settings, context, is_scaled=lever is not None)
     space = FreeSpace(context.clock, context.threads, lambda tablet: scanner.ask(tablet))
     corrections = TableCorrections(context)
-    plan = planner_for(settings, _surroundings(context, state, space, corrections))
-    scanner = Scanner(context.store, plan, context.log, context.faults)
+    plan = planner_for(settings, around := _surroundings(context, state, space, corrections))
+    scanner = Scanner(context.store, plan, context.log, context.faults, around)
     service = CoordinatorService(state, context, scanner)
     submit = service.submit
     scanner.attach(submit)

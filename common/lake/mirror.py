@@ -8,9 +8,11 @@ A tablet is a partition value; a table without partition columns has one tablet.
 dry run) and coordinator (follower) use the same functions, so both see the same tablets.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 
 from common.errors import RequestError
 from common.lake.source import LakeFile, LakeFormat, Snapshot
@@ -198,24 +200,22 @@ def difference(mirrored: Mirrored, tablets: Mapping[bytes, MirroredTablet]) -> D
         tablets: Files of the version, by tablet.
     """
     after: Mirrored = {}
-    moves = list[tuple[bytes, str, LakeFile | None]]()
+    # Grouped and not sorted: a sort of 100,000 entries lets no other thread run meanwhile.
+    moves = defaultdict[bytes, list[tuple[bytes, str, LakeFile | None]]](list)
     for end, tablet in tablets.items():
         for path, file in tablet.files.items():
             after[path] = (end, _identity(file))
             if mirrored.get(path) != after[path]:
-                moves.append((end, path, file))
-    gone = [
-        (end, path, None)
-        for path, (end, _) in mirrored.items()
-        if path not in after or after[path][0] != end
-    ]
+                moves[end].append((end, path, file))
     went: dict[bytes, set[str]] = {}
-    for end, path, _ in gone:
-        went.setdefault(end, set()).add(path)
-    moves = sorted([*moves, *gone], key=lambda move: move[:2])
+    for path, (end, _) in mirrored.items():
+        if path not in after or after[path][0] != end:
+            moves[end].append((end, path, None))
+            went.setdefault(end, set()).add(path)
+    ordered = list(chain.from_iterable(moves[end] for end in sorted(moves)))
     steps = [
-        _step(moves[first : first + MIRRORED_MAX], tablets)
-        for first in range(0, max(1, len(moves)), MIRRORED_MAX)
+        _step(ordered[first : first + MIRRORED_MAX], tablets)
+        for first in range(0, max(1, len(ordered)), MIRRORED_MAX)
     ]
     frozen = {end: frozenset(paths) for end, paths in went.items()}
     return Difference(tuple(steps), frozen, after)

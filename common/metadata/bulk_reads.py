@@ -49,6 +49,7 @@ from common.metadata.store_values import (
     TabletChanged,
     UnreadableTablet,
 )
+from common.model.file import DataFile
 from common.model.table import Table
 from common.model.tablet import PLUS_INFINITY, Record, Tablet, TabletId
 
@@ -62,6 +63,8 @@ TABLETS_PER_MULTI = 32
 """Tablets read in one MULTI; Redis serves no other client meanwhile."""
 TABLETS_PER_TRIP = 256
 RECORDS_PER_TRIP = 1024
+LARGE_FILES = 2_000
+"""Tablets with more files are decoded and planned in a thread: 100,000 files take a second."""
 
 Fetch = Callable[[Sequence[Sequence[Command]]], Awaitable[list[list[Reply]]]]
 T = TypeVar("T")
@@ -136,13 +139,28 @@ async def read_readable(
                 chunks = next(values) if tablet in chunked else None
                 if bounds is None or codec_tablet.is_bare(record):
                     decode = partial(_bare, tablet, bounds, files, record, chunks)
-                    result.append(_readable(tablet, decode))
+                    result.append(await _apart(len(files), _readable, tablet, decode))
                 else:
                     unread.append(len(result))
                     result.append(None)
     for number, whole in zip(unread, await _whole(fetch, tablets, unread, chunked), strict=True):
         result[number] = whole
     return result
+
+
+async def _apart(files: int, decode: Callable[..., T], *values: object) -> T:
+    """Return what a function makes of values, in a thread if they have many files."""
+    if files <= LARGE_FILES:
+        return decode(*values)
+    return await asyncio.to_thread(decode, *values)
+
+
+async def read_files(fetch: Fetch, tablets: Sequence[TabletId]) -> list[dict[str, DataFile]]:
+    """Return only the files of many tablets; empty for a missing tablet."""
+    keys = [TabletKeys.of(tablet).files for tablet in tablets]
+    stored = await read_each(fetch, [hgetall(key) for key in keys], lambda _, reply: reply)
+    pairs = zip(keys, stored, strict=True)
+    return [await _apart(len(files), unpack_files, key, files) for key, files in pairs]
 
 
 def _readable(
@@ -204,9 +222,9 @@ async def _whole(
         replies = await fetch([[*need.reads.values()] for need in needs])
         for tablet, need, reply in zip(batch, needs, replies, strict=True):
             seen = Seen(dict(zip(need.reads, reply, strict=True)), 0.0)
-            result.append(
-                _readable(tablet, partial(tablet_seen, tablet, TabletKeys.of(tablet), seen))
-            )
+            decode = partial(tablet_seen, tablet, TabletKeys.of(tablet), seen)
+            count = max((len(value) for value in reply if isinstance(value, Mapping)), default=0)
+            result.append(await _apart(count, _readable, tablet, decode))
     return result
 
 

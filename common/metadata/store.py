@@ -43,7 +43,7 @@ from common.metadata.changes.upkeep import FORMAT, found_store
 from common.metadata.codec import table as codec_table
 from common.metadata.codec.layout import stored_name, whole_number
 from common.metadata.codec.table import request_of_member, unpack_request
-from common.metadata.codec.tablet import unpack_chunks, unpack_files, unpack_running
+from common.metadata.codec.tablet import unpack_chunks, unpack_running
 from common.metadata.executor import (
     Executor,
     ExecutorCounts,
@@ -311,12 +311,7 @@ class TabletStore:
 
     async def files(self, tablets: Sequence[TabletId]) -> Sequence[Mapping[str, DataFile]]:
         """Return only the files of many tablets: path → file; empty for a missing tablet."""
-        keys = [TabletKeys.of(tablet) for tablet in tablets]
-        return await bulk_reads.read_each(
-            self._fetch,
-            [hgetall(key.files) for key in keys],
-            lambda number, stored: unpack_files(keys[number].files, stored),
-        )
+        return await bulk_reads.read_files(self._fetch, tablets)
 
     async def held_among(
         self, paths_of: Mapping[TabletId, Sequence[str]]

@@ -169,7 +169,7 @@ def overlapping_files(files: Iterable[DataFile], keyless: Collection[str] | None
     return most + unbounded
 
 
-MIRRORED_MAX = 5_000
+MIRRORED_MAX = 1_000
 """Files that one change of a mirror may bring and take, in total."""
 
 

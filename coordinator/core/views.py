@@ -286,6 +286,8 @@ LOADED_TABLETS_MAX = 500
 """Tablets with a large backlog that `tablet_loads` adds."""
 COMPARED_TABLETS_MAX = 5000
 """Tablets with a backlog among which those are sought."""
+EXPLAINED_FILES_MAX = 10_000
+"""Files of a tablet of which an explanation says why no job takes them."""
 
 
 def tablet_loads(
@@ -480,7 +482,7 @@ def explain_tablet(cluster: ClusterState, tablet: TabletId, now_s: float) -> api
         tablet=tablet.text,
         table=cluster.table_name(tablet.table),
         sentences=tuple(dict.fromkeys(sentence for sentence in sentences if sentence not in given)),
-        left={} if last_plan is None else dict(last_plan.left),
+        left={} if last_plan is None else dict(islice(last_plan.left.items(), EXPLAINED_FILES_MAX)),
         queued=tuple(job.id for job in queued),
         running=tuple(attempt.id for attempt in cluster.attempts.of_tablet(tablet)),
         inputs=tuple(attempt.inputs for attempt in cluster.attempts.of_tablet(tablet)),

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from common.errors import BrokenValueError, MetadataError, UnavailableError
+from common.metadata.bulk_reads import LARGE_FILES
 from common.metadata.changes import WriteAnalyses, WriteAnalysis
 from common.metadata.store import TabletStore
 from common.metadata.store_values import UnreadableTablet
@@ -183,8 +184,8 @@ class _RangeScan:
         """Add a tablet to the findings, or return the new analysis of a tablet at rest."""
         table, now_s = self._range.table, self._now_s
         self._planned += 1
-        if must_ask(tablet, table, now_s):
-            self._found(tablet.id.end)
+        if must_ask(tablet, table, now_s) or len(tablet.files) > LARGE_FILES:
+            self._found(tablet.id.end)  # The scanner plans a large one in a thread.
             return None
         tablet = await with_watermarks(self._store, tablet, table, now_s)
         try:

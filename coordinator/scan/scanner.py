@@ -12,22 +12,32 @@ changes may then have been missed, and the whole table is scanned.
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
+from typing import Any
 
 from common.errors import MetadataError, PluginError, UnavailableError
+from common.metadata.bulk_reads import LARGE_FILES
 from common.metadata.changes import WriteAnalysis
 from common.metadata.store import TabletStore
 from common.metadata.store_values import UNREADABLE, TabletChanged, UnreadableTablet
-from common.model.job import TabletPlan
+from common.model.job import Job, Kind, TabletPlan
 from common.model.outcome import AttemptEnd
 from common.model.request import Request, RequestState
 from common.model.table import Table, TableState
 from common.model.tablet import Analysis, Tablet, TabletId
-from common.spi.planner import RequestFacts
+from common.spi.planner import NOTHING_KNOWN, RequestFacts, Surroundings
 from common.telemetry import Log
 from coordinator.context import (
     STORE_AWAY_ERRORS,
@@ -148,6 +158,8 @@ BATCH_TABLETS = 200
 """Tablets that are read and planned before the event loop may run other tasks."""
 PAUSE_AFTER_ERROR_S = 1.0
 TABLES_REFRESH_S = 2.0
+JOBS_MAX = 1_000
+"""Jobs of one kind and group of a tablet that are queued at a time."""
 FOUND_MAX = 20_000
 """Number of waiting tablets from a full scan at which the full scan pauses."""
 RESERVED_PAUSE_S = 0.5
@@ -168,6 +180,54 @@ def _numbers(tablet: Tablet, plan: TabletPlan) -> Mapping[str, Collection[int]]:
     return {path: grid.chunks_of(tablet.files[path]) for path in inputs if path in tablet.files}
 
 
+def bounded_plan(plan: TabletPlan) -> TabletPlan:
+    """Return a plan with the first `JOBS_MAX` jobs of each kind and group.
+
+    The core queues them in one turn, which 10,000 would make long. Each commit has the tablet
+    planned again, so the other jobs get their turn.
+    """
+    if len(plan.jobs) <= JOBS_MAX:
+        return plan
+    counts, jobs, later = Counter[tuple[Kind, str]](), list[Job](), dict[str, Job]()
+    for job in plan.jobs:
+        counts[job.kind, job.group] += 1
+        is_over = counts[job.kind, job.group] > JOBS_MAX
+        if is_over or not later.keys().isdisjoint(job.depends_on):
+            later[job.id] = job
+        else:
+            jobs.append(job)
+    why = f"is planned later, since {JOBS_MAX:,} jobs of its tablet come first"
+    left = dict(plan.left)
+    for job in later.values():
+        left.update(dict.fromkeys(job.inputs, why))
+    return replace(plan, jobs=tuple(jobs), left=left)
+
+
+class _Waiting:
+    """Tablets that wait to be planned."""
+
+    def __init__(self) -> None:
+        self.asked: dict[TabletId, None] = {}
+        self.found: dict[TabletId, None] = {}
+        self.held: set[str] = set()
+        """Tables whose tablets go on waiting."""
+        self.news = asyncio.Event()
+
+    def take(self, count: int) -> list[TabletId]:
+        """Remove and return the next tablets, at most `count`; without any, there are no news."""
+        batch = list(islice(self._ready(self.asked), count))
+        batch += islice(self._ready(self.found), count - len(batch))
+        for tablet in batch:
+            self.asked.pop(tablet, None)
+            self.found.pop(tablet, None)
+        if not any(True for _ in chain(self._ready(self.asked), self._ready(self.found))):
+            self.news.clear()
+        return list(dict.fromkeys(batch))
+
+    def _ready(self, tablets: Iterable[TabletId]) -> Iterator[TabletId]:
+        return (tablet for tablet in tablets if tablet.table not in self.held)
+
+
 class Scanner:
     """The set of tablets to plan, and the loops that fill and empty it."""
 
@@ -177,12 +237,19 @@ class Scanner:
         plan: PlanTablet,
         log: Log,
         faults: TableFaults | None = None,
+        around: Callable[[Tablet, Table], Surroundings] = lambda *_: NOTHING_KNOWN,
     ) -> None:
-        """Create a scanner without waiting tablets; `attach` sets the receiver of events."""
+        """Create a scanner without waiting tablets; `attach` sets the receiver of events.
+
+        Args:
+            store: The store.
+            plan: Plans a tablet.
+            log: Gets what goes wrong.
+            faults: Counts failures of tables.
+            around: Returns the facts with which a large tablet is planned in a thread.
+        """
         self.faults = faults or TableFaults(log)
-        self._store = store
-        self._plan = plan
-        self._log = log
+        self._store, self._plan, self._around, self._log = store, plan, around, log
         self._submit: Submit = lambda _event: None
         self.on_table_changed: list[Callable[[str], None]] = []
         """Called when a table, or a request of it, is new or has changed. Must not wait."""
@@ -196,12 +263,12 @@ class Scanner:
         """Called with each tablet that is scheduled by `ask`."""
         self.on_tablet_read: list[Callable[[Tablet, Table], None]] = []
         """Called with a tablet that was read to be planned. Must not wait."""
-        self._asked, self._found = dict[TabletId, None](), dict[TabletId, None]()
+        self._own, self._lakes = _Waiting(), _Waiting()
+        """Tablets of native tables, and those of lake tables, which may have 100,000 files."""
         self._asked_later: dict[TabletId, asyncio.TimerHandle] = {}
         self._drained = asyncio.Event()
         self._drained.set()
         self._scan: Callable[[str], None] | None = None
-        self._news = asyncio.Event()
         self._tables_news = asyncio.Event()
         self.feed = ChangeFeed(store)
         self._lost: set[str] = set()
@@ -225,53 +292,73 @@ class Scanner:
         """Schedule a tablet with precedence."""
         if (timer := self._asked_later.pop(tablet, None)) is not None:
             timer.cancel()
-        self._asked[tablet] = None
+        waiting = self._waiting_of(tablet)
+        waiting.asked[tablet] = None
         for notify in self.on_asked:
             notify(tablet)
-        self._news.set()
+        waiting.news.set()
 
     def _ask_later(self, tablet: TabletId) -> None:
         """Schedule a tablet soon, unless something else schedules it before."""
-        if tablet not in self._asked and tablet not in self._asked_later:
+        if tablet not in self._waiting_of(tablet).asked and tablet not in self._asked_later:
             loop = asyncio.get_running_loop()
             self._asked_later[tablet] = loop.call_later(RESERVED_PAUSE_S, self.ask, tablet)
 
     def found(self, tablet: TabletId) -> None:
         """Schedule a tablet after all tablets of `ask`."""
-        if tablet not in self._asked:
-            self._found[tablet] = None
-            self._news.set()
-            if len(self._found) >= FOUND_MAX:
+        waiting = self._waiting_of(tablet)
+        if tablet not in waiting.asked:
+            waiting.found[tablet] = None
+            waiting.news.set()
+            if self._found_count >= FOUND_MAX:
                 self._drained.clear()
+
+    def _waiting_of(self, tablet: TabletId) -> _Waiting:
+        table = self.tables.get(tablet.table)
+        return self._own if table is None or table.lake is None else self._lakes
+
+    @contextmanager
+    def held(self, table: str) -> Iterator[None]:
+        """Plan no tablet of a lake table meanwhile: its mirror is moved in several steps."""
+        self._lakes.held.add(table)
+        try:
+            yield
+        finally:
+            self._lakes.held.discard(table)
+            self._lakes.news.set()
 
     async def room(self) -> None:
         """Wait until the lane of found tablets has room."""
         await self._drained.wait()
 
     @property
+    def _found_count(self) -> int:
+        return len(self._own.found) + len(self._lakes.found)
+
+    @property
     def waiting(self) -> int:
         """Number of tablets that wait to be planned."""
-        return len(self._asked) + len(self._found)
+        return self._found_count + len(self._own.asked) + len(self._lakes.asked)
 
     async def plan_forever(self) -> None:
         """Read and plan waiting tablets in batches, first those of `ask`, then those found."""
+        await self._plan_waiting(self._own)
+
+    async def plan_lakes_forever(self) -> None:
+        """Do the same for tablets of lake tables, so that large ones delay no others."""
+        await self._plan_waiting(self._lakes)
+
+    async def _plan_waiting(self, waiting: _Waiting) -> None:
         while True:
-            await self._news.wait()
-            batch = self._next_batch()
-            if batch:
+            await waiting.news.wait()
+            if batch := self._next_batch(waiting):
                 await self._plan_again(batch)
 
-    def _next_batch(self) -> list[TabletId]:
-        batch = list(islice(self._asked, BATCH_TABLETS))
-        batch += islice(self._found, BATCH_TABLETS - len(batch))
-        for tablet in batch:
-            self._asked.pop(tablet, None)
-            self._found.pop(tablet, None)
-        if len(self._found) < FOUND_MAX / 2:
+    def _next_batch(self, waiting: _Waiting) -> list[TabletId]:
+        batch = waiting.take(BATCH_TABLETS)
+        if self._found_count < FOUND_MAX / 2:
             self._drained.set()
-        if not self._asked and not self._found:
-            self._news.clear()
-        return list(dict.fromkeys(batch))
+        return batch
 
     async def _plan_again(self, batch: Sequence[TabletId]) -> None:
         try:
@@ -336,7 +423,11 @@ class Scanner:
             notify(tablet, table)
         facts = await read_request_facts(self._store, tablet)
         try:
-            plan = self._plan(tablet, table, now_s, facts)
+            call = partial(self._plan_bounded, tablet, table, now_s, facts)
+            if len(tablet.files) <= LARGE_FILES:
+                plan = call()
+            else:
+                plan = await asyncio.to_thread(call, known=self._around(tablet, table))
         except PluginError as error:
             self._submit(on.PlanningFailed(tablet=tablet.id, cause=str(error)))
             return
@@ -354,6 +445,9 @@ class Scanner:
                 numbers=_numbers(tablet, plan),
             )
         )
+
+    def _plan_bounded(self, *facts: Any, **known: Any) -> TabletPlan:
+        return bounded_plan(self._plan(*facts, **known))
 
     async def follow_forever(self) -> None:
         """Follow the change streams of all tables."""

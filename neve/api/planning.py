@@ -148,7 +148,8 @@ class Interval:
 class Plan:
     """Jobs that would be planned now. `left`: path → why no job takes the file.
 
-    Without planned and running jobs there is nothing to compact.
+    Without planned and running jobs there is nothing to compact. `jobs` and `left` have at most as
+    many entries as were asked for; `left` has a file of each reason, if there is room for it.
     """
 
     jobs: tuple[PlannedJob, ...] = ()
@@ -161,6 +162,14 @@ class Plan:
     """Correction of the estimates by the results of recent jobs."""
     waits: tuple[str, ...] = ()
     """Why planned system jobs do not start now: windows that are closed, and when they open."""
+    job_count: int = 0
+    """Number of planned jobs; `jobs` has the first ones."""
+    input_bytes: int = 0
+    """Bytes that all planned jobs read."""
+    left_count: int = 0
+    """Number of files that no job takes; `left` has some of them."""
+    left_reasons: dict[str, int] = field(default_factory=dict)
+    """Why no job takes them → number of files, the most frequent 100 reasons first."""
 
 
 @readable_across_releases

@@ -128,7 +128,7 @@ class TabletMap:
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Explanation of a tablet's state. `left`: path → why no job takes the file."""
+    """Explanation of a tablet's state. `left`: path → why no job takes the file; 10,000 at most."""
 
     tablet: str
     table: str

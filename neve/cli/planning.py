@@ -106,8 +106,14 @@ def render_plan(plan: api.Plan, keys: TabletKeys, *, verbose: bool = False) -> R
     parts: list[RenderableType | str] = [planned]
     if plan.intervals:
         parts += ["", _intervals(plan.intervals, keys)]
+    if more := plan.job_count - len(plan.jobs):
+        size, count = format_bytes(plan.input_bytes), f"{plan.job_count:,} jobs of"
+        parts.append(f"… and {format_count(more, 'more job')}: {count} {size} in all")
     if plan.left:
-        parts += ["", reasons(plan.left, verbose=verbose)]
+        parts += ["", reasons(plan.left, plan.left_reasons, verbose=verbose)]
+    shown = len(plan.left) if verbose else sum(plan.left_reasons.values())
+    if (more := plan.left_count - shown) > 0:
+        parts.append(f"… and {format_count(more, 'more file')} that no job takes")
     if plan.waits:
         parts += ["", *plan.waits]
     if plan.correction.jobs:
@@ -246,6 +252,9 @@ def plan(
     shadow: Annotated[
         bool, typer.Option("--shadow", help="Compare the table's planner with its shadow planner.")
     ] = False,
+    count: Annotated[
+        int, typer.Option(help="Maximum number of jobs, and of files with --verbose.")
+    ] = 100,
     verbose: Verbose = False,
 ) -> None:
     """Show which jobs would be planned now. Nothing is started or stored.
@@ -273,6 +282,7 @@ def plan(
             str(name),
             tablets=[] if tablet is None else [tablet],
             settings=name_values(settings or [], "setting"),
+            count=count,
         ),
         lambda planned: render_plan(planned, session.keys, verbose=verbose),
     )

@@ -183,18 +183,27 @@ class RowListing:
         return table
 
 
-def reasons(left: Mapping[str, str], *, verbose: bool) -> RenderableType:
-    """Return why files are left out: equal reasons once with a count, or every file."""
+def reasons(
+    left: Mapping[str, str], counts: Mapping[str, int] | None = None, *, verbose: bool
+) -> RenderableType:
+    """Return why files are left out: equal reasons once with a count, or every file.
+
+    Args:
+        left: Path → reason.
+        counts: Reason → number of files, where `left` has only some of them.
+        verbose: List the files.
+    """
     if verbose:
         return grid([("NOT PLANNED", ""), ("WHY", "")], sorted(left.items()), whole_ids=True)
     paths: dict[str, list[str]] = {}
     for path, why in sorted(left.items()):
         paths.setdefault(why, []).append(path)
+    counts = counts or {why: len(group) for why, group in paths.items()}
     return grid(
         [("NOT PLANNED", ""), ("FILES", RIGHT), ("WHY", "")],
         [
-            (group[0] if len(group) == 1 else f"{group[0]}, …", len(group), why)
-            for why, group in paths.items()
+            (f"{', '.join(paths.get(why, [])[:1])}{', …' if count > 1 else ''}", count, why)
+            for why, count in counts.items()
         ],
     )
 

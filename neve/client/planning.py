@@ -31,7 +31,12 @@ class PlanningCalls:
         return decode_list(api.PlannedJob, answer, "jobs")
 
     def plan(
-        self, table: str, *, tablets: Sequence[str] = (), settings: Mapping[str, str] | None = None
+        self,
+        table: str,
+        *,
+        tablets: Sequence[str] = (),
+        settings: Mapping[str, str] | None = None,
+        count: int = 100,
     ) -> api.Plan:
         """Return what would be planned for a table now; start and change nothing.
 
@@ -39,9 +44,11 @@ class PlanningCalls:
             table: Name of the table.
             tablets: Ends of at most 100 tablets; empty: every tablet.
             settings: Settings of the table to plan with instead of its own, by name.
+            count: Number of jobs, and of files that are left out, in the answer at most; its totals
+                count all.
         """
         tried = [f"{name}={value}" for name, value in (settings or {}).items()]
-        parameters = {"tablet": list(tablets) or None, "setting": tried or None}
+        parameters = {"tablet": list(tablets) or None, "setting": tried or None, "count": count}
         path = table_path(table, "plan")
         return decode(api.Plan, self._connection.call("GET", path, parameters=parameters))
 

@@ -1,9 +1,11 @@
 """Planning: queue, plan, backlog, triggers and maintenance."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Annotated
 
 from fastapi import Query
@@ -38,6 +40,8 @@ def plan_view(
     running: int,
     tablets: Sequence[TabletId] = (),
     chunks: Sequence[StoredChunks] = (),
+    *,
+    count: int = LIST_MAX,
 ) -> api.Plan:
     """Return the wire model of the plans of tablets.
 
@@ -47,6 +51,7 @@ def plan_view(
         running: Number of jobs that run on the tablets.
         tablets: Ids of the tablets, in the order of the plans, for the names of intervals.
         chunks: The stored states of their chunks; empty: none.
+        count: Number of jobs, and of files that are left, at most.
     """
     none = [StoredChunks()] * len(tablets)
     intervals = tuple(
@@ -62,10 +67,31 @@ def plan_view(
             table=table.name,
             after=tuple(numbers[depend] for depend in job.depends_on),
         )
-        for job in planned
+        for job in planned[:count]
     ]
-    left = {path: why for plan in plans for path, why in plan.left.items()}
-    return api.Plan(jobs=tuple(jobs), left=left, running=running, intervals=intervals)
+    reasons = Counter(why for plan in plans for why in plan.left.values())
+    return api.Plan(
+        jobs=tuple(jobs),
+        left=_examples(plans, count),
+        running=running,
+        intervals=intervals,
+        job_count=len(planned),
+        input_bytes=sum(job.input_bytes for job in planned),
+        left_count=reasons.total(),
+        left_reasons=dict(reasons.most_common(REASONS_MAX)),
+    )
+
+
+def _examples(plans: Sequence[TabletPlan], count: int) -> dict[str, str]:
+    """Return some of the files that are left: the first one of each reason, then others."""
+    left = [(path, why) for plan in plans for path, why in plan.left.items()]
+    firsts = {why: path for path, why in reversed(left)}
+    chosen = {path: why for why, path in islice(reversed(firsts.items()), count)}
+    for path, why in left:
+        if len(chosen) >= count:
+            break
+        chosen[path] = why
+    return chosen
 
 
 def _interval_view(interval: api.Interval, stored: StoredChunks) -> api.Interval:
@@ -111,6 +137,8 @@ def _planned_view(job: Job) -> api.PlannedJob:
     )
 
 
+REASONS_MAX = 100
+"""Reasons of files that are left, which an answer counts one by one."""
 PLANNED_TABLETS_MAX = 100_000
 NAMED_TABLETS_MAX = 100
 
@@ -237,11 +265,15 @@ class PlanningRoutes:
                 description="Plan with another setting of the table, `name=value`; may be repeated."
             ),
         ] = None,
+        count: Annotated[
+            int, Query(description="Number of jobs, and of files that are left out, at most.")
+        ] = 100,
     ) -> api.Plan:
         """Return the jobs that would be planned for a table now. Nothing is started or changed."""
         services = self._services
         stored_table = _with_settings(services, await services.table(table), setting or ())
         bounded_count(len(tablet or ()) or 1, NAMED_TABLETS_MAX, "number of named tablets")
+        count = bounded_count(count, LIST_MAX, "count")
         now_s = await services.store.now_s()
         plans: list[TabletPlan] = []
         tablets: list[TabletId] = []
@@ -257,7 +289,7 @@ class PlanningRoutes:
             bounded_count(len(plans) or 1, PLANNED_TABLETS_MAX, "number of tablets to plan")
         has_intervals = any(plan.intervals for plan in plans)
         chunks = await services.store.chunks(tablets) if has_intervals else ()
-        view = plan_view(stored_table, plans, running, tablets, chunks)
+        view = plan_view(stored_table, plans, running, tablets, chunks, count=count)
         waits = await self._closed_windows(stored_table, plans)
         return replace(view, correction=correction, waits=waits)
 

@@ -87,10 +87,11 @@ def assignment_of(
     attempt: str = "att-1",
     outputs: int = 1,
     table: Table | None = None,
+    head: Snapshot | None = None,
     **more: Any,
 ) -> Assignment:
     """Return a job that rewrites some files of a table."""
-    head = snapshot_of(lake)
+    head = head or snapshot_of(lake)
     inputs = tuple(mirrored_file(head.files[path]) for path in sorted(paths))
     table = table or service_table(lake)
     made = an_assignment(inputs, attempt=attempt, table=table, outputs_max=outputs, **more)

@@ -32,6 +32,7 @@ being read.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from common.model.file import DataFile, total_bytes
 from common.model.job import Kind, Plan, PlannedJob, job_priority
@@ -107,7 +108,7 @@ OUTPUTS_MAX = 1000
 """Maximum number of outputs of one job."""
 
 
-@dataclass(slots=True)
+@dataclass
 class _Work:
     """State of one plan: jobs so far, and reasons for files that are left."""
 
@@ -117,6 +118,17 @@ class _Work:
     jobs: list[PlannedJob] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)
     due_at_s: float | None = None
+
+    @cached_property
+    def small_count(self) -> int:
+        """Number of small files of the tablet; counted once, since a large plan has many jobs."""
+        below = self.options.lower_bytes
+        return sum(file.size_bytes < below for file in self.parameters.files.values())
+
+    @cached_property
+    def candidates(self) -> frozenset[str]:
+        """Paths of the candidates."""
+        return frozenset(file.path for file in self.parameters.candidates)
 
     def planned(self) -> set[str]:
         """Return the inputs of all jobs."""
@@ -264,7 +276,8 @@ def _pack_bin(work: _Work, files: Bin, *, crowded: bool) -> None:
         _merge(work, files, f"more small files than file_limit {options.file_limit}: {summary}")
     elif growing := _growing(files, options):
         _merge(work, growing, f"min_input_files {options.min_input_files}: bin")
-        rest = [file for file in files if file not in growing]
+        merged = {file.path for file in growing}
+        rest = [file for file in files if file.path not in merged]
         work.leave(rest, f"is left for a later merge with the output of {len(growing)} smaller")
     else:
         _wait(work, files, summary)
@@ -398,9 +411,8 @@ def _overlapping(file: DataFile, parameters: PlanParameters) -> Bin:
 
 def _cannot_purge(files: Bin, taken: set[str], work: _Work) -> str:
     """Return why these files cannot be rewritten together now; empty if they can."""
-    options, candidates = work.options, {file.path for file in work.parameters.candidates}
-    size_bytes, count = total_bytes(files), len(files)
-    if any(file.path in taken or file.path not in candidates for file in files):
+    options, size_bytes, count = work.options, total_bytes(files), len(files)
+    if any(file.path in taken or file.path not in work.candidates for file in files):
         return "a file that overlaps it is in use"
     if count > options.max_files:
         return (
@@ -469,17 +481,13 @@ def _job(
         group=parameters.group_for(size_bytes),
         priority=job_priority(
             parameters.kind,
-            files_in_tablet=sum(_is_small(file, options) for file in parameters.files.values()),
+            files_in_tablet=work.small_count,
             files_in_job=round(worth),
             file_limit=options.file_limit,
         ),
         reason=f"{why}; {_facts(sizes, gain, options)}",
         output_tags=tags,
     )
-
-
-def _is_small(file: DataFile, options: BinPackOptions) -> bool:
-    return file.size_bytes < options.lower_bytes
 
 
 def _facts(sizes: Sequence[int], gain: int, options: BinPackOptions) -> str:

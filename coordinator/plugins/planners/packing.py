@@ -94,16 +94,49 @@ Bin = list[DataFile]
 
 def first_fit_decreasing(files: Sequence[DataFile], capacity_bytes: float) -> list[Bin]:
     """Return bins of at most `capacity_bytes`; a larger file gets its own bin."""
-    bins, room = list[Bin](), list[float]()
+    large = sum(file.size_bytes > capacity_bytes for file in files)
+    # Of the other bins, at most one is half empty: its files would have fitted into another.
+    count = min(len(files), large + 1 + math.ceil(2 * total_bytes(files) / max(1, capacity_bytes)))
+    bins, rooms = list[Bin](), _Rooms(count, capacity_bytes)
     for file in sorted(files, key=lambda file: (-file.size_bytes, file.path)):
-        fits = (index for index, free in enumerate(room) if file.size_bytes <= free)
-        bin_index = next(fits, len(bins))
+        fits = file.size_bytes <= capacity_bytes
+        bin_index = rooms.first_with(file.size_bytes) if fits else len(bins)
         if bin_index == len(bins):
             bins.append([])
-            room.append(capacity_bytes)
         bins[bin_index].append(file)
-        room[bin_index] -= file.size_bytes
+        rooms.take(bin_index, file.size_bytes)
     return bins
+
+
+class _Rooms:
+    """Free bytes of bins, as a tree in which each node has the most of its two children.
+
+    The first bin with enough room is found in a few steps among 100,000 bins.
+    """
+
+    def __init__(self, count: int, capacity_bytes: float) -> None:
+        self._leaves = 1 << max(0, count - 1).bit_length()
+        self._most = [capacity_bytes] * (2 * self._leaves)
+
+    def first_with(self, size_bytes: int) -> int:
+        """Return the index of the first bin with this room; bins without files have all theirs."""
+        most, node = self._most, 1
+        while node < self._leaves:
+            node *= 2
+            if most[node] < size_bytes:
+                node += 1
+        return node - self._leaves
+
+    def take(self, index: int, size_bytes: int) -> None:
+        """Reduce the room of a bin."""
+        most, node = self._most, index + self._leaves
+        most[node] -= size_bytes
+        while node > 1:
+            node //= 2
+            largest = max(most[2 * node], most[2 * node + 1])
+            if most[node] == largest:
+                return
+            most[node] = largest
 
 
 def next_fit(files: Sequence[DataFile], capacity_bytes: float) -> list[Bin]:

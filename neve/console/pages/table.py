@@ -299,12 +299,12 @@ def plan_change(before: api.Plan, after: api.Plan, tablets: int) -> PlanChange:
     ]
     return PlanChange(
         tablets=tablets,
-        jobs_before=len(before.jobs),
-        jobs_after=len(after.jobs),
-        bytes_before=sum(job.input_bytes for job in before.jobs),
-        bytes_after=sum(job.input_bytes for job in after.jobs),
-        left_before=len(before.left),
-        left_after=len(after.left),
+        jobs_before=before.job_count,
+        jobs_after=after.job_count,
+        bytes_before=before.input_bytes,
+        bytes_after=after.input_bytes,
+        left_before=before.left_count,
+        left_after=after.left_count,
         gone=tuple(job for key, job in old.items() if key not in new)[:JOBS_SHOWN],
         new=tuple(job for key, job in new.items() if key not in old)[:JOBS_SHOWN],
         reasons=tuple(reasons[:JOBS_SHOWN]),
@@ -312,6 +312,8 @@ def plan_change(before: api.Plan, after: api.Plan, tablets: int) -> PlanChange:
 
 
 TRIED_TABLETS = 20
+COMPARED_MAX = 10_000
+"""Jobs of a plan, and files that it leaves out, that are compared."""
 
 
 def tried_tablets(drawn: api.TabletMap) -> list[str]:
@@ -366,7 +368,7 @@ async def _dry_run(view: View, table: str, edited: Mapping[str, str]) -> PlanCha
     drawn: api.TabletMap = await view.read("GET /v1/tables/{table}/map", table=table)
     tablets = tried_tablets(drawn)
     plan = "GET /v1/tables/{table}/plan"
-    before = await view.read(plan, table=table, tablet=tablets)
+    before = await view.read(plan, table=table, tablet=tablets, count=COMPARED_MAX)
     texts = [f"{name}={text}" for name, text in edited.items()]
-    after = await view.read(plan, table=table, tablet=tablets, setting=texts)
+    after = await view.read(plan, table=table, tablet=tablets, setting=texts, count=COMPARED_MAX)
     return plan_change(before, after, len(tablets))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from coordinator.plugins.planners.packing import (
     autocomp_scores,
     cost_gb_hours,
     files_gained,
+    first_fit_decreasing,
     parts_of,
     size_skew,
     small_bytes_below,
@@ -422,3 +425,51 @@ def test_a_file_with_many_delete_files_is_rewritten_alone() -> None:
     (job,) = found.jobs
     assert job.files == ("many",)
     assert job.reason.startswith("readers apply 10 files of deletes to it")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_bins_are_those_of_first_fit(seed: int) -> None:
+    draw = random.Random(seed)
+    capacity = draw.choice([1, 7, 100, 1000.0])
+    largest = int(capacity * draw.choice([0.2, 0.5, 0.8, 1.3]))
+    sizes = {str(number): draw.randint(0, largest) for number in range(draw.randint(0, 80))}
+    files = list(files_of(sizes).values())
+    bins, rooms = list[list[DataFile]](), list[float]()
+    for file in sorted(files, key=lambda file: (-file.size_bytes, file.path)):
+        fits = (index for index, room in enumerate(rooms) if file.size_bytes <= room)
+        index = next(fits, len(bins))
+        if index == len(bins):
+            bins.append([])
+            rooms.append(capacity)
+        bins[index].append(file)
+        rooms[index] -= file.size_bytes
+    assert first_fit_decreasing(files, capacity) == bins
+
+
+def _calls(count: int, size_bytes: int, tombstones: int) -> int:
+    """Return how many calls of functions it takes to plan so many files."""
+    files = files_of({f"f{number:05}": size_bytes for number in range(count)})
+    files = {
+        path: replace(file, rows=100, tombstones=tombstones, tombstones_since_s=0.0)
+        for path, file in files.items()
+    }
+    asked = replace(parameters(files, target_bytes=100 * MIB), keyed=False, now_s=1e9)
+    calls = 0
+
+    def counted(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(counted)
+    try:
+        BinPackPlanner().plan(asked)
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+@pytest.mark.parametrize(("size_bytes", "tombstones"), [(10 * MIB, 0), (10_000, 0), (90 * MIB, 50)])
+def test_a_plan_of_more_files_takes_steps_in_proportion(size_bytes: int, tombstones: int) -> None:
+    few, many = (_calls(count, size_bytes, tombstones) for count in (400, 1600))
+    assert many < 5.5 * few

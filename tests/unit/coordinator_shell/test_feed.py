@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from common.metadata.changes import AddFiles, WriteAnalysis, protocol
+from common.metadata import bulk_reads
+from common.metadata.changes import AddFiles, CreateTable, WriteAnalysis, protocol
 from common.model.file import DataFile
-from common.model.tablet import Analysis, TabletId
+from common.model.job import Job, Kind, TabletPlan
+from common.model.table import LakeTable
+from common.model.tablet import PLUS_INFINITY, Analysis, TabletId
 from common.runtime import call_id
 from common.settings import Settings
+from common.spi.planner import Surroundings
+from coordinator.core import events as on
 from coordinator.registry import planner_for
 from coordinator.scan import scanner as module
 from coordinator.scan.scanner import ChangeFeed, Scanner
@@ -20,6 +27,7 @@ from coordinator.service import AnalysisWriter
 from tests.support.memory_store import MemoryStore
 from tests.support.patience import PATIENCE_S
 from tests.support.predictable import ManualClock
+from tests.support.request_shell import TABLE
 from tests.support.store_harness import commit, reserve
 from tests.support.thirty_tablets import ENDS, applied, store_with_table
 
@@ -100,7 +108,7 @@ def test_a_table_of_which_changes_were_missed_is_looked_at_as_a_whole(
         await add(store, ENDS[0])
         await scanner.refresh_tables()
         while scanner.waiting:
-            scanner._next_batch()
+            scanner._next_batch(scanner._own)
         await add(store, *ENDS[1:])
         async with asyncio.timeout(PATIENCE_S):
             follows = asyncio.create_task(scanner.follow_forever())
@@ -112,6 +120,105 @@ def test_a_table_of_which_changes_were_missed_is_looked_at_as_a_whole(
     asyncio.run(story())
 
 
+def test_tablets_of_lake_tables_wait_in_a_lane_of_their_own_while_their_mirror_moves() -> None:
+    async def story() -> None:
+        store = await store_with_table(ManualClock())
+        lake = LakeTable(format="delta", uri="file:///data/sales", table_id="uid-1")
+        for number in (1, 2):
+            name, location = f"lake{number}", f"file:///lake{number}"
+            table = replace(TABLE, id=name, name=name, location=location, key=(), lake=lake)
+            await applied(store, CreateTable(table=table))
+        scanner = Scanner(store, planner_for(Settings()), lambda *_, **__: None)
+        await scanner.refresh_tables()
+        own, lakes = scanner._own, scanner._lakes
+        while scanner.waiting:
+            scanner._next_batch(own)
+            scanner._next_batch(lakes)
+        first, second = (TabletId(f"lake{number}", PLUS_INFINITY) for number in (1, 2))
+        native = TabletId("t1", ENDS[0])
+        with scanner.held("lake1"):
+            scanner.ask(first)
+            scanner.found(second)
+            scanner.ask(native)
+            assert scanner._next_batch(own) == [native]
+            assert scanner._next_batch(lakes) == [second]
+            assert scanner._next_batch(lakes) == []
+            assert not lakes.news.is_set(), "the loop sleeps"
+            assert scanner.waiting == 1
+        assert lakes.news.is_set()
+        assert scanner._next_batch(lakes) == [first]
+        assert scanner.waiting == 0
+
+    asyncio.run(story())
+
+
+def test_a_large_tablet_is_decoded_and_planned_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, plans, facts = list[str](), list[on.TabletPlanned](), list[object]()
+    around = Surroundings(free_bytes=7)
+
+    async def story() -> None:
+        store, plan = await store_with_table(ManualClock()), planner_for(Settings())
+        await add(store, ENDS[0])
+
+        def noted(*values: Any, **more: Any) -> TabletPlan:
+            threads.append(threading.current_thread().name)
+            facts.append(more.get("known"))
+            return plan(*values, **more)
+
+        scanner = Scanner(store, noted, lambda *_, **__: None, around=lambda *_: around)
+
+        def hear(event: on.Event) -> None:
+            if isinstance(event, on.TabletPlanned):
+                plans.append(event)
+
+        scanner.attach(hear)
+        await scanner.refresh_tables()
+        for files in (2_000, 0):
+            monkeypatch.setattr(module, "LARGE_FILES", files)
+            monkeypatch.setattr(bulk_reads, "LARGE_FILES", files)
+            await scanner.plan_batch([TabletId("t1", ENDS[0])])
+
+    asyncio.run(story())
+    assert threads[0] == threading.main_thread().name
+    assert threads[1] != threads[0]
+    assert plans[0].plan == plans[1].plan
+    assert facts == [None, around]
+
+
+def test_a_plan_of_very_many_jobs_is_bounded_by_kind_and_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "JOBS_MAX", 3)
+
+    def job(name: str, kind: Kind, group: str, *after: str) -> Job:
+        return Job(
+            id=name,
+            tablet=TabletId("t1", PLUS_INFINITY),
+            table_name="t",
+            kind=kind,
+            inputs=(f"{name}-1", f"{name}-2"),
+            input_bytes=1,
+            group=group,
+            priority=1,
+            reason="r",
+            depends_on=after,
+        )
+
+    system, user = Kind.SYSTEM, Kind.USER
+    jobs = [job(f"s{number}", system, "small") for number in range(5)]
+    jobs += [job("w1", system, "wide", "s4"), job("w2", system, "wide", "s0")]
+    jobs += [job("w3", system, "wide", "w1"), job("u1", user, "small")]
+    plan = TabletPlan(jobs=tuple(jobs), left={"x": "is too large"})
+    bounded = module.bounded_plan(plan)
+    assert [job.id for job in bounded.jobs] == ["s0", "s1", "s2", "w2", "u1"]
+    why = "is planned later, since 3 jobs of its tablet come first"
+    later = {f"{name}-{at}": why for name in ("s3", "s4", "w1", "w3") for at in (1, 2)}
+    assert bounded.left == {"x": "is too large", **later}
+    assert module.bounded_plan(bounded).jobs == bounded.jobs
+    few = replace(plan, jobs=plan.jobs[:3])
+    assert module.bounded_plan(few) is few
+
+
 def test_a_reserved_tablet_is_planned_later_and_a_commit_has_it_planned_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -121,22 +228,22 @@ def test_a_reserved_tablet_is_planned_later_and_a_commit_has_it_planned_at_once(
         scanner = Scanner(store, planner_for(Settings()), lambda *_, **__: None)
         await scanner.refresh_tables()
         while scanner.waiting:
-            scanner._next_batch()
+            scanner._next_batch(scanner._own)
         first, second = (TabletId("t1", end) for end in ENDS[:2])
         async with asyncio.timeout(PATIENCE_S):
             monkeypatch.setattr(module, "RESERVED_PAUSE_S", 2 * PATIENCE_S)
             await applied(store, reserve(first, "att-1", "01.parquet"))
             await scanner._follow_once()
-            assert scanner._next_batch() == []
+            assert scanner._next_batch(scanner._own) == []
             await applied(store, commit(first, "att-1", outputs=0))
             await scanner._follow_once()
-            assert scanner._next_batch() == [first]
+            assert scanner._next_batch(scanner._own) == [first]
             monkeypatch.setattr(module, "RESERVED_PAUSE_S", 0.01)
             await applied(store, reserve(second, "att-2", "02.parquet"))
             await scanner._follow_once()
             while not scanner.waiting:
                 await asyncio.sleep(0.01)
-            assert scanner._next_batch() == [second]
+            assert scanner._next_batch(scanner._own) == [second]
 
     asyncio.run(story())
 

@@ -95,7 +95,7 @@ class Scans:
     def take_found(self) -> list[bytes]:
         """Return what was found, and let the scanner forget it."""
         found: list[bytes] = []
-        while batch := self.scanner._next_batch():
+        while batch := self.scanner._next_batch(self.scanner._own):
             found += [tablet.end for tablet in batch]
         return sorted(found)
 
@@ -284,8 +284,13 @@ def test_tablets_from_the_feed_are_planned_before_those_from_a_scan() -> None:
         scans.scanner.ask(ids[25])
         scans.scanner.ask(ids[3])
         scans.scanner.found(ids[25])
-        assert scans.scanner._next_batch() == [ids[25], ids[3], *ids[:3], *ids[4:20]]
-        assert scans.scanner._next_batch() == []
+        assert scans.scanner._next_batch(scans.scanner._own) == [
+            ids[25],
+            ids[3],
+            *ids[:3],
+            *ids[4:20],
+        ]
+        assert scans.scanner._next_batch(scans.scanner._own) == []
 
     run(story())
 

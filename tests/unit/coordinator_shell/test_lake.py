@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
 from common.control_settings import CatalogSettings
+from common.errors import MetadataError
+from common.lake import mirror
 from common.lake.mirror import mirrored_file
 from common.lake.source import Snapshot
 from common.metadata.changes import (
+    Change,
     CreateTable,
     DropTable,
     EndLakeAttempt,
     MarkPublishing,
     MirrorFiles,
+    Outcome,
     ReserveFiles,
 )
 from common.metadata.store_values import Mirror
@@ -163,6 +170,93 @@ def test_the_mirror_follows_the_log() -> None:
         assert not await life.store.garbage("t1")
 
     story(tell)
+
+
+class Steps:
+    """Notes the changes of a mirror, and whether planning was held meanwhile; one may fail."""
+
+    def __init__(self, life: Life, lost_after: int | None) -> None:
+        self.sent: list[tuple[int, int, bool]] = []
+        """Files, version, whether planning was held."""
+        self.is_held, self._lost_after, self._apply = False, lost_after, life.store.apply
+        life.follower.planning_held = self.holding
+
+    @contextmanager
+    def holding(self, table: str) -> Iterator[None]:
+        assert table == "t1"
+        self.is_held = True
+        try:
+            yield
+        finally:
+            self.is_held = False
+
+    async def apply(self, change: Change, **options: Any) -> Outcome:
+        if isinstance(change, MirrorFiles):
+            count = sum(len(files.came) + len(files.went) for files in change.files.values())
+            self.sent.append((count, change.version, self.is_held))
+            if len(self.sent) - 1 == self._lost_after:
+                raise MetadataError("the store is gone")
+        return await self._apply(change, **options)
+
+
+@pytest.mark.parametrize("lost_after", [None, 1, 2])
+def test_a_large_difference_is_mirrored_in_bounded_changes(
+    monkeypatch: pytest.MonkeyPatch, lost_after: int | None
+) -> None:
+    monkeypatch.setattr(mirror, "MIRRORED_MAX", 3)
+
+    async def tell(life: Life) -> None:
+        steps = Steps(life, lost_after)
+        monkeypatch.setattr(life.store, "apply", steps.apply)
+        life.log.write(*(lake_file(f"f{number}") for number in range(8)))
+        await life.poll()
+        if lost_after is None:
+            assert steps.sent == [(3, -1, True), (3, -1, True), (2, 1, True)]
+        else:
+            head = (await life.mirror()).head
+            assert head is not None
+            assert head.version == -1
+            assert len((await life.read()).files) == 3 * lost_after
+            life.follower = life.another()
+            await life.poll()
+        assert sorted((await life.read()).files) == [f"f{number}" for number in range(8)]
+        head = (await life.mirror()).head
+        assert head is not None
+        assert head.version == 1
+        assert not steps.is_held
+        steps.sent.clear()
+        life.log.write(lake_file("g"), went=["f0"])
+        await life.poll()
+        assert steps.sent == [(2, 2, False)], "a small difference holds nothing up"
+
+    story(tell)
+
+
+def test_steps_of_a_difference_have_each_file_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror, "MIRRORED_MAX", 7)
+
+    def tablet(*names: str) -> mirror.MirroredTablet:
+        return mirror.MirroredTablet("p", {name: lake_file(name) for name in names})
+
+    ends = [bytes([number]) for number in range(5)]
+    before = {end: tablet(*(f"{end.hex()}-{n}" for n in range(10))) for end in ends}
+    mirrored = mirror.difference({}, before).mirrored
+    after = {end: tablet(*(f"{end.hex()}-{n}" for n in range(5, 12))) for end in ends[1:]}
+    after[ends[0]] = tablet("01-0", "00-3")
+    change = mirror.difference(mirrored, after)
+    came, went = Counter[tuple[bytes, str]](), Counter[tuple[bytes, str]]()
+    for step in change.steps:
+        assert sum(len(files.came) + len(files.went) for files in step.values()) <= 7
+        for end, files in step.items():
+            came.update((end, file.path) for file in files.came)
+            went.update((end, path) for path in files.went)
+    old = {(end, path) for path, (end, _) in mirrored.items()}
+    new = {(end, path) for end, files in after.items() for path in files.files}
+    assert (came, went) == (Counter(new - old), Counter(old - new))
+    assert change.went == {
+        end: frozenset(path for of, path in old - new if of == end) for end in ends
+    }
+    assert change.mirrored.keys() == {path for _, path in new}
 
 
 def test_a_poll_without_news_writes_nothing() -> None:

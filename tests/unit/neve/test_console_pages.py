@@ -140,14 +140,26 @@ def test_only_settings_that_differ_are_edited() -> None:
 
 
 def test_plans_are_compared_by_their_files() -> None:
-    before = api.Plan(jobs=(planned("a", "b"), planned("c", "d")), left={"e": "too large"})
-    after = api.Plan(jobs=(planned("d", "c"), planned("a", "b", "f")), left={"e": "too new"})
+    before = api.Plan(
+        jobs=(planned("a", "b"), planned("c", "d")),
+        left={"e": "too large"},
+        job_count=2,
+        input_bytes=40,
+        left_count=1,
+    )
+    after = replace(
+        before,
+        jobs=(planned("d", "c"), planned("a", "b", "f")),
+        left={"e": "too new"},
+        input_bytes=50,
+    )
     change = table.plan_change(before, after, 4)
 
     assert [job.files for job in change.gone] == [("a", "b")]
     assert [job.files for job in change.new] == [("a", "b", "f")]
     assert change.reasons == (("e", "too large", "too new"),)
     assert (change.tablets, change.bytes_before, change.bytes_after) == (4, 40, 50)
+    assert (change.jobs_before, change.left_before) == (2, 1)
 
 
 def test_a_dry_run_plans_the_busiest_tablets_and_some_others() -> None:

@@ -23,7 +23,7 @@ from common.metadata.changes import (
 )
 from common.metadata.changes.days import DailySums, StoreDays, day_of
 from common.model.file import ChunkGrid
-from common.model.job import Kind, PlannedInterval, TabletPlan
+from common.model.job import Job, Kind, PlannedInterval, TabletPlan
 from common.model.outcome import RefusalCode
 from common.model.table import Table
 from common.model.tablet import (
@@ -615,6 +615,42 @@ def test_a_plan_with_other_settings_changes_nothing(planning: Client, tmp_path: 
         planning.plan("tried", settings={"max_files": "1"})
     with pytest.raises(NotFoundError, match="no tablet 'zz'"):
         planning.plan("tried", tablets=["zz"])
+
+
+def test_the_answer_of_a_large_plan_is_bounded_and_counts_all(
+    planning: Client, tmp_path: Path
+) -> None:
+    create_hours(planning, "large", tmp_path)
+    rules = {"planner_options": "granularity=1h,skip_offset=0,rules=stable if files = 2"}
+    plan = planning.plan("large", settings=rules, count=1)
+    assert (len(plan.left), plan.left_count) == (1, 3)
+    assert sum(plan.left_reasons.values()) == 3
+    with pytest.raises(CallerError, match="count 10001 is out of range"):
+        planning.plan("large", count=10_001)
+
+    jobs = tuple(
+        Job(
+            id=f"job-{number}",
+            tablet=TabletId("t", PLUS_INFINITY),
+            table_name="large",
+            kind=Kind.SYSTEM,
+            inputs=(f"in-{number}",),
+            input_bytes=10,
+            group="default",
+            priority=1,
+            reason="a full bin",
+        )
+        for number in range(300)
+    )
+    left = {f"f{number:05}": "is near the target" for number in range(2_000)}
+    left |= {f"z{number:05}": f"reason {number}" for number in range(150)}
+    table = Table(id="t", name="large", location="file:///t", schema=())
+    view = plan_view(table, [TabletPlan(jobs=jobs, left=left)], 0, count=200)
+    assert (len(view.jobs), view.job_count, view.input_bytes) == (200, 300, 3_000)
+    assert (len(view.left), view.left_count) == (200, 2_150)
+    assert {*view.left.values()} == {*left.values()}, "each reason has a file"
+    assert len(view.left_reasons) == 100
+    assert next(iter(view.left_reasons.items())) == ("is near the target", 2_000)
 
 
 def test_a_setting_of_a_plan_has_a_value(gateway: Gateway, client: Client, tmp_path: Path) -> None:

@@ -437,6 +437,26 @@ def test_equal_reasons_are_one_line_with_a_count_unless_verbose() -> None:
     assert all(path in every for path in left)
 
 
+def test_a_long_plan_shows_some_jobs_and_counts_all_files_that_are_left() -> None:
+    plan = api.Plan(
+        jobs=(queued_view(QUEUED),),
+        left={"a.parquet": "is in use", "z.parquet": "it is alone"},
+        job_count=9_914,
+        input_bytes=100 * 1024**3,
+        left_count=90_003,
+        left_reasons={"is in use": 90_000, "it is alone": 1},
+    )
+    short = text_of(planning.render_plan(plan, LONG_KEYS), width=80).splitlines()
+    assert "… and 9,913 more jobs: 9,914 jobs of 100.0 GiB in all" in short
+    assert [line.split() for line in short[-3:-1]] == [
+        ["a.parquet,", "…", "90000", "is", "in", "use"],
+        ["z.parquet", "1", "it", "is", "alone"],
+    ]
+    assert short[-1] == "… and 2 more files that no job takes"
+    every = text_of(planning.render_plan(plan, LONG_KEYS, verbose=True), width=80).splitlines()
+    assert every[-1] == "… and 90,001 more files that no job takes"
+
+
 def ids_shown(ids: list[str], *, verbose: bool = False) -> list[str]:
     """Return the attempts in `neve jobs`, the requests in its sibling, and those in reasons."""
     running = [replace(job_view(RUNNING), attempt=name) for name in ids]
