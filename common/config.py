@@ -27,10 +27,9 @@ from common.control_settings import (
     check_not_secret,
 )
 from common.documents import FieldKind, FieldRule, unknown
-from common.errors import ConfigError, RequestError
+from common.errors import ConfigError, RequestError, SettingError
 from common.model.group import Group, Service
 from common.model.table import DNS_LABEL
-from common.setting_rules import SettingError
 from common.settings import (
     AUTO,
     AutoscalerSettings,

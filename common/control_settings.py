@@ -6,9 +6,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from common.documents import FieldKind
+from common.errors import SettingError
 from common.model.group import LIMIT_BYTES_S_MIN
 from common.setting_rules import (
-    SettingError,
     check_section,
     setting,
     size_setting,

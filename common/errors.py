@@ -2,6 +2,7 @@
 
     CompactionError
     ├── ConfigError                 the operator must change something
+    │   └── SettingError            a setting is not allowed
     ├── RequestError                the caller must change something
     │   ├── UnknownTableError
     │   ├── UnknownTabletError
@@ -74,6 +75,14 @@ class CompactionError(Exception):
 
 class ConfigError(CompactionError):
     """The operator must change a setting or the machine."""
+
+
+class SettingError(ConfigError):
+    """A setting, or a combination, that is not allowed; `names` has the full names."""
+
+    def __init__(self, message: str, *names: str) -> None:
+        super().__init__(message)
+        self.names = names
 
 
 class RequestError(CompactionError):

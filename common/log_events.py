@@ -177,7 +177,7 @@ COORDINATOR_EVENTS = (
     LogEvent(
         "lake table maintained",
         _I,
-        "A checkpoint, a clean-up of the log or a vacuum has run; `files` and `bytes` were freed.",
+        "An operation of maintenance has run; `files` and `bytes` were freed.",
     ),
     LogEvent("lake table not maintained", _W, "Maintenance of a lake table failed or is refused."),
     LogEvent("outputs stay after detach", _W, "Outputs of a detached table are not deleted."),

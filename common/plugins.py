@@ -5,10 +5,13 @@ that was never installed has no entry points, so Névé's own plug-ins are liste
 test keeps these lists equal to those in `pyproject.toml`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
 from common.errors import CompactionError, ConfigError, PluginError, RequestError
@@ -47,7 +50,7 @@ class ExtensionPoint:
             PluginError: It cannot be imported or created, lacks a method, or several packages
                 claim the name.
         """
-        points = self._points()  # Called once, because it reads a file of every package.
+        points = self._points()
         self._require(name, points)
         values = {point.value for point in points if point.name == name}
         if len(values) > 1:
@@ -73,7 +76,31 @@ class ExtensionPoint:
 
     def _points(self) -> list[EntryPoint]:
         built_ins = [EntryPoint(name, at, self.group) for name, at in self.built_in.items()]
-        return [*entry_points(group=self.group), *built_ins]
+        return [*installed_points(self.group), *built_ins]
+
+
+def installed_points(group: str) -> Sequence[EntryPoint]:
+    """Return the entry points of a group in all installed packages.
+
+    A package that is installed or removed while the process runs changes its folder of packages:
+    then they are read again.
+    """
+    folders = tuple((folder, _changed_ns(folder)) for folder in sys.path)
+    return _read_points(folders).get(group, ())
+
+
+@lru_cache(maxsize=1)
+def _read_points(_folders: tuple[tuple[str, int], ...]) -> Mapping[str, Sequence[EntryPoint]]:
+    # Reads a file of each package, and a coordinator asks for a dozen plug-ins when it starts.
+    points = entry_points()
+    return {group: tuple(points.select(group=group)) for group in points.groups}
+
+
+def _changed_ns(folder: str) -> int:
+    try:
+        return Path(folder).stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _names(points: list[EntryPoint]) -> list[str]:

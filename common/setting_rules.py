@@ -9,7 +9,7 @@ from dataclasses import Field, field, fields
 from typing import Any
 
 from common.documents import FieldKind, FieldRule
-from common.errors import ConfigError, RequestError
+from common.errors import RequestError, SettingError
 
 _KINDS = {
     bool: FieldKind.FLAG,
@@ -19,14 +19,6 @@ _KINDS = {
     str: FieldKind.TEXT,
 }
 """Type of a setting's default → kind of the setting."""
-
-
-class SettingError(ConfigError):
-    """A setting, or a combination, that is not allowed; `names` has the full names."""
-
-    def __init__(self, message: str, *names: str) -> None:
-        super().__init__(message)
-        self.names = names
 
 
 def setting(

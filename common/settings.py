@@ -18,11 +18,11 @@ from common.control_settings import (
     NotifySettings,
 )
 from common.documents import FieldKind, FieldRule
-from common.errors import ConfigError, RequestError
+from common.errors import ConfigError, RequestError, SettingError
 from common.log_events import LogLevel
 from common.model.group import LIMIT_BYTES_S_MIN, Service
 from common.model.job import AGEING_PER_S, FAIR_BAND
-from common.setting_rules import SettingError, check_section, check_value, setting, size_setting
+from common.setting_rules import check_section, check_value, setting, size_setting
 from common.windows import EXEMPTIONS, check_windows
 from neve.api.messages import readable_across_releases
 

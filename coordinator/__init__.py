@@ -25,7 +25,8 @@ How a change of a tablet becomes a job of a compactor:
     scan            finds work: change streams, full scan
     requests        drives requests of users, and automatic requests of tables
     lake            follows the logs of lake tables: mirror, attempts, own waste
-    maintenance     runs and lists operations in tablets; fires triggers
+    maintenance     runs and lists operations of tables and tablets
+    triggers        fires triggers
     split_merge     drives splits and merges
     storage         deletes replaced files, publishes manifests
     registry        planners and dispatcher named by the settings

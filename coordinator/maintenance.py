@@ -1,4 +1,4 @@
-"""Runs the coordinator's own maintenance, lists the operations of a table, and fires triggers.
+"""Runs the coordinator's own maintenance, and lists the operations of a table.
 
 Operations of lake tables are here, too. `core.maintenance` decides which operation runs next, and
 creates the rows of the listing. Listing begins and changes nothing.
@@ -15,28 +15,19 @@ from typing import TypeVar
 from common.compactor_needs import tasks_memory_bytes
 from common.errors import (
     CompactionError,
-    MetadataError,
     RefusedError,
     UnavailableError,
     UnknownTableError,
     redacted,
 )
 from common.lake.source import Freed, LakeSurvey, MaintenanceRules
-from common.metadata.changes import (
-    Applied,
-    Outcome,
-    Refused,
-    TriggerTable,
-    WriteAnalyses,
-    WriteAnalysis,
-)
 from common.metadata.store_values import UnreadableTablet
 from common.model.job import Job, TabletPlan
 from common.model.table import LAKE_OPERATIONS, OPERATIONS_OF_LAKES, Table, TableState
-from common.model.tablet import Analysis, Tablet, TabletId
+from common.model.tablet import Tablet, TabletId
 from common.primitives import PUBLISH_LIFE_S
 from common.settings import Settings
-from common.units import exact_duration, format_count
+from common.units import exact_duration
 from common.wire import MetricValue
 from coordinator.context import ShellContext
 from coordinator.core.assignment import LAKE_OUTPUT
@@ -52,12 +43,10 @@ from coordinator.core.maintenance import (
     ranked,
     tablet_operations,
 )
-from coordinator.core.scans import ANALYSES_AT_ONCE
 from coordinator.core.state import CoordinatorState
-from coordinator.core.triggers import ADMIN, PERIODIC, PeriodicTriggers, why_not_triggered
 from coordinator.lake import LakeFollower
 from coordinator.ports import PlanTablet
-from coordinator.scan.scanner import BATCH_TABLETS, Scanner, read_request_facts
+from coordinator.scan.scanner import read_request_facts
 from coordinator.storage.flushes import BufferFlusher
 from coordinator.storage.garbage_collector import GarbageCollector
 from coordinator.storage.manifests import ManifestPublisher, publishes
@@ -159,8 +148,8 @@ class OwnMaintenance:
 #            → versions to remove by a commit → carry out, then their files:
 #            → files to delete → grace → the newest version, what attempts need → carry out
 #
-# Files go in batches; before each one the newest version and the needs of attempts are read again.
-# What is remembered can be lost, and two coordinators may do the same: every step may be repeated.
+# Before each batch of files the newest version and the needs of attempts are read again. What is
+# remembered can be lost, and two coordinators may do the same: every step may be repeated.
 
 LAKE_LOOK_S = 60.0
 """Interval at which a table with an operation is looked at."""
@@ -171,6 +160,7 @@ LAKE_BATCH = 500
 LAKE_PATHS_SHOWN = 20
 LAKE_OPERATIONS_AT_ONCE = 2
 """Lake tables on which an operation of one kind runs at a time."""
+Order = api.LakeOrder | None
 
 
 @dataclass(slots=True)
@@ -186,6 +176,8 @@ class _LakeTask:
     result: api.LakeRun | None = None
     failure: str = ""
     """Why the last run failed; empty: it did not."""
+    after: str = ""
+    """Path after which the next run goes on with its listing; empty: it begins one."""
     looked: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a run has ended or waits."""
 
@@ -258,17 +250,16 @@ class LakeMaintenance:
             survey = await self.survey(name, table, order)
             if not survey.has_work:
                 self._ended(table, task, _run_of(table, survey, api.LakeRunState.NOTHING))
-                return None
+                return self._rest(table, task, replace(survey, more=0), order)
             if survey.versions and survey.files:
                 first = await self._carry_out(table, replace(survey, files=()), order)
                 survey = replace(survey, versions=(), creates=first.created)
             if survey.files and survey.floor < 0:
                 task.survey = survey
                 task.due_s = self._context.clock.now_s() + self._grace_s
-                grace = exact_duration(self._grace_s)
-                why = f"files are deleted after {grace}, unless a version names them by then"
+                why = f"files are deleted after {exact_duration(self._grace_s)}, unless a version"
                 waiting = _run_of(table, survey, api.LakeRunState.WAITING)
-                task.result = replace(waiting, why=why)
+                task.result = replace(waiting, why=f"{why} names them by then")
                 return None
         freed = await self._carry_out(table, survey, order)
         run = replace(
@@ -284,11 +275,17 @@ class LakeMaintenance:
         counts = {"files": freed.files, "bytes": freed.size_bytes, "created": run.created}
         self._context.log("lake table maintained", table=table.name, operation=name, **counts)
         self._ended(table, task, run)
-        if not survey.more or order is not None:
+        return self._rest(table, task, survey, order)
+
+    def _rest(
+        self, table: Table, task: _LakeTask, survey: LakeSurvey, order: Order
+    ) -> OperationStatistics | None:
+        """Return what a run has left to the next one, which follows at once."""
+        task.after = survey.after
+        if order is not None or not survey.rest:
             return None
-        task.due_s = 0.0
-        why = f"{format_count(survey.more, 'more file')} can be deleted"
-        return OperationStatistics(name=table.id, why=why, data_retained_bytes=survey.more)
+        task.due_s, freed_bytes = 0.0, survey.more or 1
+        return OperationStatistics(name=table.id, why=survey.rest, data_retained_bytes=freed_bytes)
 
     def _ended(self, table: Table, task: _LakeTask, run: api.LakeRun) -> None:
         task.survey, task.asked, task.failure, task.result = None, None, "", run
@@ -296,7 +293,7 @@ class LakeMaintenance:
         pause_s = LAKE_LOOK_S if is_frequent else table.settings.lake_maintenance_interval_s
         task.due_s = self._context.clock.now_s() + pause_s
 
-    async def survey(self, name: str, table: Table, order: api.LakeOrder | None) -> LakeSurvey:
+    async def survey(self, name: str, table: Table, order: Order) -> LakeSurvey:
         """Return what an operation would do; change nothing.
 
         Raises:
@@ -309,9 +306,7 @@ class LakeMaintenance:
         rules = await self._rules(name, table, order)
         return await self._call(table, source.survey, name, snapshot, rules)
 
-    async def _carry_out(
-        self, table: Table, survey: LakeSurvey, order: api.LakeOrder | None
-    ) -> Freed:
+    async def _carry_out(self, table: Table, survey: LakeSurvey, order: Order) -> Freed:
         """Do what a survey says, batch by batch."""
         done, batches = Freed(), range(0, max(1, len(survey.files)), LAKE_BATCH)
         for first in batches:
@@ -331,14 +326,13 @@ class LakeMaintenance:
         threads = self._context.threads.within(LAKE_STEP_MAX_S)
         return await threads.run(table.location, call, *args)
 
-    async def _rules(
-        self, name: str, table: Table, order: api.LakeOrder | None
-    ) -> MaintenanceRules:
+    async def _rules(self, name: str, table: Table, order: Order) -> MaintenanceRules:
         """Return what must be kept now. Of two clocks the one that is behind counts."""
         kept, since = frozenset[str](), None
         if name != OperationName.CHECKPOINT:  # It deletes nothing, and is looked for each minute.
             kept, since = await self._lake.attempt_needs(table.id)
         files = table.settings.lake_maintenance_files
+        others = self._tables() if name == OperationName.ORPHAN_FILES else ()
         return MaintenanceRules(
             now_s=min(self._context.clock.now_s(), await self._context.store.now_s()),
             keep_s=PUBLISH_LIFE_S + self._grace_s,
@@ -347,6 +341,9 @@ class LakeMaintenance:
             kept=kept,
             own_name=f"{LAKE_OUTPUT}-",
             is_asked=order is not None,
+            after=self._task(table, name).after,
+            orphan_age_s=table.settings.lake_orphan_age_s,
+            others=tuple((one.name, one.location) for one in others if one.id != table.id),
         )
 
     # ----------------------------------------------------------------------------------- Operators
@@ -365,8 +362,9 @@ class LakeMaintenance:
         if table.state is not TableState.LIVE:
             raise RefusedError(f"table {table.name!r} is {table.state.value}, expected a live one")
         if order.dry_run:
-            survey = await self.survey(order.operation, table, order)
-            return _run_of(table, survey, api.LakeRunState.DRY_RUN)
+            shown = await self.survey(order.operation, table, order)
+            return _run_of(table, shown, api.LakeRunState.DRY_RUN)
+        await self._listed(table, order.wait_max_s)
         task = self._task(table, order.operation)
         if task.survey is not None and task.result is not None:
             return task.result
@@ -385,6 +383,14 @@ class LakeMaintenance:
         survey = LakeSurvey(operation=order.operation, version=-1, why="it goes on in the service")
         return _run_of(table, survey, api.LakeRunState.RUNNING)
 
+    async def _listed(self, table: Table, wait_max_s: float) -> None:
+        try:  # The scheduler forgets the work of a table that was attached a moment ago.
+            async with asyncio.timeout(wait_max_s):
+                while all(listed.id != table.id for listed in self._tables()):
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise UnavailableError(f"the coordinator has not read {table.name!r} yet") from None
+
     def rows(self, table: Table) -> list[api.MaintenanceOperation]:
         """Return a row for each operation that the table may have."""
         names = OPERATIONS_OF_LAKES[table.lake.format] if table.lake else LAKE_OPERATIONS
@@ -400,20 +406,14 @@ class LakeMaintenance:
         if task.failure:
             return replace(waiting, why=task.failure)
         if task.survey is not None and task.result is not None:
-            return replace(
-                waiting,
-                why=task.result.why,
-                files=len(task.survey.files),
-                gain=float(len(task.survey.files)),
-                gain_unit="files fewer",
-                freed_bytes=task.survey.size_bytes,
-            )
+            files, freed_bytes = len(task.survey.files), task.survey.size_bytes
+            row = replace(waiting, files=files, gain=float(files), gain_unit="files fewer")
+            return replace(row, why=task.result.why, freed_bytes=freed_bytes)
         last = f"; {task.result.text}" if task.result is not None else ""
         if not is_on:
-            both = ",".join(
-                one for one in LAKE_OPERATIONS if one in {*table.settings.lake_maintenance, name}
-            )
-            why = f"off: `neve table set {table.name} lake_maintenance={both}` turns it on{last}"
+            wanted = {*table.settings.lake_maintenance, name}
+            names = ",".join(filter(wanted.__contains__, LAKE_OPERATIONS))
+            why = f"off: `neve table set {table.name} lake_maintenance={names}` turns it on{last}"
             return replace(row, why=why)
         if task.result is None:
             return replace(waiting, why="not looked at so far")
@@ -617,181 +617,3 @@ class Maintenance:
             api.TabletRates(tablet=text, scans_s=heat.scans_s, rows_s=heat.rows_s)
             for text, heat in heats
         )
-
-
-# ----------------------------------------------------------------------------------------- Triggers
-# Fires triggers: `periodic` when it is due, and `admin` for operators.
-#
-# Operators request analyses in the same way. `core.triggers` has the rules. A trigger is first
-# written to the store, so that it survives this process. Then the scanner reads and plans the
-# tablets like changed ones.
-
-REPORTED_MAX = 1000
-"""Tablets of a table that are planned while the operator waits; the others follow later."""
-ANSWER_MAX_S = 3.0
-"""Time after which no further batch is planned, because the operator's call has a deadline."""
-TRIGGERS_AT_ONCE = 20
-"""Maximum number of tables whose periodic trigger fires in one step."""
-
-
-class TriggerDriver:
-    """Fires triggers. The planners make all decisions."""
-
-    def __init__(self, context: ShellContext, scanner: Scanner, state: CoordinatorState) -> None:
-        """Create a driver that has fired no triggers."""
-        self._context = context
-        self._scanner = scanner
-        self._state = state
-        self._periodic = PeriodicTriggers()
-
-    async def run_forever(self, interval_s: float) -> None:
-        """Check every `interval_s` for tables whose trigger `periodic` is due."""
-        while True:
-            await self.ask_due()
-            await asyncio.sleep(interval_s)
-
-    async def ask_due(self) -> None:
-        """Fire the trigger `periodic` for the tables for which it is due.
-
-        A trigger that cannot be written to the store stays due.
-        """
-        now_s = self._context.clock.now_s()
-        for table in self._periodic.due(self._scanner.tables.values(), now_s)[:TRIGGERS_AT_ONCE]:
-            try:
-                await self._note(table, PERIODIC)
-            except (CompactionError, MetadataError, UnavailableError) as error:
-                self._context.log("trigger waits", table=table.name, cause=str(error))
-                continue
-            self._periodic.done(table, now_s)
-            self._context.log("trigger asks", table=table.name, trigger=PERIODIC)
-            await self._see_soon(table)
-
-    async def _see_soon(self, table: Table) -> None:
-        """Refresh the scanner's tables now; after a failure, its own refresh follows soon."""
-        try:
-            await self._scanner.refresh_tables()
-        except (MetadataError, UnavailableError) as error:
-            self._context.log("trigger is seen later", table=table.name, cause=str(error))
-
-    async def ask(self, table_id: str, tablet: TabletId | None = None) -> api.Trigger:
-        """Fire the trigger `admin` for an operator; return the decision for each tablet.
-
-        Args:
-            table_id: Id of the table.
-            tablet: Fire it for this tablet only; None: for the table.
-
-        Raises:
-            RefusedError: The table is not live, or does not have the trigger `admin`.
-            UnknownTableError: The table is gone.
-            MetadataError: The store did not answer as it should.
-            UnavailableError: The store did not answer.
-        """
-        await self._scanner.refresh_tables()
-        table = self._table(table_id)
-        if (why := why_not_triggered(table, ADMIN)) is not None:
-            self._state.trigger_refused(table, ADMIN, why, self._context.clock.now_s())
-            raise RefusedError(why)
-        if tablet is not None:
-            return await self._ask_tablet(table, tablet)
-        await self._note(table, ADMIN)
-        self._context.log("trigger asks", table=table.name, trigger=ADMIN)
-        await self._scanner.refresh_tables()
-        return await self._report(self._table(table_id))
-
-    async def _ask_tablet(self, table: Table, tablet: TabletId) -> api.Trigger:
-        """Open a trigger in the record of a tablet, and plan the tablet."""
-        outcome = await self._context.apply(replace(_wish(tablet, None), triggers=True))
-        _require_applied(outcome, f"trigger of tablet {tablet}")
-        self._context.log("trigger asks", table=table.name, tablet=tablet.text, trigger=ADMIN)
-        (record,) = await self._context.store.records([tablet])
-        triggered_at_s = 0.0 if record is None else record.triggered_s
-        await self._scanner.plan_batch([tablet])
-        return api.Trigger(
-            table=table.name,
-            trigger=ADMIN,
-            triggered_at_s=triggered_at_s,
-            tablets=(self._answer(tablet, triggered_at_s),),
-        )
-
-    async def ask_analyses(self, table_id: str, tablets: Sequence[TabletId], group: str) -> None:
-        """Request analyses of tablets in the store, so that they survive this coordinator.
-
-        Args:
-            table_id: Id of the table.
-            tablets: Tablets of the table; those that no longer exist are skipped.
-            group: Group whose compactors run the analyses.
-
-        Raises:
-            RefusedError: The table is being dropped.
-            UnavailableError: The store gave no clear answer.
-            MetadataError: The store did not answer as it should.
-        """
-        for first in range(0, len(tablets), ANALYSES_AT_ONCE):
-            batch = tablets[first : first + ANALYSES_AT_ONCE]
-            notes = tuple(_wish(tablet, group) for tablet in batch)
-            outcome = await self._context.apply(WriteAnalyses(table=table_id, notes=notes))
-            _require_applied(outcome, f"analyses of table {table_id}")
-            for tablet in batch:
-                self._scanner.ask(tablet)
-
-    def _table(self, table_id: str) -> Table:
-        table = self._scanner.tables.get(table_id)
-        if table is None:
-            raise UnknownTableError(f"table {table_id} is gone")
-        return table
-
-    async def _note(self, table: Table, trigger: str) -> None:
-        outcome = await self._context.apply(TriggerTable(table=table.id, trigger=trigger))
-        _require_applied(outcome, f"trigger of table {table.name}")
-
-    async def _report(self, table: Table) -> api.Trigger:
-        """Plan the first tablets at once, ahead of waiting ones; the full scan plans the others."""
-        answers: list[api.TabletTrigger] = []
-        end_s, after = asyncio.get_running_loop().time() + ANSWER_MAX_S, None
-        report = api.Trigger(table=table.name, trigger=ADMIN, triggered_at_s=table.triggered_at_s)
-        while ids := await self._context.store.tablet_ids(table.id, after, BATCH_TABLETS):
-            if len(answers) >= REPORTED_MAX or asyncio.get_running_loop().time() >= end_s:
-                left = await self._count(table.id, after)
-                return replace(report, tablets=tuple(answers), left=left)
-            await self._scanner.plan_batch(ids)
-            answers += [self._answer(id_, table.triggered_at_s) for id_ in ids]
-            after = ids[-1].end
-        return replace(report, tablets=tuple(answers))
-
-    async def _count(self, table: str, after: bytes | None) -> int:
-        count = 0
-        while ids := await self._context.store.tablet_ids(table, after):
-            count, after = count + len(ids), ids[-1].end
-        return count
-
-    def _answer(self, tablet: TabletId, triggered_at_s: float) -> api.TabletTrigger:
-        decision = self._state.trigger_decision(tablet)
-        if decision is None or decision.triggered_at_s < triggered_at_s:
-            # The tablet could not be read or is gone; `neve explain` shows the reason.
-            return api.TabletTrigger(tablet=tablet.text, verdict=api.TriggerVerdict.FAILED.value)
-        return api.TabletTrigger(
-            tablet=tablet.text,
-            verdict=decision.verdict.value,
-            jobs=decision.jobs,
-            files=decision.files,
-            reason=decision.reason,
-        )
-
-
-def _wish(tablet: TabletId, group: str | None) -> WriteAnalysis:
-    """Return a note that leaves the plan's verdict, and requests an analysis if it has a group."""
-    return WriteAnalysis(
-        tablet=tablet,
-        analysis=Analysis.UNKNOWN,
-        version=-1,
-        settings_version=-1,
-        analysis_group=group,
-    )
-
-
-def _require_applied(outcome: Outcome, what: str) -> None:
-    """Raise an error unless the store has applied the change."""
-    if isinstance(outcome, Refused):
-        raise RefusedError(outcome.reason, outcome.code)
-    if not isinstance(outcome, Applied):
-        raise UnavailableError(f"{what}: {outcome.reason}")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from common.control_settings import ControlSettings
-from common.errors import ConfigError, PluginError
+from common.errors import ConfigError, PluginError, SettingError
 from common.model.file import ChunkGrid
 from common.model.group import Service
 from common.model.job import Kind, TabletPlan
@@ -20,7 +20,6 @@ from common.plugins import (
     load_tracker,
 )
 from common.primitives import digest
-from common.setting_rules import SettingError
 from common.settings import Settings
 from common.spi.controller import BacklogTracker, Controller, ShareClass, TrackerPlugin
 from common.spi.planner import (

@@ -47,7 +47,6 @@ from coordinator.maintenance import (
     Maintenance,
     OwnKind,
     OwnMaintenance,
-    TriggerDriver,
 )
 from coordinator.ports import CompactorLever, PlanTablet, Submit
 from coordinator.registry import control_loop, planner_for
@@ -78,6 +77,7 @@ from coordinator.store_watch import (
     TableCorrections,
     WindowUsageKeeper,
 )
+from coordinator.triggers import TriggerDriver
 from neve import api
 
 # -------------------------------- Counters as metric values, described in docs/reference/metrics.md

@@ -12,9 +12,8 @@ from typing import Any
 
 from common.config import SECTIONS, Flag, load_settings, setting_rows
 from common.documents import FieldKind, value_text
-from common.errors import ConfigError
+from common.errors import ConfigError, SettingError
 from common.model.group import Group, Service
-from common.setting_rules import SettingError
 from common.settings import CompactorCount, GroupSettings, Settings
 from coordinator.registry import load_controller, planner_for
 

@@ -30,7 +30,7 @@ LONGEST_FIRST = (
 LONGEST_FILES = (
     *("e2e/service", "e2e/bare", "e2e/test_supervisor.py"),
     *("e2e/test_settings_file.py", "e2e/test_tutorial.py", "e2e/sentinels"),
-    *("e2e/test_serve.py", "e2e/test_demo.py"),
+    "e2e/test_demo.py",
     *("integration/test_spark_engine.py", "integration/test_local_stack.py"),
 )
 """Files, and folders that share a stack, of more than a minute of processor time: they come first.

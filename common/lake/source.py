@@ -22,6 +22,7 @@ from common.errors import RefusedError
 from common.model.key_values import KeyType
 from common.model.table import Column, Table
 from common.rows.key_encoding import partition_types
+from common.units import format_count
 
 Positions = NDArray[np.uint64]
 """Positions of rows in a file: one dimension, ascending, without duplicates."""
@@ -242,6 +243,12 @@ class MaintenanceRules:
     way, so it is deleted only after the table has a newer version than when it was surveyed."""
     is_asked: bool = False
     """An operator asks for the operation, so it runs although little has to be done."""
+    after: str = ""
+    """Path after which a listing goes on; empty: from the begin."""
+    orphan_age_s: float = 259_200.0
+    """Files that no version names stay for so long after they were written."""
+    others: tuple[tuple[str, str], ...] = ()
+    """Names and locations of the other tables of the service, where an operation lists folders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +281,8 @@ class LakeSurvey:
     """Versions from this one on stay; -1: the operation deletes no versions."""
     versions: tuple[int, ...] = ()
     """Ids of versions that it removes by a commit, before it deletes what only they need."""
+    after: str = ""
+    """Path up to which files were listed: the next run goes on there. Empty: all were listed."""
     state: object = None
     """What was compared. Only the source reads it."""
     why: str = ""
@@ -283,6 +292,13 @@ class LakeSurvey:
     def has_work(self) -> bool:
         """Whether the operation would do anything."""
         return bool(self.files or self.creates)
+
+    @property
+    def rest(self) -> str:
+        """What it leaves to the next run, which follows at once; empty: nothing."""
+        if self.more:
+            return f"{format_count(self.more, 'more file')} can be deleted"
+        return f"the listing goes on after {self.after[:100]}" if self.after else ""
 
     @property
     def size_bytes(self) -> int:

@@ -6,9 +6,10 @@ the second try of a request that arrived would be refused by the first one.
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from operator import attrgetter
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
@@ -70,7 +71,7 @@ class LakeStorage:
                 self._store = _s3(parts.netloc, parts.path, options, READ_RETRIES_MAX)
                 self._creator = _s3(parts.netloc, parts.path, options, 0)
             else:
-                message = f"{redacted(uri)}: Delta tables are read from folders and s3:// only"
+                message = f"{redacted(uri)}: tables are read from folders and s3:// only"
                 raise RequestError(message)
         except (failures.BaseError, TypeError, ValueError) as error:
             message = f"options of the storage of {redacted(uri)}: {_line(error)}"
@@ -94,35 +95,43 @@ class LakeStorage:
                     raise RefusedError(message)
                 yield from map(_listed, chunk)
 
-    def walk(self) -> Iterator[ListedFile]:
-        """Yield all files below the root, in no order. Links are neither followed nor yielded."""
+    def walk(self, after: str = "") -> Iterator[ListedFile]:
+        """Yield all files below the root. Links are neither followed nor yielded.
+
+        Args:
+            after: A path that was yielded, with which a listing goes on; empty: from the begin. The
+                files of a folder, and those below it, follow each other.
+        """
         with _translated("list all files", self.uri):
-            files = self._walk_folder() if self.folder else self._walk_bucket()
+            files = self._walk_folder(after) if self.folder else self._walk_bucket(after)
             for count, file in enumerate(files):
                 if count >= LISTED_MAX:
                     message = f"{self.uri} has more than {LISTED_MAX} files"
                     raise RefusedError(message)
                 yield file
 
-    def _walk_bucket(self) -> Iterator[ListedFile]:
-        for chunk in obstore.list(self._opened(), chunk_size=1000):
+    def _walk_bucket(self, after: str) -> Iterator[ListedFile]:
+        for chunk in obstore.list(self._opened(), offset=after or None, chunk_size=1000):
             yield from map(_listed, chunk)
 
-    def _walk_folder(self) -> Iterator[ListedFile]:
+    def _walk_folder(self, after: str) -> Iterator[ListedFile]:
+        """Yield the files of each folder, then those of the folders in it, all by name."""
         self._opened()
         assert self.folder is not None
-        waiting = [""]
+        waiting = [("", after.split("/") if after else [])]
         while waiting:
-            inside = waiting.pop()
+            inside, begin = waiting.pop()
+            folders = list[tuple[str, list[str]]]()
             with contextlib.suppress(FileNotFoundError):  # Deleted meanwhile.
-                entries = list(os.scandir(self.folder / inside))
-                for entry in entries:
+                for entry in sorted(os.scandir(self.folder / inside), key=attrgetter("name")):
                     path = f"{inside}/{entry.name}" if inside else entry.name
                     if entry.is_dir(follow_symlinks=False):
-                        waiting.append(path)
-                    elif entry.is_file(follow_symlinks=False):
+                        if len(begin) < 2 or entry.name >= begin[0]:
+                            folders.append((path, begin[1:] if entry.name in begin[:1] else []))
+                    elif entry.is_file(follow_symlinks=False) and _is_after(entry.name, begin):
                         with contextlib.suppress(FileNotFoundError):
                             yield _stated(path, entry.stat(follow_symlinks=False))
+            waiting += reversed(folders)
 
     def stat(self, path: str) -> ListedFile | None:
         """Return a file as `walk` does, or None if it is missing, or lies below a link."""
@@ -293,6 +302,11 @@ def _written_part(path: Path, data: bytes) -> Path:
             part.unlink(missing_ok=True)
         raise
     return part
+
+
+def _is_after(name: str, begin: Sequence[str]) -> bool:
+    """Return whether a file of a folder comes after the rest of a path."""
+    return not begin or (len(begin) == 1 and name > begin[0])
 
 
 def _listed(meta: Mapping[str, Any]) -> ListedFile:

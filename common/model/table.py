@@ -23,7 +23,7 @@ TRIGGERS = ("change", "periodic", "admin", "analysis")
 PUBLISH_OFF, PUBLISH_DELTA, PUBLISH_ICEBERG = PUBLISH_FORMATS = ("off", "delta", "iceberg")
 """Allowed values of the setting `publish`."""
 DELTA_OPERATIONS = ("checkpoint", "log-cleanup", "vacuum")
-ICEBERG_OPERATIONS = ("expire-snapshots",)
+ICEBERG_OPERATIONS = ("expire-snapshots", "orphan-files")
 LAKE_OPERATIONS = (*DELTA_OPERATIONS, *ICEBERG_OPERATIONS)
 """Allowed values of the setting `lake_maintenance`."""
 OPERATIONS_OF_LAKES = {"delta": DELTA_OPERATIONS, "iceberg": ICEBERG_OPERATIONS}
@@ -192,14 +192,17 @@ class TableSettings(StoredValue):
     of when they were at rest; other engines can read the log, and refuse to write."""
     lake_maintenance: tuple[str, ...] = ()
     """What the service does for a lake table besides compactions: `checkpoint`, `log-cleanup`,
-    `vacuum` for Delta, `expire-snapshots` for Iceberg (lake-tables.md). Empty: nothing; its own
-    engine does it."""
+    `vacuum` for Delta, `expire-snapshots`, `orphan-files` for Iceberg (lake-tables.md). Empty:
+    nothing; its own engine does it."""
     lake_maintenance_interval_s: float = 86_400.0
     """Interval between two runs of an operation of a lake table; checkpoints are looked for each
     minute."""
     lake_maintenance_files: int = 10_000
     """Files that one of them deletes at most. Further ones are deleted by the next one, which
     follows at once."""
+    lake_orphan_age_s: float = 259_200.0
+    """`orphan-files` deletes files that were last written so long ago, one day at least. Set it to
+    more than the longest time between writing a file of the table and committing it."""
 
     def __post_init__(self) -> None:
         """Refuse fields of other types; values are validated where users set them."""

@@ -272,6 +272,62 @@ def widen(column: pa.ChunkedArray, field: pa.Field, source: str) -> pa.ChunkedAr
         raise RequestError(message) from error
 
 
+def widen_as_logged(table: pa.Table, schema: pa.Schema, source: str) -> pa.Table:
+    """Return rows with values of another kind, where the log of their table has widened a column.
+
+    Integers become doubles or decimals, and dates become timestamps without a zone, also in nested
+    columns. `conform` refuses these, because no log declares such a change of a native table; it
+    does all other conversions.
+
+    Args:
+        table: Rows of a file.
+        schema: Schema of the table, with normal types.
+        source: The file's path, for messages.
+
+    Raises:
+        RequestError: A value does not fit.
+    """
+    for at, name in enumerate(table.column_names):
+        column, index = table.column(at), schema.get_field_index(name)
+        arrow = column.type if index < 0 else _logged_kind(column.type, schema.field(index).type)
+        if arrow != column.type:
+            field = table.schema.field(at).with_type(arrow)
+            wide = widen(column, field, source)
+            if not wide.cast(column.type).equals(column):
+                message = f"column {name} of {source} has values that {arrow} does not hold"
+                raise RequestError(message)
+            table = table.set_column(at, field, wide)
+    return table
+
+
+def _logged_kind(stored: pa.DataType, wanted: pa.DataType) -> pa.DataType:
+    """Return the type of stored values, with those of another kind as they are wanted."""
+    if is_type.is_struct(stored) and is_type.is_struct(wanted):
+        fields = {field.name: field for field in wanted}
+        return pa.struct(
+            [
+                field.with_type(_logged_kind(field.type, fields[field.name].type))
+                if field.name in fields
+                else field
+                for field in stored
+            ]
+        )
+    if is_type.is_list(stored) and is_type.is_list(wanted):
+        element = stored.value_field
+        return pa.list_(element.with_type(_logged_kind(element.type, wanted.value_type)))
+    if is_type.is_map(stored) and is_type.is_map(wanted):
+        key = stored.key_field.with_type(_logged_kind(stored.key_type, wanted.key_type))
+        item = stored.item_field.with_type(_logged_kind(stored.item_type, wanted.item_type))
+        return pa.map_(key, item)
+    is_small = is_type.is_signed_integer(stored) and stored.bit_width <= 32
+    is_wider = (
+        (is_small and is_type.is_float64(wanted))
+        or (is_type.is_signed_integer(stored) and is_type.is_decimal(wanted))
+        or (is_type.is_date(stored) and is_type.is_timestamp(wanted) and wanted.tz is None)
+    )
+    return wanted if is_wider else stored
+
+
 def _holds_view(arrow: pa.DataType) -> bool:
     if is_type.is_list_view(arrow) or is_type.is_large_list_view(arrow):
         return True

@@ -54,6 +54,7 @@ from common.rows.conform import (
     null_array,
     project,
     stored_names,
+    widen_as_logged,
 )
 from common.rows.merge import DIGEST_MODULUS, Tally, digest_of, sum_counts
 from common.rows.row_facts import RowFacts
@@ -625,6 +626,7 @@ def _kept_rows(
             read = _without_deleted(table, start, deleted)
             try:
                 if stored is None:
+                    read = widen_as_logged(read, schema, source)
                     yield table, read, conform(read, schema, source)
                     continue
                 kept = project(read, stored, schema, source)
@@ -720,10 +722,8 @@ def stitch_output(plan: RewritePlan, steps: Sequence[_Step], path: str) -> int:
             continue
         pieces += [_copied_piece(plan, span) for span in step.spans]
     metadata = dict(plan.output.footer)
-    mark, allowance = (
-        ProgressMark(plan.folder, f"stitch-{path.rpartition('/')[2]}"),
-        allowance_of(plan.folder),
-    )
+    mark = ProgressMark(plan.folder, f"stitch-{path.rpartition('/')[2]}")
+    allowance = allowance_of(plan.folder)
     copies = any(not step.name for step in steps)
     total_bytes = max(1, plan.inputs.decoded_bytes)
 

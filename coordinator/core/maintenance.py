@@ -54,7 +54,6 @@ from neve import api
 
 # ------------------------------------------------------------------------------------------- Scores
 # Apache Kudu's scores of maintenance operations, and the choice of its scheduler. Pure.
-#
 # The formulas come from `maintenance_manager.cc` and `tablet_replica_mm_ops.cc`. Random draws are
 # arguments from 0 to 1.
 
@@ -430,6 +429,7 @@ class OperationName(StrEnum):
     LOG_CLEANUP = "log-cleanup"
     VACUUM = "vacuum"
     EXPIRE_SNAPSHOTS = "expire-snapshots"
+    ORPHAN_FILES = "orphan-files"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -495,7 +495,6 @@ def ranked(rows: Sequence[api.MaintenanceOperation]) -> tuple[api.MaintenanceOpe
     Jobs are compared by their priority in the queue, so their ranks are the order in which they
     start; the other rows by their adjusted score.
     """
-    places: dict[str, tuple[int, str]] = {}
     statistics = [
         OperationStatistics(
             name=f"{row.tablet} {row.kind}",
@@ -505,8 +504,8 @@ def ranked(rows: Sequence[api.MaintenanceOperation]) -> tuple[api.MaintenanceOpe
         )
         for row in rows
     ]
-    for rank, (operation, step) in enumerate(ranked_operations(statistics), start=1):
-        places[operation.name] = (rank, step)
+    order = enumerate(ranked_operations(statistics), start=1)
+    places = {operation.name: (rank, step) for rank, (operation, step) in order}
     return tuple(_with_place(row, places.get(f"{row.tablet} {row.kind}")) for row in rows)
 
 

@@ -658,7 +658,9 @@ class ManifestPublisher:
         generation = self._known_generation(table.id)
         if await self._store.generation(table.id) >= generation:
             return False
-        self._log("store has gone back in time", table=table.name, generation=generation)
+        # A table that has been dropped meanwhile has no generation any more.
+        if await self._store.table(table.id) is not None:
+            self._log("store has gone back in time", table=table.name, generation=generation)
         return True
 
     async def _stays(self, table: Table) -> bool:

@@ -94,14 +94,6 @@ SERIES_OF_CONTROL = (
 """Further measures of the whole service: the decisions of the controller and their effect. Null
 also stands for `no limit` in `system_slots` and `limit_bytes_s`, and for `no reports of readers` in
 `reader_wait_s`."""
-SERIES_STEP_S = 5.0
-SERIES_SPAN_S = 3600.0
-"""Longest span that has steps of `SERIES_STEP_S`."""
-SERIES_MINUTE_S = 60.0
-SERIES_SPAN_MAX_S = 24 * 3600.0
-"""Longest span; it has steps of `SERIES_MINUTE_S`."""
-SERIES_TABLES_MAX = 100
-"""Most tables in one answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Common definitions: limits of bodies, content types, compatibility between releases.
+"""Common definitions: limits of bodies and series, content types, compatibility of releases.
 
 The classes of this package are sent as JSON between gateway and client, and as pickles between
 coordinator and gateway. Sizes are in bytes, times in seconds since the epoch. A tablet is
@@ -52,6 +52,18 @@ ROWS_BYTES_MAX = 4 * 1024**2
 """Largest body of a call that buffers rows."""
 ARCHIVE = "application/vnd.neve.archive"
 """Content type of an archive: the body of a restore."""
+
+
+# ------------------------------------------------------------------------ Limits of recorded series
+
+SERIES_STEP_S = 5.0
+SERIES_SPAN_S = 3600.0
+"""Longest span that has steps of `SERIES_STEP_S`."""
+SERIES_MINUTE_S = 60.0
+SERIES_SPAN_MAX_S = 24 * 3600.0
+"""Longest span; it has steps of `SERIES_MINUTE_S`."""
+SERIES_TABLES_MAX = 100
+"""Most tables in one answer."""
 
 
 # ------------------------------------------------------------------------------------------ Metrics

@@ -353,7 +353,7 @@ class MaintenanceOperation:
     kind: str
     """`merging`, `drops`, `split`, `merge`, `garbage`, `manifest`, `analysis`, `statistics`,
     `minor-delta`, `major-delta`, `flush`; of lake tables `checkpoint`, `log-cleanup`, `vacuum`,
-    `expire-snapshots`."""
+    `expire-snapshots`, `orphan-files`."""
     state: str = MaintenanceState.IDLE.value
     """`runnable`; `running`: no further operation of its kind can begin; `waiting`: it may not
     begin now; `idle`: it has no work; `not-applicable`: the service has none of this kind."""
@@ -473,7 +473,7 @@ class LakeRun:
 
     table: str
     operation: str
-    """`checkpoint`, `log-cleanup`, `vacuum` or `expire-snapshots`."""
+    """`checkpoint`, `log-cleanup`, `vacuum`, `expire-snapshots` or `orphan-files`."""
     state: str
     """`dry-run`, `done`, `running`, `nothing`; `waiting`: the files are deleted after the grace,
     unless a version names them by then."""

@@ -1,6 +1,7 @@
 """The command `neve` with all its verbs, their groups in the help, and an example for each.
 
-A run of one verb loads only the modules that have verbs with the same first word.
+A run of one verb loads only the modules that have verbs with the same first word, and builds only
+these verbs.
 """
 
 import importlib
@@ -62,10 +63,11 @@ def modules(words: Sequence[str] = ()) -> list[ModuleType]:
 
 
 def verbs(words: Sequence[str] = ()) -> list[Verb]:
-    """Return the verbs of `modules(words)`, in the order of the help."""
+    """Return the verbs with the first word of `words`, or all verbs, in the order of the help."""
     order = list(Panel)
     every = [verb for module in modules(words) for verb in declared_verbs(module)]
-    return sorted(every, key=lambda verb: order.index(verb.panel))
+    alike = [verb for verb in every if verb.words.split()[:1] == [*words[:1]]]
+    return sorted(alike or every, key=lambda verb: order.index(verb.panel))
 
 
 def build(words: Sequence[str] = ()) -> typer.Typer:
@@ -93,7 +95,9 @@ def build(words: Sequence[str] = ()) -> typer.Typer:
                 groups[group[0]] = parent
             parent = groups[group[0]]
         panel = None if group else verb.panel
-        parent.command(name, epilog=f"Example: {verb.example}", rich_help_panel=panel)(verb.run)
+        parent.command(name, epilog=f"Example: {verb.example}", rich_help_panel=panel)(
+            verb.with_signature()
+        )
     return app
 
 

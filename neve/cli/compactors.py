@@ -1,5 +1,7 @@
 """`neve compactor …` and `neve group …`: compactors, compaction groups and their scaling."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Annotated
 

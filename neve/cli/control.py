@@ -1,5 +1,7 @@
 """`neve control`: readings and decision of the controller, and the share of each class of work."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Annotated
 

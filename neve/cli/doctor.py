@@ -3,6 +3,8 @@
 Each check returns its result or raises an error that says what to do.
 """
 
+from __future__ import annotations
+
 import importlib.util
 import os
 import platform
@@ -240,7 +242,7 @@ def _checks(session: Session, compactors: int) -> Iterator[Check]:
     yield "tablets", lambda: _tablets(session)
 
 
-def try_cluster() -> "tuple[Tried, ...]":
+def try_cluster() -> tuple[Tried, ...]:
     """Run the checks of what `neve serve` needs; return nothing if no Ray cluster is named."""
     if not os.environ.get("RAY_ADDRESS") or importlib.util.find_spec("ray") is None:
         return ()
@@ -250,7 +252,7 @@ def try_cluster() -> "tuple[Tried, ...]":
     return trial.try_cluster()
 
 
-def _as_check(tried: "Tried") -> str:
+def _as_check(tried: Tried) -> str:
     if tried.refused:
         raise ConfigError(tried.found)
     if tried.odd:

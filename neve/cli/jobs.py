@@ -1,5 +1,7 @@
 """`neve jobs`, `neve job …`, `neve activity`, `neve history`, `neve report`."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated

@@ -1,5 +1,7 @@
 """`neve queue`, `neve plan`."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -570,7 +572,8 @@ def maintain(
     operation: Annotated[
         str,
         typer.Argument(
-            help="`checkpoint`, `log-cleanup` or `vacuum` (Delta), `expire-snapshots` (Iceberg).",
+            help="`checkpoint`, `log-cleanup` or `vacuum` (Delta), "
+            "`expire-snapshots` or `orphan-files` (Iceberg).",
             metavar="OPERATION",
         ),
     ],

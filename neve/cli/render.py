@@ -1,5 +1,7 @@
 """Results as tables for people. Functions take values, return renderables and print nothing."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime

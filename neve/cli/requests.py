@@ -1,5 +1,7 @@
 """`neve compact`, `neve request …`: start compactions and follow them."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Annotated, Any
 

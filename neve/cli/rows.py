@@ -1,5 +1,7 @@
 """`neve add`, `append`, `flush`, `call` and `scan`: write rows to tables and read them."""
 
+from __future__ import annotations
+
 import os
 import signal
 import subprocess
@@ -88,7 +90,7 @@ def write_rows(path: Path, reader: pa.RecordBatchReader) -> int:
 
 def _writer(
     path: Path, suffix: str, schema: pa.Schema
-) -> "pq.ParquetWriter | pa.csv.CSVWriter | pa.ipc.RecordBatchFileWriter":
+) -> pq.ParquetWriter | pa.csv.CSVWriter | pa.ipc.RecordBatchFileWriter:
     if suffix == ".parquet":
         return pq.ParquetWriter(path, schema)
     if suffix == ".csv":

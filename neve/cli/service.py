@@ -1,5 +1,7 @@
 """`neve up`, `down`, `demo`, `logs`, `config …`, `serve`, `status`: a service and its state."""
 
+from __future__ import annotations
+
 import importlib.util
 import os
 import threading
@@ -356,7 +358,7 @@ def demo(
         raise typer.Exit(code)
 
 
-def stack_folder(home: Path | None, stack: str | None, *, ended: bool = False) -> "StackFolder":
+def stack_folder(home: Path | None, stack: str | None, *, ended: bool = False) -> StackFolder:
     """Return the folder of the selected stack: the named one, the only running one, or the default.
 
     Args:
@@ -588,7 +590,7 @@ def _show_answer(session: Session, answer: Mapping[str, Any]) -> None:
         session.write(f"{text}\n")
 
 
-def _settings(session: Session, config: Path | None, flags: Sequence[str]) -> "Settings":
+def _settings(session: Session, config: Path | None, flags: Sequence[str]) -> Settings:
     """Return the settings. Print warnings about them and about their store."""
     from neve.gateway.actor import require_token
     from neve.serve.preflight import require_store, secret_remarks

@@ -25,10 +25,10 @@ from common.errors import (
     InputError,
     RefusedError,
     RequestError,
+    SettingError,
     UnavailableError,
     UnknownOutcomeError,
 )
-from common.setting_rules import SettingError
 from neve.cli.render import KnownTables
 from neve.client import Client
 from neve.client.connect import connect, find_target
@@ -170,7 +170,7 @@ REMOTE = {"url": UrlOption, "stack": StackOption, "token": TokenOption}
 """Options of every verb that calls a service."""
 
 
-_UNSEEN = re.compile(r"[^\n\t\x20-\x7e\xa0-\U0010ffff]|[\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Control characters, and characters that change the writing direction."""
 
 
@@ -348,7 +348,22 @@ class Verb:
     example: str
     """A command that can be typed as shown."""
     run: Callable[..., None]
-    """The function for typer, with the common options."""
+    """The function for typer, which takes the common options."""
+    remote: bool
+
+    def with_signature(self) -> Callable[..., None]:
+        """Return `run` with the signature that typer reads: its options and the common ones."""
+        run = self.run
+        work = inspect.unwrap(run)
+        own = list(inspect.signature(work, eval_str=True).parameters.values())[1:]
+        common = [_option("as_json", JsonFlag, default=False)]
+        if self.remote:
+            common += [_option(name, annotation) for name, annotation in REMOTE.items()]
+        run.__signature__ = inspect.Signature([*own, *common])  # type: ignore[attr-defined]  # typer reads it
+        run.__annotations__ = {
+            parameter.name: parameter.annotation for parameter in [*own, *common]
+        }
+        return run
 
 
 def verb(
@@ -373,15 +388,7 @@ def verb(
             if code:
                 raise typer.Exit(code)
 
-        own = list(inspect.signature(work, eval_str=True).parameters.values())[1:]
-        common = [_option("as_json", JsonFlag, default=False)]
-        if remote:
-            common += [_option(name, annotation) for name, annotation in REMOTE.items()]
-        run.__signature__ = inspect.Signature([*own, *common])  # type: ignore[attr-defined]  # typer reads it
-        run.__annotations__ = {
-            parameter.name: parameter.annotation for parameter in [*own, *common]
-        }
-        work.verb = Verb(words, panel, example, run)  # type: ignore[attr-defined]  # `declared_verbs` reads it
+        work.verb = Verb(words, panel, example, run, remote)  # type: ignore[attr-defined]  # `declared_verbs` reads it
         return work
 
     return declare

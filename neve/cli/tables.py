@@ -1,5 +1,7 @@
 """`neve table …`, `neve pause`, `neve resume`."""
 
+from __future__ import annotations
+
 from typing import Annotated
 
 import typer

@@ -1,5 +1,7 @@
 """`neve explain`, `analyze`, `lift-quarantine`, `lower-watermark`."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Annotated
 

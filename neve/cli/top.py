@@ -3,6 +3,8 @@
 A thread reads the service, so that a slow answer delays no key. Frames are functions of values.
 """
 
+from __future__ import annotations
+
 import select
 import sys
 import termios

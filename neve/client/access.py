@@ -1,8 +1,10 @@
 """The audit, and links to the console."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 
-from neve.api import AuditEntry, ConsoleLink
+from neve import api
 from neve.client.http import Connection, decode, decode_list
 
 
@@ -13,7 +15,7 @@ class AccessCalls:
 
     def audit(
         self, count: int = 100, *, table: str | None = None, caller: str | None = None
-    ) -> list[AuditEntry]:
+    ) -> list[api.AuditEntry]:
         """Return audited calls, newest first: all that may change something, also refused ones.
 
         Args:
@@ -24,14 +26,14 @@ class AccessCalls:
         answer = self._connection.call(
             "GET", "/v1/audit", parameters={"count": count, "table": table, "caller": caller}
         )
-        return decode_list(AuditEntry, answer, "entries")
+        return decode_list(api.AuditEntry, answer, "entries")
 
-    def console_link(self) -> ConsoleLink:
+    def console_link(self) -> api.ConsoleLink:
         """Return a link that signs a browser in to the console, once and within five minutes.
 
         The session has the rights of this client's token. Do not pass the link on.
         """
-        answer = decode(ConsoleLink, self._connection.call("POST", "/v1/console/links"))
+        answer = decode(api.ConsoleLink, self._connection.call("POST", "/v1/console/links"))
         if answer.link.startswith("/"):
             return replace(answer, link=self._connection.url + answer.link)
         return answer

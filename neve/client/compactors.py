@@ -1,13 +1,11 @@
 """Compactors, groups and limits on bytes per second."""
 
+from __future__ import annotations
+
 from typing import Any
 from urllib.parse import quote
 
-from neve.api import (
-    Compactor,
-    Group,
-    Limit,
-)
+from neve import api
 from neve.client.http import Connection, decode_list
 
 
@@ -16,9 +14,9 @@ class LimitCalls:
 
     _connection: Connection
 
-    def limits(self) -> list[Limit]:
+    def limits(self) -> list[api.Limit]:
         """Return the groups and volumes that have a limit or current traffic."""
-        return decode_list(Limit, self._connection.call("GET", "/v1/limits"), "limits")
+        return decode_list(api.Limit, self._connection.call("GET", "/v1/limits"), "limits")
 
     def limit_group(self, group: str, limit: int | str | None) -> None:
         """Limit the total bytes per second that the rewrites of a group read and write.
@@ -47,9 +45,11 @@ class CompactorCalls:
 
     _connection: Connection
 
-    def compactors(self) -> list[Compactor]:
+    def compactors(self) -> list[api.Compactor]:
         """Return the compactors that the coordinator knows."""
-        return decode_list(Compactor, self._connection.call("GET", "/v1/compactors"), "compactors")
+        return decode_list(
+            api.Compactor, self._connection.call("GET", "/v1/compactors"), "compactors"
+        )
 
     def drain(self, compactor: str) -> None:
         """Let a compactor finish its jobs, and assign no new ones to it."""
@@ -66,9 +66,9 @@ class CompactorCalls:
         path = f"/v1/compactors/{quote(compactor, safe='')}/stop"
         self._connection.call("POST", path, parameters={"wait_max_s": wait_max_s})
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[api.Group]:
         """Return the compaction groups, with their queue, compactors and scaling."""
-        return decode_list(Group, self._connection.call("GET", "/v1/groups"), "groups")
+        return decode_list(api.Group, self._connection.call("GET", "/v1/groups"), "groups")
 
     def scale_group(self, group: str, compactors: int | None) -> None:
         """Set the number of compactors of a group.

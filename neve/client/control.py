@@ -1,8 +1,10 @@
 """The controller, and reports of readers."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
-from neve.api import SERIES_SPAN_S, Control, Series
+from neve import api
 from neve.client.http import Connection, Parameters, decode
 
 
@@ -11,20 +13,20 @@ class ControlCalls:
 
     _connection: Connection
 
-    def control(self) -> Control:
+    def control(self) -> api.Control:
         """Return the controller's inputs and decisions, and the share of each class of work."""
-        return decode(Control, self._connection.call("GET", "/v1/control"))
+        return decode(api.Control, self._connection.call("GET", "/v1/control"))
 
     def series(
         self,
         *,
-        span_s: float = SERIES_SPAN_S,
+        span_s: float = api.SERIES_SPAN_S,
         points: int = 720,
         measures: Sequence[str] = (),
         tables: Sequence[str] = (),
         count: int = 20,
         groups: bool = True,
-    ) -> Series:
+    ) -> api.Series:
         """Return recorded values of the last hour or day: backlog, queue, throughput and more.
 
         Null is a gap: nothing was recorded, for example because no coordinator ran.
@@ -45,7 +47,7 @@ class ControlCalls:
             "count": count,
             "groups": groups,
         }
-        return decode(Series, self._connection.call("GET", "/v1/series", parameters=parameters))
+        return decode(api.Series, self._connection.call("GET", "/v1/series", parameters=parameters))
 
     def report_latency(self, table: str, latency_s: float, reads: int = 1) -> None:
         """Report the read latency of a table, so that rewrites leave capacity to readers.

@@ -1,11 +1,13 @@
 """HTTP calls of the client: token, call id, bounded retries, and decoding of answers.
 
 Errors of the transport and of the service become the exceptions of `neve.client.errors`. The
-other modules of this package define the individual calls. httpx makes them, except for small posts
-(`Connection.post`): `http.client` needs a fifth of its processor time.
+other modules of this package define the individual calls. `http.client` makes them with a fifth of
+the processor time of httpx. httpx is loaded when it is first needed: for streams, large bodies,
+event loops, and a user or a transport that only httpx supports.
 """
 
-import asyncio
+from __future__ import annotations
+
 import http.client
 import json
 import secrets
@@ -18,10 +20,11 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import Any, TypeVar, cast
-from urllib.parse import urlsplit
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from urllib.parse import urlencode, urlsplit
 
-from neve.api import CALL_HEADER, PROBLEM, FilePage, TabletPage
+from neve.api import CALL_HEADER, PROBLEM
 from neve.api.files import open_regular
 from neve.client.errors import (
     CallerError,
@@ -32,21 +35,17 @@ from neve.client.errors import (
     error_of,
 )
 
-# httpx loads its own command line, with click, rich and pygments, if it finds them. None in the
-# table of modules marks it as not installed.
-_modules = cast("dict[str, Any]", sys.modules)
-_modules.setdefault("httpx._main", None)
-import httpx  # noqa: E402
+if TYPE_CHECKING:
+    import httpx
 
-if _modules["httpx._main"] is None:
-    del _modules["httpx._main"]
+    from neve.api import FilePage, TabletPage
 
 # ---------------------------------------------------------------------------- Wire models from JSON
 
 
 T = TypeVar("T")
-_Response = TypeVar("_Response", httpx.Response, "_PostAnswer")
-_Page = TypeVar("_Page", FilePage, TabletPage)
+_Response = TypeVar("_Response", "httpx.Response", "_PlainAnswer")
+_Page = TypeVar("_Page", "FilePage", "TabletPage")
 
 
 def decode(kind: type[T], value: Any) -> T:
@@ -169,30 +168,41 @@ class Connection:
         self._retries = _Retries(retry_s, clock)
         # Loading the authorities is slow, so plain HTTP skips it.
         self._tls = _tls(authorities, certificate) if url.startswith("https://") else None
-        self._http = httpx.Client(**self._options(), transport=transport)
+        self._transport = transport
+        self._opened: httpx.Client | None = None
         # A user and password in the URL are sent by httpx alone.
         by_httpx = transport is not None or "@" in urlsplit(url).netloc
-        self._posts = None if by_httpx else _Posts(self.url, self._tls, timeout_s)
+        self._plain = None if by_httpx else _PlainCalls(self.url, self._tls, timeout_s)
+
+    @property
+    def _http(self) -> httpx.Client:
+        """The client of httpx, created on first use."""
+        if self._opened is None:
+            httpx = _load_httpx()
+            self._opened = httpx.Client(**self._options(), transport=self._transport)
+        return self._opened
 
     def _options(self) -> dict[str, Any]:
         """Return the arguments of httpx's clients."""
         return {
             "base_url": self.url,
             "headers": self._headers,
-            "timeout": httpx.Timeout(self._timeout_s, connect=CONNECT_TIMEOUT_S),
+            "timeout": _load_httpx().Timeout(self._timeout_s, connect=CONNECT_TIMEOUT_S),
             "verify": self._tls or False,
             "trust_env": False,
         }
 
     def close(self) -> None:
         """Close the connections."""
-        self._http.close()
-        if self._posts is not None:
-            self._posts.close()
+        if self._opened is not None:
+            self._opened.close()
+        if self._plain is not None:
+            self._plain.close()
 
-    def for_tasks(self) -> "AsyncConnection":
+    def for_tasks(self) -> AsyncConnection:
         """Return an equal connection for the tasks of an event loop."""
-        return AsyncConnection(httpx.AsyncClient(**self._options()), self.url, self._retries)
+        client = _load_httpx().AsyncClient(**self._options())
+        return AsyncConnection(client, self.url, self._retries)
 
     def call(
         self,
@@ -212,7 +222,7 @@ class Connection:
             path: Path below the URL, with a leading slash.
             parameters: Query parameters; None values are omitted.
             body: Value to send as JSON.
-            content: Bytes to send unchanged.
+            content: Bytes to send unchanged, which may be many.
             headers: Headers in addition to the token.
             call: Id by which the server recognises a repeated call.
 
@@ -222,15 +232,21 @@ class Connection:
         sent = dict(headers or {})
         if call is not None:
             sent[CALL_HEADER] = call
-        request = self._http.build_request(
-            method, path, params=_without_none(parameters), json=body, content=content, headers=sent
-        )
-        repeatable = method == "GET" or call is not None
+        repeatable, given = method == "GET" or call is not None, _without_none(parameters)
         with _named(call):
-            return _answer(self._send(request, repeats=repeatable))
+            if self._plain is None or content is not None:
+                request = self._http.build_request(
+                    method, path, params=given, json=body, content=content, headers=sent
+                )
+                return _answer(self._send(request, repeats=repeatable))
+            data = b""
+            if body is not None:
+                data = json.dumps(body, separators=(",", ":"), allow_nan=False).encode()
+                sent["Content-Type"] = "application/json"
+            return self._send_plain(method, path + _query(given), data, sent, repeats=repeatable)
 
     def post(self, path: str, content: bytes, kind: str, call: str) -> Any:
-        """Return the JSON answer of a small post: `call`, with less work for the processor.
+        """Return the JSON answer of a small post.
 
         Args:
             path: Path below the URL, with a leading slash.
@@ -238,13 +254,12 @@ class Connection:
             kind: Their content type.
             call: Id by which the server recognises a repeated call.
         """
-        posts = self._posts
-        if posts is None:
-            headers = {"Content-Type": kind}
+        headers = {"Content-Type": kind}
+        if self._plain is None:
             return self.call("POST", path, content=content, headers=headers, call=call)
-        headers = {**self._headers, "Content-Type": kind, CALL_HEADER: call}
+        headers[CALL_HEADER] = call
         with _named(call):
-            return _answer(self._repeated(lambda: posts.send(path, content, headers)))
+            return self._send_plain("POST", path, content, headers, repeats=True)
 
     def pages(self, path: str, kind: type[_Page]) -> Iterator[_Page]:
         """Yield the pages of a listing."""
@@ -274,7 +289,7 @@ class Connection:
         response = self._send(request, repeats=method == "GET", stream=True)
         try:
             if response.status_code >= 400:
-                with _translate_errors(self.url):
+                with _translate_httpx_errors(self.url):
                     response.read()
                 raise _problem(response)
             yield _chunks(response, self.url)
@@ -285,12 +300,20 @@ class Connection:
         self, request: httpx.Request, *, repeats: bool, stream: bool = False
     ) -> httpx.Response:
         def send() -> httpx.Response:
-            with _translate_errors(self.url, writes=request.method != "GET"):
+            with _translate_httpx_errors(self.url, writes=request.method != "GET"):
                 return self._http.send(request, stream=stream)
 
         return self._repeated(send, repeats=repeats)
 
-    def _repeated(self, send: Callable[[], _Response], *, repeats: bool = True) -> _Response:
+    def _send_plain(
+        self, method: str, target: str, content: bytes, headers: Mapping[str, str], *, repeats: bool
+    ) -> Any:
+        """Return the JSON answer of a call that `http.client` makes."""
+        assert self._plain is not None
+        send = partial(self._plain.send, method, target, content, {**self._headers, **headers})
+        return _answer(self._repeated(send, repeats=repeats))
+
+    def _repeated(self, send: Callable[[], _Response], *, repeats: bool) -> _Response:
         """Send until there is an answer that counts, or until it was tried for long enough."""
         tries = _Tries(self._retries, repeats=repeats)
         while True:
@@ -333,7 +356,7 @@ class _Tries:
         self._is_last = not self._repeats or self._gives_up(spent_s)
         self._number += 1
 
-    def pause_s(self, response: "httpx.Response | _PostAnswer | None") -> float | None:
+    def pause_s(self, response: httpx.Response | _PlainAnswer | None) -> float | None:
         """Return the pause before the next try; None: there is none.
 
         Args:
@@ -373,6 +396,8 @@ class AsyncConnection:
         self, method: str, path: str, content: bytes = b"", kind: str = "", call: str | None = None
     ) -> Any:
         """Return the JSON answer of one call, as `Connection.call` does."""
+        import asyncio  # Here: only programs with an event loop need it.
+
         headers = {"Content-Type": kind} if kind else {}
         headers |= {CALL_HEADER: call} if call is not None else {}
         request = self._http.build_request(method, path, content=content or None, headers=headers)
@@ -381,7 +406,7 @@ class AsyncConnection:
             while True:
                 tries.begin()
                 try:
-                    with _translate_errors(self._url, writes=method != "GET"):
+                    with _translate_httpx_errors(self._url, writes=method != "GET"):
                         response = await self._http.send(request)
                 except UnavailableError:
                     if (pause_s := tries.pause_s(None)) is None:
@@ -392,12 +417,12 @@ class AsyncConnection:
                 await asyncio.sleep(pause_s)
 
 
-# -------------------------------------------------------------------------------------- Small posts
+# -------------------------------------------------------------------------------------- Plain calls
 
 
 @dataclass(frozen=True, slots=True)
-class _PostAnswer:
-    """An answer to a post, with what this module uses of httpx's."""
+class _PlainAnswer:
+    """An answer to a plain call, with what this module uses of httpx's."""
 
     status_code: int
     headers: Mapping[str, str]
@@ -423,20 +448,24 @@ class _OneWrite(http.client.HTTPConnection):
         else:
             self._parts.append(data)
 
-    def post(self, path: str, content: bytes, headers: Mapping[str, str]) -> None:
+    def send_whole(
+        self, method: str, target: str, content: bytes, headers: Mapping[str, str]
+    ) -> None:
         """Send a whole request."""
         self._parts = []
-        self.request("POST", path, body=content, headers=dict(headers))
+        self.request(method, target, body=content or None, headers=dict(headers))
         whole, self._parts = b"".join(self._parts), None
-        self.send(whole)
+        # A server may refuse a large body with an answer, and close before it has read all.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self.send(whole)
 
 
 class _OneTlsWrite(_OneWrite, http.client.HTTPSConnection):
     """The same over TLS."""
 
 
-class _Posts:
-    """Connections that stay open, one for each concurrent post. Safe to share between threads."""
+class _PlainCalls:
+    """Connections that stay open, one for each concurrent call. Safe to share between threads."""
 
     def __init__(self, url: str, tls: ssl.SSLContext | None, timeout_s: float) -> None:
         parts = urlsplit(url)
@@ -445,18 +474,21 @@ class _Posts:
         self._tls, self._timeout_s = tls, timeout_s
         self._idle: list[_OneWrite] = []
 
-    def send(self, path: str, content: bytes, headers: Mapping[str, str]) -> _PostAnswer:
-        """Send one post, and return its answer.
+    def send(
+        self, method: str, target: str, content: bytes, headers: Mapping[str, str]
+    ) -> _PlainAnswer:
+        """Send one request, and return its answer.
 
         Raises:
             CallerError: A header has a character that HTTP does not allow; nothing was sent.
-            UnavailableError: No service answers; nothing was sent.
-            UnknownOutcomeError: The answer is lost.
+            UnavailableError: No service answers; nothing was sent. Or the answer to a `GET` is
+                lost.
+            UnknownOutcomeError: The answer to another method is lost.
         """
         connection = self._open()
         try:
-            with _translate_errors(self._url, writes=True):
-                connection.post(self._prefix + path, content, headers)
+            with _translate_errors(self._url, writes=method != "GET"):
+                connection.send_whole(method, self._prefix + target, content, headers)
                 response = connection.getresponse()
                 body = response.read()
         except ValueError as error:
@@ -470,7 +502,7 @@ class _Posts:
         else:
             self._idle.append(connection)
         named = {name.lower(): value for name, value in response.getheaders()}
-        return _PostAnswer(response.status, named, body, self._url + path)
+        return _PlainAnswer(response.status, named, body, self._url + target)
 
     def close(self) -> None:
         """Close the connections that are not in use."""
@@ -512,7 +544,7 @@ def _is_readable(connection: _OneWrite) -> bool:
 # -------------------------------------------------------------------------------------------- Parts
 
 
-def _asked_pause_s(response: "httpx.Response | _PostAnswer") -> float:
+def _asked_pause_s(response: httpx.Response | _PlainAnswer) -> float:
     """Return the pause that the service asks for, capped at `RETRY_AFTER_MAX_S`."""
     text = response.headers.get("retry-after", "")
     return min(float(text), RETRY_AFTER_MAX_S) if text.isdigit() and len(text) < 10 else 0.0
@@ -524,12 +556,13 @@ def _tls(authorities: str | None, certificate: str | None) -> ssl.SSLContext:
     Raises:
         CallerError: A file cannot be used.
     """
+    httpx = _load_httpx()
     if authorities is None and certificate is None:
-        return httpx.create_ssl_context(trust_env=False)
+        return cast("ssl.SSLContext", httpx.create_ssl_context(trust_env=False))
     try:
         for path in filter(None, (authorities, certificate)):
             open_regular(path).close()
-        context = httpx.create_ssl_context(trust_env=False)
+        context: ssl.SSLContext = httpx.create_ssl_context(trust_env=False)
         if authorities is not None:
             context = ssl.create_default_context(cafile=authorities)
         if certificate is not None:
@@ -543,7 +576,7 @@ def _tls(authorities: str | None, certificate: str | None) -> ssl.SSLContext:
     return context
 
 
-def _is_problem(response: httpx.Response | _PostAnswer) -> bool:
+def _is_problem(response: httpx.Response | _PlainAnswer) -> bool:
     """Return whether the service itself, and not a proxy in front of it, reports a problem."""
     kind: str = response.headers.get("content-type", "")
     return kind.startswith(PROBLEM)
@@ -577,9 +610,21 @@ def _pause_s(number: int) -> float:
     return longest_s * (0.5 + 0.5 * secrets.randbelow(1001) / 1000)
 
 
+def _load_httpx() -> Any:
+    """Return httpx, without its own command line, which loads click, rich and pygments."""
+    modules = cast("dict[str, Any]", sys.modules)
+    # None in the table of modules marks it as not installed.
+    is_new = modules.setdefault("httpx._main", None) is None
+    import httpx
+
+    if is_new:
+        modules.pop("httpx._main", None)
+    return httpx
+
+
 @contextmanager
 def _translate_errors(url: str, *, writes: bool = False) -> Iterator[None]:
-    """Translate httpx exceptions into errors of this client.
+    """Translate errors of the connection into errors of this client.
 
     Args:
         url: URL of the service, for the messages.
@@ -589,12 +634,25 @@ def _translate_errors(url: str, *, writes: bool = False) -> Iterator[None]:
     hint = "; it may have been done" if writes else ""
     try:
         yield
-    except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        raise _no_service_error(url) from error
-    except (httpx.TimeoutException, TimeoutError) as error:
+    except TimeoutError as error:
         raise lost(f"{url} did not answer in time{hint}") from error
-    except (httpx.HTTPError, http.client.HTTPException, OSError) as error:
+    except (http.client.HTTPException, OSError) as error:
         raise lost(f"the connection to {url} broke: {error}{hint}") from error
+
+
+@contextmanager
+def _translate_httpx_errors(url: str, *, writes: bool = False) -> Iterator[None]:
+    """Translate errors of httpx into errors of this client; arguments as above."""
+    httpx = _load_httpx()
+    with _translate_errors(url, writes=writes):
+        try:
+            yield
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise _no_service_error(url) from error
+        except httpx.TimeoutException as error:
+            raise TimeoutError(str(error)) from error
+        except httpx.HTTPError as error:
+            raise OSError(str(error)) from error
 
 
 def _no_service_error(url: str) -> UnavailableError:
@@ -614,7 +672,7 @@ def _named(call: str | None) -> Iterator[None]:
         raise
 
 
-def _answer(response: httpx.Response | _PostAnswer) -> Any:
+def _answer(response: httpx.Response | _PlainAnswer) -> Any:
     """Return the JSON of an answer, or raise the problem that it reports."""
     if response.status_code >= 400:
         raise _problem(response)
@@ -622,15 +680,25 @@ def _answer(response: httpx.Response | _PostAnswer) -> Any:
 
 
 def _chunks(response: httpx.Response, url: str) -> Iterator[bytes]:
-    with _translate_errors(url):
+    with _translate_httpx_errors(url):
         yield from response.iter_bytes()
+
+
+def _query(parameters: Mapping[str, Any]) -> str:
+    """Return parameters as the query of a URL, with its question mark; empty without parameters."""
+    texts = {
+        name: str(value).lower() if isinstance(value, bool) else value
+        for name, value in parameters.items()
+    }
+    query = urlencode(texts, doseq=True)
+    return query and f"?{query}"
 
 
 def _without_none(parameters: Parameters | None) -> dict[str, Any]:
     return {name: value for name, value in (parameters or {}).items() if value is not None}
 
 
-def _json(response: httpx.Response | _PostAnswer) -> Any:
+def _json(response: httpx.Response | _PlainAnswer) -> Any:
     if response.status_code == 204 or not response.content:
         return None
     try:
@@ -642,7 +710,7 @@ def _json(response: httpx.Response | _PostAnswer) -> Any:
         ) from error
 
 
-def _problem(response: httpx.Response | _PostAnswer) -> NeveError:
+def _problem(response: httpx.Response | _PlainAnswer) -> NeveError:
     problem: Any = {}
     if response.headers.get("content-type", "").startswith(PROBLEM):
         try:

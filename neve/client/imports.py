@@ -1,22 +1,20 @@
 """Import and export: register directories as tables, and write manifests for other engines."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from neve.api import (
-    ImportProgress,
-    ImportReport,
-    NewImport,
-)
+from neve import api
 from neve.client.errors import ProtocolError
 from neve.client.http import Connection, decode
 from neve.client.recovery import checked_line, lines_of
 from neve.client.tables import table_path
 
-OnImport = Callable[[ImportProgress], None]
+OnImport = Callable[["api.ImportProgress"], None]
 
 
 class ImportCalls:
@@ -41,7 +39,7 @@ class ImportCalls:
         leave_misfits: bool = False,
         readers_use_manifest: bool = False,
         dry_run: bool = False,
-    ) -> ImportReport:
+    ) -> api.ImportReport:
         """Register an existing directory of Parquet files as a table, without moving the files.
 
         Repeat the call after a failure; the import continues where it stopped.
@@ -65,7 +63,7 @@ class ImportCalls:
                 directory, so that the table may be compacted.
             dry_run: Report what would be done, and change nothing.
         """
-        body = NewImport(
+        body = api.NewImport(
             location=location,
             name=name,
             key=tuple(key),
@@ -82,16 +80,16 @@ class ImportCalls:
         )
         return self._imported(body, progress)
 
-    def _imported(self, options: NewImport, progress: OnImport | None) -> ImportReport:
+    def _imported(self, options: api.NewImport, progress: OnImport | None) -> api.ImportReport:
         body = asdict(options)
         with self._connection.stream("/v1/import", {}, "POST", body=body) as chunks:
             for line in lines_of(chunks):
                 message = checked_line(line)
                 kind = message.pop("kind")
                 if kind == "result":
-                    return decode(ImportReport, message["result"])
+                    return decode(api.ImportReport, message["result"])
                 if progress is not None:
-                    progress(decode(ImportProgress, message))
+                    progress(decode(api.ImportProgress, message))
         raise ProtocolError("the service's answer ended before its result")
 
     def manifest(self, table: str) -> dict[str, Any]:

@@ -1,13 +1,10 @@
 """Jobs: running and finished ones, and the activity of tables."""
 
+from __future__ import annotations
+
 from urllib.parse import quote
 
-from neve.api import (
-    Finished,
-    Job,
-    TableActivity,
-    TableDays,
-)
+from neve import api
 from neve.client.http import Connection, decode, decode_list
 from neve.client.tables import table_path
 
@@ -17,9 +14,9 @@ class JobCalls:
 
     _connection: Connection
 
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[api.Job]:
         """Return the running jobs."""
-        return decode_list(Job, self._connection.call("GET", "/v1/jobs"), "jobs")
+        return decode_list(api.Job, self._connection.call("GET", "/v1/jobs"), "jobs")
 
     def cancel_job(self, attempt: str) -> None:
         """Cancel a running job; its files are not planned again for a while.
@@ -56,11 +53,13 @@ class JobCalls:
         """
         self._connection.call("POST", f"/v1/queue/{quote(job, safe='')}/resume")
 
-    def activity(self) -> list[TableActivity]:
+    def activity(self) -> list[api.TableActivity]:
         """Return the tables with queued or running jobs, most bytes first."""
-        return decode_list(TableActivity, self._connection.call("GET", "/v1/activity"), "tables")
+        return decode_list(
+            api.TableActivity, self._connection.call("GET", "/v1/activity"), "tables"
+        )
 
-    def days(self, table: str, count: int = 7) -> TableDays:
+    def days(self, table: str, count: int = 7) -> api.TableDays:
         """Return daily sums of the finished attempts of a table: jobs, bytes, files, time, rows.
 
         Days are those of UTC; a day without attempts is missing.
@@ -70,9 +69,11 @@ class JobCalls:
             count: Maximum number of days up to today, up to 400.
         """
         path = table_path(table, "days")
-        return decode(TableDays, self._connection.call("GET", path, parameters={"count": count}))
+        return decode(
+            api.TableDays, self._connection.call("GET", path, parameters={"count": count})
+        )
 
-    def history(self, table: str, count: int = 100) -> list[Finished]:
+    def history(self, table: str, count: int = 100) -> list[api.Finished]:
         """Return the most recently finished attempts, newest first.
 
         Args:
@@ -82,4 +83,4 @@ class JobCalls:
         answer = self._connection.call(
             "GET", table_path(table, "history"), parameters={"count": count}
         )
-        return decode_list(Finished, answer, "attempts")
+        return decode_list(api.Finished, answer, "attempts")

@@ -1,20 +1,11 @@
 """Planning: queue, plan, backlog, triggers and maintenance."""
 
+from __future__ import annotations
+
 import time  # noqa: TID251  the client may import no clock of the project
 from collections.abc import Mapping, Sequence
 
-from neve.api import (
-    Backlog,
-    LakeRun,
-    OwedTablet,
-    Plan,
-    PlannedJob,
-    ShadowPlan,
-    Simulation,
-    TableMaintenance,
-    TabletBacklogHistory,
-    Trigger,
-)
+from neve import api
 from neve.client.errors import UnavailableError
 from neve.client.http import Connection, decode, decode_list
 from neve.client.tables import table_path
@@ -27,7 +18,7 @@ class PlanningCalls:
 
     _connection: Connection
 
-    def queue(self, group: str | None = None, count: int = 100) -> list[PlannedJob]:
+    def queue(self, group: str | None = None, count: int = 100) -> list[api.PlannedJob]:
         """Return the waiting jobs of each group, in the order in which they start.
 
         Args:
@@ -37,11 +28,11 @@ class PlanningCalls:
         answer = self._connection.call(
             "GET", "/v1/queue", parameters={"group": group, "count": count}
         )
-        return decode_list(PlannedJob, answer, "jobs")
+        return decode_list(api.PlannedJob, answer, "jobs")
 
     def plan(
         self, table: str, *, tablets: Sequence[str] = (), settings: Mapping[str, str] | None = None
-    ) -> Plan:
+    ) -> api.Plan:
         """Return what would be planned for a table now; start and change nothing.
 
         Args:
@@ -52,7 +43,7 @@ class PlanningCalls:
         tried = [f"{name}={value}" for name, value in (settings or {}).items()]
         parameters = {"tablet": list(tablets) or None, "setting": tried or None}
         path = table_path(table, "plan")
-        return decode(Plan, self._connection.call("GET", path, parameters=parameters))
+        return decode(api.Plan, self._connection.call("GET", path, parameters=parameters))
 
     def simulate(
         self,
@@ -63,7 +54,7 @@ class PlanningCalls:
         settings: Mapping[str, str] | None = None,
         days: float | None = None,
         seed: int | None = None,
-    ) -> Simulation:
+    ) -> api.Simulation:
         """Simulate days of compaction in the service, and compare variants; nothing is changed.
 
         Give a specification or a table. The simulation may take a minute of processor time, and one
@@ -85,21 +76,23 @@ class PlanningCalls:
             "days": days,
             "seed": seed,
         }
-        return decode(Simulation, self._connection.call("POST", "/v1/simulations", body=body))
+        return decode(api.Simulation, self._connection.call("POST", "/v1/simulations", body=body))
 
-    def shadow_plan(self, table: str) -> ShadowPlan:
+    def shadow_plan(self, table: str) -> api.ShadowPlan:
         """Compare the planner of a table with its shadow planner, which starts no jobs.
 
         Raises:
             RequestError: The table has no setting `shadow_planner`.
         """
-        return decode(ShadowPlan, self._connection.call("GET", table_path(table, "plan/shadow")))
+        return decode(
+            api.ShadowPlan, self._connection.call("GET", table_path(table, "plan/shadow"))
+        )
 
     def replan(self, table: str) -> None:
         """Plan every tablet of a table again, at once."""
         self._connection.call("POST", table_path(table, "replan"))
 
-    def backlog(self, table: str | None = None) -> list[Backlog]:
+    def backlog(self, table: str | None = None) -> list[api.Backlog]:
         """Return the bytes that are still to be rewritten, by table, largest first.
 
         A table at rest has no entry. With more than 99 tables, the last entry has no name and
@@ -109,9 +102,9 @@ class PlanningCalls:
             table: Return only this table; None: all tables.
         """
         answer = self._connection.call("GET", "/v1/backlog", parameters={"table": table})
-        return decode_list(Backlog, answer, "backlog")
+        return decode_list(api.Backlog, answer, "backlog")
 
-    def owed_tablets(self, table: str, count: int = 100) -> list[OwedTablet]:
+    def owed_tablets(self, table: str, count: int = 100) -> list[api.OwedTablet]:
         """Return the tablets of a table with the largest backlog, largest first.
 
         A tablet at rest has no entry.
@@ -123,9 +116,9 @@ class PlanningCalls:
         answer = self._connection.call(
             "GET", table_path(table, "backlog"), parameters={"count": count}
         )
-        return decode_list(OwedTablet, answer, "tablets")
+        return decode_list(api.OwedTablet, answer, "tablets")
 
-    def tablet_backlog_history(self, table: str, count: int = 20) -> list[TabletBacklogHistory]:
+    def tablet_backlog_history(self, table: str, count: int = 20) -> list[api.TabletBacklogHistory]:
         """Record the tablets with the largest backlog; return all recorded ones, largest first.
 
         The first call starts the recording. Later ones have a point for every ten seconds since
@@ -138,9 +131,9 @@ class PlanningCalls:
         answer = self._connection.call(
             "GET", table_path(table, "backlog/history"), parameters={"count": count}
         )
-        return decode_list(TabletBacklogHistory, answer, "tablets")
+        return decode_list(api.TabletBacklogHistory, answer, "tablets")
 
-    def maintenance(self, table: str, tablet: str | None = None) -> TableMaintenance:
+    def maintenance(self, table: str, tablet: str | None = None) -> api.TableMaintenance:
         """Return possible maintenance of tablets: gain, cost and memory, or why it is not done.
 
         Args:
@@ -149,12 +142,12 @@ class PlanningCalls:
         """
         path = table_path(table, "maintenance")
         return decode(
-            TableMaintenance, self._connection.call("GET", path, parameters={"tablet": tablet})
+            api.TableMaintenance, self._connection.call("GET", path, parameters={"tablet": tablet})
         )
 
     def maintain(
         self, table: str, operation: str, *, dry_run: bool = False, files: int | None = None
-    ) -> LakeRun:
+    ) -> api.LakeRun:
         """Run a maintenance operation of a lake table once, or show what it would do.
 
         A vacuum only looks for files at first, and deletes them after the grace, unless a version
@@ -162,7 +155,7 @@ class PlanningCalls:
 
         Args:
             table: Name of the lake table.
-            operation: `checkpoint`, `log-cleanup`, `vacuum` or `expire-snapshots`.
+            operation: `checkpoint`, `log-cleanup`, `vacuum`, `expire-snapshots` or `orphan-files`.
             dry_run: Change nothing.
             files: Delete at most so many files; None: as the table's settings say.
 
@@ -171,9 +164,9 @@ class PlanningCalls:
         """
         parameters = {"dry_run": dry_run or None, "files": files}
         path = table_path(table, f"maintenance/{operation}")
-        return decode(LakeRun, self._connection.call("POST", path, parameters=parameters))
+        return decode(api.LakeRun, self._connection.call("POST", path, parameters=parameters))
 
-    def trigger(self, table: str, tablet: str | None = None) -> Trigger:
+    def trigger(self, table: str, tablet: str | None = None) -> api.Trigger:
         """Run the planner of a table now, and return its decision for each tablet.
 
         The planner may decide against a job; use `compact` to force one.
@@ -187,7 +180,7 @@ class PlanningCalls:
         """
         parameters = {} if tablet is None else {"tablet": tablet}
         path = table_path(table, "trigger")
-        return decode(Trigger, self._connection.call("POST", path, parameters=parameters))
+        return decode(api.Trigger, self._connection.call("POST", path, parameters=parameters))
 
     def wait_until_at_rest(self, table: str, *, timeout_s: float = 300.0) -> None:
         """Wait until no job runs on a table and none would be planned.

@@ -1,5 +1,7 @@
 """Recovery: fsck, gc, rebuild, backup and restore; long calls that report their progress."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import secrets
@@ -9,16 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from neve.api import (
-    ARCHIVE,
-    BackupOptions,
-    FsckOptions,
-    FsckReport,
-    GcReport,
-    LostTable,
-    RebuildReport,
-    RestoreReport,
-)
+from neve import api
 from neve.client.errors import (
     CallerError,
     NeveError,
@@ -49,7 +42,7 @@ class RecoveryCalls:
         adopt: bool = False,
         accept: bool = False,
         forget_missing: bool = False,
-    ) -> FsckReport:
+    ) -> api.FsckReport:
         """Check a table's metadata against its files. Without an option, nothing is written.
 
         Args:
@@ -61,15 +54,15 @@ class RecoveryCalls:
             accept: Accept that the store has gone back in time.
             forget_missing: Remove files from the table that are missing in storage.
         """
-        options = FsckOptions(
+        options = api.FsckOptions(
             repair=repair, deep=deep, adopt=adopt, accept=accept, forget_missing=forget_missing
         )
         path = table_path(table, "fsck")
-        return self._follow_lines(FsckReport, path, progress, body=asdict(options))
+        return self._follow_lines(api.FsckReport, path, progress, body=asdict(options))
 
     def gc(
         self, table: str, *, delete: bool = False, progress: OnProgress | None = None
-    ) -> GcReport:
+    ) -> api.GcReport:
         """Find files of the service that no metadata refers to.
 
         Args:
@@ -78,7 +71,7 @@ class RecoveryCalls:
             progress: Called with each progress update.
         """
         return self._follow_lines(
-            GcReport, table_path(table, "gc"), progress, parameters={"delete": delete}
+            api.GcReport, table_path(table, "gc"), progress, parameters={"delete": delete}
         )
 
     def rebuild(
@@ -96,7 +89,7 @@ class RecoveryCalls:
         user_files: bool = True,
         adopt: bool = False,
         dry_run: bool = False,
-    ) -> RebuildReport:
+    ) -> api.RebuildReport:
         """Rebuild a table from the files of a location, after its metadata was lost.
 
         Args:
@@ -114,7 +107,7 @@ class RecoveryCalls:
             adopt: Take over a location that belongs to another store.
             dry_run: Report what would be done, and change nothing.
         """
-        lost = LostTable(
+        lost = api.LostTable(
             location=location,
             name=name,
             key=tuple(key),
@@ -127,7 +120,7 @@ class RecoveryCalls:
             adopt=adopt,
             dry_run=dry_run,
         )
-        return self._follow_lines(RebuildReport, "/v1/rebuild", progress, body=asdict(lost))
+        return self._follow_lines(api.RebuildReport, "/v1/rebuild", progress, body=asdict(lost))
 
     def backup(
         self,
@@ -151,7 +144,7 @@ class RecoveryCalls:
         Raises:
             CallerError: The output file cannot be created.
         """
-        options = BackupOptions(tables=tuple(tables), hold=hold, copy_to=copy_to)
+        options = api.BackupOptions(tables=tuple(tables), hold=hold, copy_to=copy_to)
         with _new_file(Path(output)) as sink:
             stream = self._connection.stream("/v1/backup", {}, "POST", body=asdict(options))
             with stream as chunks:
@@ -168,7 +161,7 @@ class RecoveryCalls:
         adopt: bool = False,
         dry_run: bool = False,
         progress: OnProgress | None = None,
-    ) -> RestoreReport:
+    ) -> api.RestoreReport:
         """Create tables from an archive; their files must exist in their locations.
 
         Args:
@@ -189,12 +182,12 @@ class RecoveryCalls:
         }
         with _chunks_of(Path(archive)) as chunks:
             return self._follow_lines(
-                RestoreReport,
+                api.RestoreReport,
                 "/v1/restore",
                 progress,
                 parameters=parameters,
                 content=chunks,
-                headers={"Content-Type": ARCHIVE},
+                headers={"Content-Type": api.ARCHIVE},
             )
 
     def _follow_lines(

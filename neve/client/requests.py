@@ -1,15 +1,15 @@
 """Compaction requests: submit, follow, wait with a progress bar, cancel."""
 
+from __future__ import annotations
+
 import importlib.util
 import time  # noqa: TID251  the client may import no clock of the project
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Union, Unpack
 from urllib.parse import quote
 
 from neve import api
-from neve.api import Progress as RequestProgress
-from neve.api import Request as WireRequest
 from neve.client.errors import (
     CallerError,
     RequestFailedError,
@@ -44,15 +44,15 @@ class ProgressBar:
         if self._bar is not None:
             self._bar.stop()
 
-    def show(self, request: WireRequest) -> None:
+    def show(self, request: api.Request) -> None:
         """Show the current progress of a request."""
         if self._bar is not None:
-            progress = request.progress or RequestProgress()
+            progress = request.progress or api.Progress()
             completed = 1.0 if request.state.startswith("done") else progress.fraction
             self._bar.update(self._task, completed=completed, progress=sentence(request))
 
 
-def sentence(request: WireRequest) -> str:
+def sentence(request: api.Request) -> str:
     """Return a request's progress in one line: `3/8 tablets · 2 jobs run · 1 m 05 s left`."""
     progress = request.progress
     if request.ended or progress is None:
@@ -70,7 +70,7 @@ def sentence(request: WireRequest) -> str:
     return " · ".join(parts)
 
 
-def _new_bar() -> "Progress":
+def _new_bar() -> Progress:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
@@ -95,7 +95,7 @@ def _duration(seconds: float) -> str:
 # ------------------------------------------------------------------------- Requests and their calls
 
 
-PluginText = str | tuple[str, Mapping[str, object]] | api.Plugin
+PluginText = Union[str, tuple[str, Mapping[str, object]], "api.Plugin"]
 """A plug-in and its options, in any form that users may write."""
 PLUGIN_FORM = "NAME[:OPTION=VALUE,…]"
 POLL_FIRST_S = 0.2

@@ -1,19 +1,12 @@
 """Reading and writing of rows: add, append, files, scan, count."""
 
+from __future__ import annotations
+
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, Union, overload
 from urllib.parse import quote
 
-from neve.api import (
-    ARROW_STREAM,
-    Added,
-    Buffered,
-    Call,
-    File,
-    FilePage,
-    FlushedRows,
-    Table,
-)
+from neve import api
 from neve.client.http import (
     AsyncConnection,
     Connection,
@@ -63,9 +56,9 @@ class RowCalls:
 
     _connection: Connection
 
-    def files(self, table: str) -> list[File]:
+    def files(self, table: str) -> list[api.File]:
         """Return the files of a table, tablet by tablet."""
-        pages = self._connection.pages(table_path(table, "files"), FilePage)
+        pages = self._connection.pages(table_path(table, "files"), api.FilePage)
         return [file for page in pages for file in page.files]
 
     def add_files(
@@ -76,7 +69,7 @@ class RowCalls:
         version: int | None = None,
         window: str | None = None,
         call: str | None = None,
-    ) -> Added:
+    ) -> api.Added:
         """Add Parquet files from below the table's location, all or none.
 
         Args:
@@ -96,7 +89,7 @@ class RowCalls:
             body=body,
             call=call or new_call(),
         )
-        return decode(Added, answer)
+        return decode(api.Added, answer)
 
     def append(
         self,
@@ -104,7 +97,7 @@ class RowCalls:
         rows: Rows,
         *,
         call: str | None = None,
-    ) -> Added:
+    ) -> api.Added:
         """Add rows, all or none; the service sorts them, splits them by tablet and writes files.
 
         Args:
@@ -118,12 +111,12 @@ class RowCalls:
             "POST",
             table_path(table, "append"),
             content=self._stream_of(table, rows),
-            headers={"Content-Type": ARROW_STREAM},
+            headers={"Content-Type": api.ARROW_STREAM},
             call=call or new_call(),
         )
-        return decode(Added, answer)
+        return decode(api.Added, answer)
 
-    def buffer_rows(self, table: str, rows: Rows, *, call: str | None = None) -> Buffered:
+    def buffer_rows(self, table: str, rows: Rows, *, call: str | None = None) -> api.Buffered:
         """Buffer rows, all or none: scans see them at once; the service flushes them into files.
 
         Args:
@@ -135,7 +128,7 @@ class RowCalls:
         content = self._stream_of(table, rows)
         path = table_path(table, "rows")
         return decode(
-            Buffered, self._connection.post(path, content, ARROW_STREAM, call or new_call())
+            api.Buffered, self._connection.post(path, content, api.ARROW_STREAM, call or new_call())
         )
 
     def _stream_of(self, table: str, rows: Rows) -> bytes:
@@ -146,7 +139,7 @@ class RowCalls:
             rows = table_of(rows, self._types(table))
         return stream_of(rows)
 
-    def flush(self, table: str, tablet: str | None = None) -> FlushedRows:
+    def flush(self, table: str, tablet: str | None = None) -> api.FlushedRows:
         """Flush the buffered rows of a table, and wait until they are in files.
 
         Args:
@@ -156,11 +149,11 @@ class RowCalls:
         """
         parameters = {"tablet": tablet}
         answer = self._connection.call("POST", table_path(table, "flush"), parameters=parameters)
-        return decode(FlushedRows, answer)
+        return decode(api.FlushedRows, answer)
 
     def writer(
         self, table: str, *, rows_max: int = 1000, bytes_max: int = 1 << 20, wait_s: float = 0.5
-    ) -> "RowWriter":
+    ) -> RowWriter:
         """Return a writer of single rows, which buffers them on the service in batches.
 
             with client.writer("events") as writer:
@@ -179,7 +172,7 @@ class RowCalls:
 
     def async_writer(
         self, table: str, *, rows_max: int = 1000, bytes_max: int = 1 << 20, wait_s: float = 0.5
-    ) -> "AsyncRowWriter":
+    ) -> AsyncRowWriter:
         """Return a writer for the tasks of an event loop, with the methods of `writer`.
 
             async with client.async_writer("events") as writer:
@@ -200,7 +193,7 @@ class RowCalls:
         """Return column name → type of a table, in the notation of the service."""
         return _types_of(self._connection.call("GET", table_path(table)))
 
-    def call(self, table: str, call: str) -> Call:
+    def call(self, table: str, call: str) -> api.Call:
         """Return the outcome of a call id: accepted and with which result, unknown, or too old.
 
         Args:
@@ -208,7 +201,7 @@ class RowCalls:
             call: Id that was sent with `add_files`, `append` or `compact`.
         """
         path = table_path(table, f"calls/{quote(call, safe='')}")
-        return decode(Call, self._connection.call("GET", path))
+        return decode(api.Call, self._connection.call("GET", path))
 
     @overload
     def scan(
@@ -221,7 +214,7 @@ class RowCalls:
         batches: Literal[False] = False,
         include_expired: bool | None = None,
         include_deleted: bool = False,
-    ) -> "pa.Table": ...
+    ) -> pa.Table: ...
 
     @overload
     def scan(
@@ -234,7 +227,7 @@ class RowCalls:
         batches: Literal[True],
         include_expired: bool | None = None,
         include_deleted: bool = False,
-    ) -> "pa.RecordBatchReader": ...
+    ) -> pa.RecordBatchReader: ...
 
     def scan(
         self,
@@ -246,7 +239,7 @@ class RowCalls:
         batches: bool = False,
         include_expired: bool | None = None,
         include_deleted: bool = False,
-    ) -> "pa.Table | pa.RecordBatchReader":
+    ) -> pa.Table | pa.RecordBatchReader:
         """Return the merged rows of a table: the newest row per key, without deleted rows.
 
         Args:
@@ -299,7 +292,7 @@ class RowCalls:
 
     def _scan_stream(
         self, table: str, parameters: Parameters
-    ) -> Generator["pa.RecordBatch | pa.Schema", None, None]:
+    ) -> Generator[pa.RecordBatch | pa.Schema, None, None]:
         """Yield the schema, then the batches."""
         from neve.client.arrow import arrow_reader
 
@@ -313,7 +306,7 @@ class RowCalls:
 
 def _types_of(answer: Any) -> dict[str, str]:
     """Return column name → type of a described table."""
-    return {column.name: column.type for column in decode(Table, answer).schema}
+    return {column.name: column.type for column in decode(api.Table, answer).schema}
 
 
 class AsyncRowCalls:
@@ -328,18 +321,20 @@ class AsyncRowCalls:
         return _types_of(await self._connection.call("GET", table_path(table)))
 
     async def buffer_rows(
-        self, table: str, rows: "pa.Table", *, call: str | None = None
-    ) -> Buffered:
+        self, table: str, rows: pa.Table, *, call: str | None = None
+    ) -> api.Buffered:
         """Buffer rows; see `RowCalls.buffer_rows`."""
         from neve.client.arrow import stream_of
 
         content, path = stream_of(rows), table_path(table, "rows")
-        answer = await self._connection.call("POST", path, content, ARROW_STREAM, call)
-        return decode(Buffered, answer)
+        answer = await self._connection.call("POST", path, content, api.ARROW_STREAM, call)
+        return decode(api.Buffered, answer)
 
-    async def flush(self, table: str) -> FlushedRows:
+    async def flush(self, table: str) -> api.FlushedRows:
         """Flush the buffered rows of a table, and wait until they are in files."""
-        return decode(FlushedRows, await self._connection.call("POST", table_path(table, "flush")))
+        return decode(
+            api.FlushedRows, await self._connection.call("POST", table_path(table, "flush"))
+        )
 
     async def close(self) -> None:
         """Close the connections."""

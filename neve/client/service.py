@@ -1,11 +1,8 @@
 """Status and settings of the service."""
 
-from neve.api import (
-    Notifications,
-    NotificationTest,
-    Setting,
-    Status,
-)
+from __future__ import annotations
+
+from neve import api
 from neve.client.http import Connection, decode, decode_list
 
 
@@ -14,19 +11,19 @@ class ServiceCalls:
 
     _connection: Connection
 
-    def status(self) -> Status:
+    def status(self) -> api.Status:
         """Return the status of the service as a whole."""
-        return decode(Status, self._connection.call("GET", "/v1/status"))
+        return decode(api.Status, self._connection.call("GET", "/v1/status"))
 
-    def config(self) -> list[Setting]:
+    def config(self) -> list[api.Setting]:
         """Return all settings of the running service, with the source of each value."""
-        return decode_list(Setting, self._connection.call("GET", "/v1/config"), "settings")
+        return decode_list(api.Setting, self._connection.call("GET", "/v1/config"), "settings")
 
-    def notifications(self) -> Notifications:
+    def notifications(self) -> api.Notifications:
         """Return the targets of notifications, their queues, and the conditions that last."""
-        return decode(Notifications, self._connection.call("GET", "/v1/notifications"))
+        return decode(api.Notifications, self._connection.call("GET", "/v1/notifications"))
 
-    def test_notifications(self) -> list[NotificationTest]:
+    def test_notifications(self) -> list[api.NotificationTest]:
         """Send a test message to each target, once; return which of them took it."""
         answer = self._connection.call("POST", "/v1/notifications/test")
-        return decode_list(NotificationTest, answer, "targets")
+        return decode_list(api.NotificationTest, answer, "targets")

@@ -1,21 +1,13 @@
 """Tables: create, describe, change, drop, pause."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from neve.api import (
-    Attached,
-    AttachTable,
-    Column,
-    Dropped,
-    NewTable,
-    Table,
-    TableSummary,
-    Tablet,
-    TabletPage,
-)
+from neve import api
 from neve.client.http import Connection, decode, decode_list
 
 if TYPE_CHECKING:
@@ -32,20 +24,20 @@ class TableCalls:
 
     _connection: Connection
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[api.Table]:
         """Return all tables, ordered by name."""
-        return decode_list(Table, self._connection.call("GET", "/v1/tables"), "tables")
+        return decode_list(api.Table, self._connection.call("GET", "/v1/tables"), "tables")
 
-    def table_summary(self, name: str) -> TableSummary:
+    def table_summary(self, name: str) -> api.TableSummary:
         """Return figures of a table from at most 20 of its tablets, up to 30 seconds old."""
-        return decode(TableSummary, self._connection.call("GET", table_path(name, "summary")))
+        return decode(api.TableSummary, self._connection.call("GET", table_path(name, "summary")))
 
     def create_table(
         self,
         name: str,
         location: str,
         *,
-        schema: "pa.Schema | None" = None,
+        schema: pa.Schema | None = None,
         example: str | None = None,
         key: Sequence[str] = (),
         splits: Sequence[str] = (),
@@ -55,7 +47,7 @@ class TableCalls:
         time_column: str | None = None,
         partition_by: Sequence[str] = (),
         paused: bool = False,
-    ) -> Table:
+    ) -> api.Table:
         """Create a table and return it.
 
         Args:
@@ -73,7 +65,7 @@ class TableCalls:
             partition_by: Partition columns; each combination of their values is a tablet.
             paused: Start no jobs until `resume`.
         """
-        body = NewTable(
+        body = api.NewTable(
             name=name,
             location=location,
             schema=None if schema is None else columns_of(schema),
@@ -87,7 +79,7 @@ class TableCalls:
             partition_by=tuple(partition_by),
             paused=paused,
         )
-        return decode(Table, self._connection.call("POST", "/v1/tables", body=asdict(body)))
+        return decode(api.Table, self._connection.call("POST", "/v1/tables", body=asdict(body)))
 
     def attach(
         self,
@@ -98,7 +90,7 @@ class TableCalls:
         settings: Mapping[str, Any] | None = None,
         paused: bool = False,
         dry_run: bool = False,
-    ) -> Attached:
+    ) -> api.Attached:
         """Attach a table of another format, whose log stays the truth, to compact it in place.
 
         Args:
@@ -112,7 +104,7 @@ class TableCalls:
         """
         if bool(delta) == bool(iceberg):
             raise ValueError("expected either delta or iceberg")
-        body = AttachTable(
+        body = api.AttachTable(
             format="delta" if delta else "iceberg",
             uri=delta or iceberg,
             settings=dict(settings or {}),
@@ -120,19 +112,19 @@ class TableCalls:
             dry_run=dry_run,
         )
         path = table_path(name, "attach")
-        return decode(Attached, self._connection.call("POST", path, body=asdict(body)))
+        return decode(api.Attached, self._connection.call("POST", path, body=asdict(body)))
 
-    def detach(self, table: str) -> Dropped:
+    def detach(self, table: str) -> api.Dropped:
         """End the maintenance of a lake table; its files and its log stay.
 
         Returns:
             What must finish before the name can be used again.
         """
-        return decode(Dropped, self._connection.call("POST", table_path(table, "detach")))
+        return decode(api.Dropped, self._connection.call("POST", table_path(table, "detach")))
 
-    def describe(self, table: str) -> Table:
+    def describe(self, table: str) -> api.Table:
         """Return a table with its totals."""
-        return decode(Table, self._connection.call("GET", table_path(table)))
+        return decode(api.Table, self._connection.call("GET", table_path(table)))
 
     def set(
         self,
@@ -142,7 +134,7 @@ class TableCalls:
         settings_version: int | None = None,
         add_columns: Mapping[str, str] | None = None,
         widen_columns: Mapping[str, str] | None = None,
-    ) -> Table:
+    ) -> api.Table:
         """Change some settings of a table, or its schema, and return it.
 
         Args:
@@ -158,9 +150,9 @@ class TableCalls:
             "add_columns": _typed_columns(add_columns),
             "widen_columns": _typed_columns(widen_columns),
         }
-        return decode(Table, self._connection.call("PATCH", table_path(table), body=body))
+        return decode(api.Table, self._connection.call("PATCH", table_path(table), body=body))
 
-    def drop(self, table: str, *, delete_files: bool = False) -> Dropped:
+    def drop(self, table: str, *, delete_files: bool = False) -> api.Dropped:
         """Drop a table, and return what must finish before its name can be used again.
 
         Args:
@@ -168,30 +160,31 @@ class TableCalls:
             delete_files: Delete its files as well, once no reader can need them.
         """
         return decode(
-            Dropped,
+            api.Dropped,
             self._connection.call(
                 "DELETE", table_path(table), parameters={"delete_files": delete_files}
             ),
         )
 
-    def tablets(self, table: str) -> list[Tablet]:
+    def tablets(self, table: str) -> list[api.Tablet]:
         """Return the tablets of a table, ascending by end."""
-        pages = self._connection.pages(table_path(table, "tablets"), TabletPage)
+        pages = self._connection.pages(table_path(table, "tablets"), api.TabletPage)
         return [tablet for page in pages for tablet in page.tablets]
 
-    def pause(self, table: str) -> Table:
+    def pause(self, table: str) -> api.Table:
         """Start no new jobs on a table; running jobs continue."""
-        return decode(Table, self._connection.call("POST", table_path(table, "pause")))
+        return decode(api.Table, self._connection.call("POST", table_path(table, "pause")))
 
-    def resume(self, table: str) -> Table:
+    def resume(self, table: str) -> api.Table:
         """End the pause of a table."""
-        return decode(Table, self._connection.call("POST", table_path(table, "resume")))
+        return decode(api.Table, self._connection.call("POST", table_path(table, "resume")))
 
 
-def columns_of(schema: "pa.Schema") -> tuple[Column, ...]:
+def columns_of(schema: pa.Schema) -> tuple[api.Column, ...]:
     """Convert an Arrow schema to columns of the wire model."""
     return tuple(
-        Column(name=field.name, type=str(field.type), nullable=field.nullable) for field in schema
+        api.Column(name=field.name, type=str(field.type), nullable=field.nullable)
+        for field in schema
     )
 
 

@@ -1,22 +1,14 @@
 """Tablets: explanations, stories, live bytes, reads, quarantine and watermarks."""
 
+from __future__ import annotations
+
 import time  # noqa: TID251  the client may import no clock of the project
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote
 
-from neve.api import (
-    Explanation,
-    LiveBytes,
-    LoweredWatermark,
-    Merge,
-    Operation,
-    Operations,
-    Split,
-    StartedOperation,
-    Story,
-)
+from neve import api
 from neve.client.errors import (
     CallerError,
     NotFoundError,
@@ -33,7 +25,7 @@ class TabletCalls:
 
     _connection: Connection
 
-    def explain(self, table: str, tablet: str | None = None) -> list[Explanation]:
+    def explain(self, table: str, tablet: str | None = None) -> list[api.Explanation]:
         """Explain the state of tablets: why jobs run, wait, or are not planned.
 
         Args:
@@ -43,9 +35,9 @@ class TabletCalls:
         answer = self._connection.call(
             "GET", table_path(table, "explain"), parameters={"tablet": tablet}
         )
-        return decode_list(Explanation, answer, "tablets")
+        return decode_list(api.Explanation, answer, "tablets")
 
-    def story(self, table: str, tablet: str) -> Story:
+    def story(self, table: str, tablet: str) -> api.Story:
         """Return the events of a tablet since the coordinator started.
 
         Use it to explain an incident afterwards. A restart of the coordinator clears the events.
@@ -57,11 +49,11 @@ class TabletCalls:
         answer = self._connection.call(
             "GET", table_path(table, "story"), parameters={"tablet": tablet}
         )
-        return decode(Story, answer)
+        return decode(api.Story, answer)
 
     def analyze(
         self, table: str, tablet: str | None = None, *, timeout_s: float | None = None
-    ) -> list[LiveBytes]:
+    ) -> list[api.LiveBytes]:
         """Start an analysis of the live bytes of files, and return the current counts.
 
         Args:
@@ -87,7 +79,7 @@ class TabletCalls:
                 )
             time.sleep(REST_POLL_S)
 
-    def live_bytes(self, table: str, tablet: str | None = None) -> list[LiveBytes]:
+    def live_bytes(self, table: str, tablet: str | None = None) -> list[api.LiveBytes]:
         """Return the live bytes of tablets that an analysis has counted so far.
 
         Args:
@@ -96,7 +88,7 @@ class TabletCalls:
         """
         path = table_path(table, "live-bytes")
         answer = self._connection.call("GET", path, parameters={"tablet": tablet})
-        return decode_list(LiveBytes, answer, "tablets")
+        return decode_list(api.LiveBytes, answer, "tablets")
 
     def report_reads(self, table: str, tablets: Mapping[str, int]) -> None:
         """Report scans of tablets that did not go through the service.
@@ -118,7 +110,9 @@ class TabletCalls:
         path = table_path(table, "lift-quarantine")
         self._connection.call("POST", path, parameters={"tablet": tablet})
 
-    def lower_watermark(self, table: str, tablet: str, to: str | None = None) -> LoweredWatermark:
+    def lower_watermark(
+        self, table: str, tablet: str, to: str | None = None
+    ) -> api.LoweredWatermark:
         """Let a tablet accept rows again at versions whose tombstones were dropped.
 
         Args:
@@ -128,7 +122,7 @@ class TabletCalls:
         """
         path = table_path(table, "lower-watermark")
         return decode(
-            LoweredWatermark,
+            api.LoweredWatermark,
             self._connection.call("POST", path, parameters={"tablet": tablet, "to": to}),
         )
 
@@ -138,7 +132,7 @@ class TabletCalls:
 
 
 POLL_FIRST_S = 0.1
-OnOperation = Callable[[Operation], None]
+OnOperation = Callable[["api.Operation"], None]
 
 
 class SplitMergeCalls:
@@ -156,7 +150,7 @@ class SplitMergeCalls:
         wait: bool = False,
         timeout_s: float | None = None,
         progress: OnOperation | None = None,
-    ) -> StartedOperation:
+    ) -> api.StartedOperation:
         """Split a tablet. Repeating the call does not start a second split.
 
         Args:
@@ -177,11 +171,11 @@ class SplitMergeCalls:
         if into > 2 and not wait:
             raise CallerError("into more than two parts goes with wait: one split after the other")
         end_s = _end_s(timeout_s)
-        begun = self._wish(table, "split", asdict(Split(at=at, tablet=tablet, into=into)))
+        begun = self._wish(table, "split", asdict(api.Split(at=at, tablet=tablet, into=into)))
         if wait:
             self._wait(table, begun, end_s, progress)
             for key in begun.keys[1:]:
-                further = self._wish(table, "split", asdict(Split(at=key)))
+                further = self._wish(table, "split", asdict(api.Split(at=key)))
                 self._wait(table, further, end_s, progress)
         return begun
 
@@ -195,7 +189,7 @@ class SplitMergeCalls:
         wait: bool = False,
         timeout_s: float | None = None,
         progress: OnOperation | None = None,
-    ) -> StartedOperation:
+    ) -> api.StartedOperation:
         """Merge a tablet with the next one; with `wait`, merge all tablets of a range.
 
         Args:
@@ -213,7 +207,7 @@ class SplitMergeCalls:
             UnavailableError: The merge did not end in time. It continues.
         """
         end_s = _end_s(timeout_s)
-        wish = asdict(Merge(tablet=tablet, start=start, end=end))
+        wish = asdict(api.Merge(tablet=tablet, start=start, end=end))
         begun = following = self._wish(table, "merge", wish)
         while wait and following.operation is not None:
             self._wait(table, following, end_s, progress)
@@ -222,7 +216,7 @@ class SplitMergeCalls:
             following = self._wish(table, "merge", wish)
         return begun
 
-    def operations(self, table: str, *, tablet: str | None = None) -> list[Operation]:
+    def operations(self, table: str, *, tablet: str | None = None) -> list[api.Operation]:
         """Return the splits and merges in progress, and what they wait for.
 
         Args:
@@ -231,20 +225,24 @@ class SplitMergeCalls:
         """
         path = table_path(table, "operations")
         answer = self._connection.call("GET", path, parameters={"tablet": tablet})
-        return [*decode(Operations, answer).operations]
+        return [*decode(api.Operations, answer).operations]
 
     def abandon(self, table: str, operation: str) -> None:
         """Abandon a split or merge; tablets and files stay unchanged."""
         path = table_path(table, "operations", quote(operation, safe=""), "abandon")
         self._connection.call("POST", path)
 
-    def _wish(self, table: str, what: str, body: dict[str, Any]) -> StartedOperation:
+    def _wish(self, table: str, what: str, body: dict[str, Any]) -> api.StartedOperation:
         return decode(
-            StartedOperation, self._connection.call("POST", table_path(table, what), body=body)
+            api.StartedOperation, self._connection.call("POST", table_path(table, what), body=body)
         )
 
     def _wait(
-        self, table: str, begun: StartedOperation, end_s: float | None, progress: OnOperation | None
+        self,
+        table: str,
+        begun: api.StartedOperation,
+        end_s: float | None,
+        progress: OnOperation | None,
     ) -> None:
         """Wait until an operation has ended; raise if it was abandoned."""
         operation = begun.operation
@@ -266,7 +264,7 @@ class SplitMergeCalls:
                 code="abandoned",
             )
 
-    def _of(self, table: str, operation: Operation) -> list[Operation]:
+    def _of(self, table: str, operation: api.Operation) -> list[api.Operation]:
         return self.operations(table, tablet=operation.tablets[-1])
 
     def _is_there(self, table: str, tablet: str) -> bool:

@@ -11,6 +11,8 @@ Batches are sent one after the other, in their order. A batch keeps its call id 
 sent, so it counts once. Rows that are not acknowledged are lost if the process of the writer ends.
 """
 
+from __future__ import annotations
+
 import asyncio
 import threading
 import time  # noqa: TID251  the client may import no clock of the project
@@ -21,7 +23,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from neve.api import Buffered, FlushedRows
+from neve import api
 from neve.client.errors import CallerError, NeveError, UnavailableError
 from neve.client.http import new_call
 
@@ -66,7 +68,7 @@ class WriterLimits:
 class Batch:
     """Rows that are sent together, under one id."""
 
-    rows: "pa.Table"
+    rows: pa.Table
     call: str
     made_s: float
     lost: int = 0
@@ -103,7 +105,7 @@ class PendingRows:
         """Whether there are batches that may still be acknowledged."""
         return bool(self.batches) and self.failure is None
 
-    def put(self, rows: "pa.Table") -> None:
+    def put(self, rows: pa.Table) -> None:
         """Add rows, and make a batch if there are enough.
 
         Raises:
@@ -164,7 +166,7 @@ class PendingRows:
             raise CallerError(f"the writer of table {self._table!r} is closed")
 
 
-def _parts(rows: "pa.Table", bytes_max: int) -> Iterable["pa.Table"]:
+def _parts(rows: pa.Table, bytes_max: int) -> Iterable[pa.Table]:
     """Cut rows into parts of about this size."""
     count = max(1, -(-rows.nbytes // bytes_max))
     if count == 1:
@@ -179,11 +181,11 @@ def _parts(rows: "pa.Table", bytes_max: int) -> Iterable["pa.Table"]:
 class BufferCalls(Protocol):
     """The calls of a client that a writer makes."""
 
-    def buffer_rows(self, table: str, rows: "pa.Table", *, call: str | None = None) -> Buffered:
+    def buffer_rows(self, table: str, rows: pa.Table, *, call: str | None = None) -> api.Buffered:
         """Buffer rows, all or none."""
         ...
 
-    def flush(self, table: str) -> FlushedRows:
+    def flush(self, table: str) -> api.FlushedRows:
         """Flush the buffered rows of a table."""
         ...
 
@@ -241,7 +243,7 @@ class RowWriter:
             self._pending.raise_failure()
             return self._pending.acknowledged
 
-    def flush(self) -> FlushedRows:
+    def flush(self) -> api.FlushedRows:
         """Send all rows, and wait until the buffer of the table is in files.
 
         Raises:
@@ -327,12 +329,12 @@ class AsyncBufferCalls(Protocol):
         ...
 
     async def buffer_rows(
-        self, table: str, rows: "pa.Table", *, call: str | None = None
-    ) -> Buffered:
+        self, table: str, rows: pa.Table, *, call: str | None = None
+    ) -> api.Buffered:
         """Buffer rows, all or none."""
         ...
 
-    async def flush(self, table: str) -> FlushedRows:
+    async def flush(self, table: str) -> api.FlushedRows:
         """Flush the buffered rows of a table."""
         ...
 
@@ -393,7 +395,7 @@ class AsyncRowWriter:
             self._pending.raise_failure()
             return self._pending.acknowledged
 
-    async def flush(self) -> FlushedRows:
+    async def flush(self) -> api.FlushedRows:
         """Send all rows, and wait until the buffer of the table is in files.
 
         Raises:

@@ -43,3 +43,6 @@ import os
 # Before pyarrow is loaded: parts of it keep the allocator that they begin with.
 # See `common.runtime.share_freed_memory`.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
+# Freed memory goes back to the system. Otherwise the allocator keeps its addresses, which count
+# towards `gateway.memory_max`: after one call that was too large, the others would be refused.
+os.environ.setdefault("JE_ARROW_MALLOC_CONF", "retain:false")

@@ -2,18 +2,19 @@
 
 The actor holds no state: when its process ends, Ray restarts it at the same port. A failure of
 the server ends the process, because an actor that lives without serving would never be restarted.
-Ray's errors do not leave this module.
+The same holds for a process whose calls through Ray fail. Ray's errors do not leave this module.
 """
 
 import asyncio
 import os
 import threading
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import ray
 
 from common.coordinator_proxy import CoordinatorProxy
-from common.errors import ConfigError, actor_error, first_line
+from common.errors import ConfigError, SettingError, actor_error, first_line
 from common.log_files import LogFiles
 from common.metadata.redis import connect
 from common.runtime import (
@@ -24,7 +25,6 @@ from common.runtime import (
     share_freed_memory,
     shorten_thread_switches,
 )
-from common.setting_rules import SettingError
 from common.settings import Settings
 from common.telemetry import event_log
 from common.wire import (
@@ -43,6 +43,12 @@ NAME_GONE_TRIES_MAX, NAME_GONE_PAUSE_S = 100, 0.1
 CALLS_AT_ONCE = 100
 ANSWER_PAUSE_S = 0.5
 """Time for answers to leave the process before it ends."""
+RAY_CHECK_INTERVAL_S, RAY_WAIT_MAX_S, RAY_FAILURES_MAX = 10.0, 30.0, 2
+"""How often the actor calls itself through Ray, how long it waits, and how many failures end it.
+
+Together less than `SILENCE_MAX_S` of a stack's supervisor, which takes the coordinator for silent
+when the gateway cannot reach it.
+"""
 LOG_PART = "gateway"
 FILE_SETTINGS = {
     "store": ("url_file",),
@@ -106,8 +112,10 @@ class GatewayActor:
         loop = asyncio.get_running_loop()
         services.later(asyncio.to_thread(readers.warm))
         self._failure = ""
-        self._serving = loop.create_task(self._serve())
-        self._rotating = loop.create_task(self._log_files.rotate_forever([LOG_PART]))
+        rotating = self._log_files.rotate_forever([LOG_PART])
+        self._work = [
+            loop.create_task(part) for part in (self._serve(), rotating, self._check_ray())
+        ]
 
     async def _serve(self) -> None:
         """Serve; when the server ends, end the process so that Ray restarts it."""
@@ -122,6 +130,16 @@ class GatewayActor:
         self._log("gateway fails", cause=self._failure)
         await asyncio.sleep(ANSWER_PAUSE_S)
         os._exit(1)
+
+    async def _check_ray(self) -> None:
+        """End the process when its calls through Ray fail, so that Ray restarts it."""
+        if not ray.is_initialized():  # The fuzzer serves without Ray.
+            return
+        await until_calls_fail(ray.get_runtime_context().current_actor.edition.remote)
+        try:
+            self._log("gateway fails", cause="its calls through Ray are not answered")
+        finally:  # Logging may fail in a process that has no memory left.
+            os._exit(1)
 
     async def address(self) -> str:
         """Wait until the server listens, and return its address.
@@ -147,6 +165,34 @@ class GatewayActor:
     async def edition(self) -> str:
         """Return the edition that `start` has given to this actor."""
         return self._edition
+
+
+async def until_calls_fail(
+    call: Callable[[], Awaitable[object]],
+    *,
+    interval_s: float = RAY_CHECK_INTERVAL_S,
+    wait_max_s: float = RAY_WAIT_MAX_S,
+) -> None:
+    """Return when calls of a process to its own actor through Ray have failed repeatedly.
+
+    A process that is short of memory may serve HTTP while no call through Ray returns. Such a
+    gateway reports a silent coordinator until it ends. A call to itself needs no other process.
+
+    Args:
+        call: Calls the actor.
+        interval_s: Pause before each call.
+        wait_max_s: Longest time for an answer.
+    """
+    failures = 0
+    while failures < RAY_FAILURES_MAX:
+        try:
+            await asyncio.sleep(interval_s)
+            async with asyncio.timeout(wait_max_s):
+                await call()
+        except (TimeoutError, MemoryError, RuntimeError, ray.exceptions.RayError):
+            failures += 1
+        else:
+            failures = 0
 
 
 def require_token(settings: Settings) -> None:

@@ -336,8 +336,9 @@ class PlanningRoutes:
         """Run a maintenance operation of a lake table once, or show what it would do.
 
         Delta tables have `checkpoint`, `log-cleanup` and `vacuum`, Iceberg tables
-        `expire-snapshots`. A vacuum only looks for files at first, and deletes them after the
-        grace, unless a version of the table names them by then; an expiry does so after its commit.
+        `expire-snapshots` and `orphan-files`. A vacuum or a search for orphan files only looks for
+        files at first, and deletes them after the grace, unless a version of the table names them
+        by then; an expiry does so after its commit.
         The table setting `lake_maintenance` runs operations without a call.
         """
         services = self._services

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Protocol
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from common.errors import RefusedError, RequestError, redacted
+from common.errors import RefusedError, RequestError, SettingError, redacted
 from common.model.location_identity import (
     SYSTEM_FOLDERS,
     LocationIdentity,
@@ -28,7 +28,6 @@ from common.parquet.location import SCHEMES, ResolvedLocation, open_location, re
 from common.parquet.service_files import LocationOwner, refuse_other_owner
 from common.readers.pool import in_reader
 from common.rows.schema import columns_of
-from common.setting_rules import SettingError
 from common.settings import GatewaySettings
 
 CHECK_INTERVAL_S = 60.0

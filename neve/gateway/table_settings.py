@@ -75,6 +75,7 @@ _BOUNDS: dict[str, dict[str, Any]] = {
     "lake_maintenance": {"choices": LAKE_OPERATIONS},
     "lake_maintenance_interval_s": {"least": 60},
     "lake_maintenance_files": {"least": 1, "most": 1_000_000},
+    "lake_orphan_age_s": {"least": 86_400},
 }
 """Bounds of a setting besides its kind."""
 

@@ -5,8 +5,7 @@ import os
 import ssl
 from pathlib import Path
 
-from common.errors import ConfigError
-from common.setting_rules import SettingError
+from common.errors import ConfigError, SettingError
 from common.settings import GatewaySettings
 from common.telemetry import Log
 from neve.api.files import open_regular

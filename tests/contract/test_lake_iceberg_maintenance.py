@@ -1,4 +1,4 @@
-"""Expiry of snapshots of an Iceberg table, with catalogs in SQLite and behind REST.
+"""Expiry of snapshots of an Iceberg table, with catalogs in SQLite and behind REST, and in S3.
 
 Afterwards PyIceberg reads what it read before. Time passes by the clock that an operation is given.
 """
@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import fs
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table.update import AssertRefSnapshotId, SetSnapshotRefUpdate
 from pyiceberg.typedef import Record
@@ -37,6 +38,7 @@ from tests.support.iceberg_catalogs import (
 from tests.support.iceberg_race import ATTEMPT, BY_P, SCHEMA, Files
 from tests.support.iceberg_tables import IcebergTable
 from tests.support.race_attempt import NOW_S, LakeAttempt
+from tests.support.s3_server import s3_server
 
 DAY_S = 86_400.0
 EXPIRE = "expire-snapshots"
@@ -56,10 +58,6 @@ class Kept:
     def opened(self) -> IcebergSource:
         """Return a source of another process."""
         return open_iceberg(f"prod:db.{self.name}", self.site.properties)
-
-    @property
-    def folder(self) -> Path:
-        return Path(self.writer.table.location().removeprefix("file://"))
 
     def append(self, first: int, count: int = 10) -> None:
         self.writer.append(pa.table({"id": range(first, first + count), "p": ["x"] * count}))
@@ -110,9 +108,13 @@ class Kept:
         return Counter(self.writer.table.scan(snapshot_id=snapshot_id).to_arrow()["id"].to_pylist())
 
     def stored(self) -> set[str]:
-        """Return all files of the folder but the metadata of the table."""
-        files = (path for path in self.folder.rglob("*") if path.is_file())
-        names = {str(path.relative_to(self.folder)) for path in files}
+        """Return all files of the table but its metadata, relative to its location."""
+        io: Any = self.writer.table.io
+        scheme, host, root = io.parse_location(self.writer.table.location())
+        listed = io.fs_by_scheme(scheme, host).get_file_info(fs.FileSelector(root, recursive=True))
+        names = {
+            info.path.removeprefix(f"{root}/") for info in listed if info.type is fs.FileType.File
+        }
         return {name for name in names if not name.endswith(".metadata.json")}
 
     def reached(self) -> set[str]:
@@ -141,10 +143,24 @@ class Kept:
         )
 
 
-@pytest.fixture(params=["sqlite", "rest"])
+LONG = [pytest.mark.slow, pytest.mark.long]
+EVERYWHERE = pytest.mark.parametrize("site", ["sqlite", "rest"], indirect=True)
+"""For what a catalog decides; the others meet that behind REST in `make long` alone."""
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, str]]:
+    """Run an object store; return the properties of a warehouse in it."""
+    with s3_server() as server:
+        server.create_bucket("lake")
+        yield {"warehouse": "s3://lake/warehouse", **server.properties}
+
+
+@pytest.fixture(params=["sqlite", pytest.param("rest", marks=LONG), pytest.param("s3", marks=LONG)])
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CatalogSite]:
-    if request.param == "sqlite":
-        site = sqlite_site(tmp_path)
+    if request.param != "rest":
+        storage = request.getfixturevalue("s3") if request.param == "s3" else None
+        site = sqlite_site(tmp_path, storage)
         site.client()
         yield site
         return
@@ -166,6 +182,7 @@ def behind_rest(tmp_path: Path) -> Iterator[Kept]:
 # ------------------------------------------------------------------------------------------- Expiry
 
 
+@EVERYWHERE
 def test_old_snapshots_go_and_then_the_files_that_only_they_reach(kept: Kept) -> None:
     kept.writer.delete([1, 2])
     kept.writer.delete_by_copy("id == 15")
@@ -189,6 +206,20 @@ def test_old_snapshots_go_and_then_the_files_that_only_they_reach(kept: Kept) ->
     again = kept.survey()
     assert not again.has_work
     assert again.why.startswith("1 snapshot of the table stay")
+
+
+@pytest.mark.slow
+def test_files_in_s3_go_as_on_a_disk(s3: dict[str, str], tmp_path: Path) -> None:
+    kept = Kept(sqlite_site(tmp_path, s3))
+    kept.writer.delete([1, 2])
+    kept.writer.delete_by_copy("id == 15")
+    rows, before = kept.rows(), kept.stored()
+    freed = kept.run()
+
+    assert len(kept.ids()) == 1
+    assert kept.stored() == kept.reached()
+    assert len(before) - len(kept.stored()) == freed.files > 0
+    assert kept.rows() == rows
 
 
 @pytest.mark.slow
@@ -391,6 +422,7 @@ def between_load_and_commit(act: Callable[[], Any], monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(expiry, "commit_once", sent_late)
 
 
+@EVERYWHERE
 def test_a_rollback_between_load_and_commit_keeps_its_snapshot(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -418,6 +450,7 @@ def test_a_tag_that_comes_between_load_and_commit_keeps_its_snapshot(
     assert "keep" in kept.writer.table.refs()
 
 
+@EVERYWHERE
 def test_a_writer_between_load_and_commit_loses_nothing(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -460,36 +493,41 @@ def test_a_file_that_is_added_again_before_it_is_deleted_stays(kept: Kept) -> No
 
 
 def added_again(kept: Kept, uri: str, file_format: FileFormat = FileFormat.PARQUET) -> DataFile:
-    path = Path(uri.removeprefix("file://"))
+    stored = kept.writer.table.io.new_input(uri)
+    rows = 1
+    if file_format is FileFormat.PARQUET:
+        with stored.open() as stream:
+            rows = pq.read_metadata(stream).num_rows
     file = DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=uri,
         file_format=file_format,
         partition=Record("x"),
-        record_count=pq.read_metadata(path).num_rows if file_format is FileFormat.PARQUET else 1,
-        file_size_in_bytes=path.stat().st_size,
+        record_count=rows,
+        file_size_in_bytes=len(stored),
     )
     file.spec_id = kept.writer.table.spec().spec_id
     return file
 
 
 def test_files_of_other_formats_count_as_live(kept: Kept) -> None:
-    path = kept.folder / "data" / "other.orc"
-    path.write_bytes(b"ORC")
     table = kept.writer.table
+    uri = f"{table.location()}/data/other.orc"
+    with table.io.new_output(uri).create() as stream:
+        stream.write(b"ORC")
     with table.transaction() as change, change.update_snapshot().fast_append() as producer:
-        producer.append_data_file(added_again(kept, path.as_uri(), FileFormat.ORC))
+        producer.append_data_file(added_again(kept, uri, FileFormat.ORC))
     kept.append(40)
     kept.run()
     assert len(kept.ids()) == 1
-    assert path.exists()
+    assert "data/other.orc" in kept.stored()
     assert kept.stored() == kept.reached()
 
 
 # ------------------------------------------------------------------------------------- REST answers
 
 
-@pytest.mark.parametrize("status", [409, 500, 504, 0])
+@pytest.mark.parametrize("status", [409, 500, pytest.param(504, marks=LONG), 0])
 def test_a_commit_whose_answer_is_wrong_is_looked_for(behind_rest: Kept, status: int) -> None:
     kept = behind_rest
     assert kept.site.rest is not None
@@ -511,7 +549,7 @@ def test_a_commit_that_was_refused_is_sent_again(behind_rest: Kept) -> None:
     assert kept.site.rest.commits == before + 2
 
 
-@pytest.mark.parametrize("status", [500, 504, 0])
+@pytest.mark.parametrize("status", [500, pytest.param(504, marks=LONG), 0])
 def test_nothing_is_deleted_after_a_commit_that_did_not_arrive(
     behind_rest: Kept, status: int
 ) -> None:

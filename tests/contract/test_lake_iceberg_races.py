@@ -1,4 +1,4 @@
-"""Races of a compaction with other writers of an Iceberg table, with each kind of catalog.
+"""Races of a compaction with other writers of an Iceberg table, by catalog and storage.
 
 The rows are those of the table in `docs/lake-tables.md`. Each race ends with a check row by row: by
 PyIceberg, unless there are equality deletes, which it does not read, and by the letter of the
@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestEntryStatus
+from pyiceberg.manifest import DataFileContent, ManifestEntryStatus
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import SetSnapshotRefUpdate
@@ -39,15 +38,18 @@ from tests.support.iceberg_catalogs import (
 from tests.support.iceberg_race import ATTEMPT, BY_P, SCHEMA, Files, Race, require_refused, stale
 from tests.support.iceberg_tables import IcebergTable
 from tests.support.race_attempt import LakeAttempt
+from tests.support.s3_server import s3_server
 
 OTHER_CATALOGS = ("rest", "postgres", "glue")
+LONG = [pytest.mark.slow, pytest.mark.long]
+ON_S3 = [pytest.param(name, marks=LONG) for name in ("sqlite_on_s3", "rest_on_s3")]
+"""Tables in S3; one race meets it in `make test`."""
 EVERYWHERE = pytest.mark.parametrize(
     "race",
-    ["sqlite", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHER_CATALOGS)],
+    ["sqlite", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHER_CATALOGS), *ON_S3],
     indirect=True,
 )
 """For races that a catalog decides; the others meet the other catalogs in `make long` alone."""
-LONG = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
@@ -80,10 +82,33 @@ def sqlite(tmp_path_factory: pytest.TempPathFactory) -> CatalogSite:
     return sqlite_site(tmp_path_factory.mktemp("sqlite"))
 
 
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Mapping[str, str]]:
+    """Run an object store; return the properties of a warehouse in it."""
+    with s3_server() as server:
+        server.create_bucket("lake")
+        yield {"warehouse": "s3://lake/warehouse", **server.properties}
+
+
+@pytest.fixture(scope="module")
+def sqlite_on_s3(tmp_path_factory: pytest.TempPathFactory, s3: Mapping[str, str]) -> CatalogSite:
+    return sqlite_site(tmp_path_factory.mktemp("sqlite-on-s3"), s3)
+
+
+@pytest.fixture(scope="module")
+def rest_on_s3(
+    tmp_path_factory: pytest.TempPathFactory, s3: Mapping[str, str]
+) -> Iterator[CatalogSite]:
+    with rest_site(tmp_path_factory.mktemp("rest-on-s3"), s3) as site:
+        yield replace(site, properties={**s3, **site.properties})
+
+
 ALL = {"output 0", "output 1", "input 3"}
 
 
-@pytest.fixture(params=["sqlite", *(pytest.param(name, marks=LONG) for name in OTHER_CATALOGS)])
+@pytest.fixture(
+    params=["sqlite", *(pytest.param(name, marks=LONG) for name in OTHER_CATALOGS), *ON_S3]
+)
 def race(request: pytest.FixtureRequest) -> Race:
     return Race(request.getfixturevalue(request.param))
 
@@ -246,6 +271,22 @@ def test_a_delete_file_over_replaced_and_other_files_stays(race: Race) -> None:
     assert end.ending is rules.PublishEnd.COMMITTED
     kept = [file for file in race.live_files() if file.content != DataFileContent.DATA]
     assert [file.record_count for file in kept] == [2]
+    race.require_rows()
+
+
+@pytest.mark.slow
+def test_a_race_in_s3_ends_as_on_a_disk(sqlite_on_s3: CatalogSite) -> None:
+    race = Race(sqlite_on_s3)
+    race.delete(12, 13)
+    race.delete_equal(5)
+    state = race.plan()
+    race.delete(10, 19, 25)
+    race.between(rules.SendVersion, lambda: race.appended(40))
+    end = race.publish(state)
+
+    assert race.head.root.startswith("s3://lake/")
+    assert (end.ending, len(end.committed)) == (rules.PublishEnd.COMMITTED, 2)
+    assert race.live() == ALL
     race.require_rows()
 
 
@@ -636,63 +677,6 @@ def test_an_unpartitioned_table_and_files_elsewhere(sqlite: CatalogSite, tmp_pat
     race.require_rows()
 
 
-# ---------------------------------------------------------------------------------- Files of tries
-
-
-def files_of_attempt(race: Race) -> set[str]:
-    folder = Path(race.table.location().removeprefix("file://"))
-    return {
-        path.name
-        for path in folder.rglob("*")
-        if ATTEMPT in path.name
-        and path.suffix in {".avro", ".parquet"}
-        and "part-" not in path.name
-    }
-
-
-def test_what_refused_tries_wrote_is_deleted_when_it_cannot_arrive(plain: Race) -> None:
-    state = plain.plan()
-    plain.delete(4)
-    appends = iter(range(40, 60, 10))
-
-    def append(step: rules.PublishStep) -> None:
-        first = next(appends, None) if isinstance(step, rules.SendVersion) else None
-        if first is not None:
-            plain.appended(first)
-
-    plain.attempt.between = append
-    end = plain.publish(state)
-
-    assert end.ending is rules.PublishEnd.COMMITTED
-    assert len(plain.attempt.sent) == 3
-    named = files_of_attempt(plain)
-    snapshot = plain.table.current_snapshot()
-    assert snapshot is not None
-    ours = str(snapshot.snapshot_id)
-    assert {name for name in named if ours not in name} == set()
-    plain.require_rows()
-
-
-def test_manifests_of_replaced_files_are_merged(plain: Race) -> None:
-    for first in range(40, 140, 10):
-        plain.appended(first)
-    head = plain.source.load()
-    plain.paths = sorted(head.files, key=lambda path: head.files[path].sequence)
-    snapshot = plain.table.current_snapshot()
-    assert snapshot is not None
-    before = len(snapshot.manifests(plain.table.io))
-    plain.publish(plain.plan(range(10)))
-    snapshot = plain.table.current_snapshot()
-    assert snapshot is not None
-    after = snapshot.manifests(plain.table.io)
-
-    assert (before, len(after)) == (14, 6)  # one of the output, one of the inputs, four others
-    assert {manifest.content for manifest in after} == {ManifestContent.DATA}
-    plain.append(500)
-    plain.rows.update(range(500, 510))
-    plain.require_rows()
-
-
 # ------------------------------------------------------------------------------- Many at a time
 
 
@@ -756,28 +740,3 @@ def test_the_server_of_glue_checks_versions(
     assert guard.refused == refused + 1
     assert table.metadata.last_sequence_number == 4
     require_refused(race, commit)
-
-
-def test_remapped_positions_have_bounds_and_reserved_fields(plain: Race) -> None:
-    state = plain.plan()
-    plain.delete(4, 9)
-    plain.publish(state)
-    (file,) = [
-        file for file in plain.live_files() if file.content == DataFileContent.POSITION_DELETES
-    ]
-    (output,) = [
-        file.file_path for file in plain.live_files() if file.file_path.endswith("-0.parquet")
-    ]
-
-    assert file.lower_bounds == {2147483546: output.encode(), 2147483545: (4).to_bytes(8, "little")}
-    assert file.upper_bounds[2147483545] == (9).to_bytes(8, "little")
-    assert (file.record_count, ATTEMPT in file.file_path) == (2, True)
-    with plain.table.io.new_input(file.file_path).open() as stream:
-        schema = pq.ParquetFile(stream).schema_arrow
-    ids = [int(field.metadata[b"PARQUET:field_id"]) for field in schema]
-    assert (schema.names, ids) == (["file_path", "pos"], [2147483546, 2147483545])
-    assert np.array_equal(plain.source.positions(plain.source.load().files[_path(plain)]), [4, 9])
-
-
-def _path(race: Race) -> str:
-    return next(path for path in race.source.load().files if path.endswith("-0.parquet"))

@@ -1,7 +1,8 @@
-"""Data files of a table whose REST catalog lends credentials, in a store that takes no others."""
+"""How files in an object store are reached: as the catalog lends or says, or by environment."""
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
 import uuid
@@ -25,7 +26,7 @@ from common.model.file import DataFile, MirroredFiles
 from common.model.table import LakeTable, Table
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.parquet import location as locations
-from common.parquet.location import existing_files, open_location
+from common.parquet.location import existing_files, open_location, s3_filesystem
 from compactor.core import CommitApplied
 from compactor.lake_commit import LakePublisher, Loan
 from compactor.rewrite.lake import lake_result, make_lake_plan, read_lake_inputs, rewrite_lake
@@ -34,7 +35,7 @@ from compactor.rewrite.plan.rewrite_plan import RewritePlan
 from compactor.rewrite.verify import verify
 from compactor.service import TableStorage
 from tests.support.assignments import an_assignment
-from tests.support.iceberg_catalogs import CatalogSite, rest_site
+from tests.support.iceberg_catalogs import CatalogSite, rest_site, sqlite_site
 from tests.support.iceberg_race import SCHEMA
 from tests.support.iceberg_tables import IcebergTable
 from tests.support.lent_access import LendingDoor, lending_door
@@ -239,6 +240,36 @@ def test_the_service_cannot_reach_files_without_a_loan(
         existing_files(open_location(location), ["a.parquet"])
     assert door.refused["service"] > 0
     assert job.source.files(BUCKET) is not None
+
+
+@pytest.mark.parametrize(
+    "own", [(), ("s3.region",), ("s3.endpoint",)], ids=["nothing", "the region", "the endpoint"]
+)
+def test_what_a_catalog_does_not_say_comes_from_the_environment(
+    door: LendingDoor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: tuple[str, ...]
+) -> None:
+    server = door.server
+    nowhere = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"} if "s3.endpoint" in own else {}
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in (server.environ | nowhere).items():
+        monkeypatch.setenv(name, value)
+    storage = {"warehouse": f"s3://{BUCKET}/{uuid.uuid4().hex}", **server.properties}
+    writer = IcebergTable.create(sqlite_site(tmp_path, storage).client(), "sales", SCHEMA)
+    (path,) = writer.append(pa.table({"id": [1, 2, 3], "p": ["x"] * 3}))
+    writer.delete([2])
+    given = {name: server.properties[name] for name in own}
+    uri = f"sqlite:///{tmp_path}/catalog.db"
+    source = open_iceberg("prod:db.sales", {"type": "sql", "uri": uri, **given})
+
+    (file,) = source.load().files.values()
+    assert source.positions(file).tolist() == [1]
+    # Data files are reached as metadata and delete files are.
+    files = source.files(BUCKET)
+    assert (files is None) == (not own)
+    storage_of_data = files or s3_filesystem(BUCKET, os.environ)
+    info = storage_of_data.get_file_info(path.removeprefix("s3://"))
+    assert info.size == file.size_bytes
 
 
 def test_credentials_are_renewed_after_half_of_their_life() -> None:

@@ -21,10 +21,13 @@ pytestmark = [pytest.mark.slow]
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 LITTLE = {
     "NEVE_GATEWAY_PORT": "0",
-    "NEVE_COMPACTOR_EXECUTOR_MEMORY": "512m",
+    "NEVE_COMPACTOR_ENGINE": "local",
     "NEVE_COMPACTOR_DRIVER_MEMORY": "512m",
 }
-"""The tests' stack takes less memory than a reader's, and a port that is free."""
+"""The tests' stack takes less than a reader's, and a port that is free: its Spark has no executors.
+
+The demo's has: `test_demo.py`.
+"""
 PLACEHOLDERS = ("https://minio.example:9000", "YOUR-KEY-ID", "YOUR-SECRET-KEY")
 
 

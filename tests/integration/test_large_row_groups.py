@@ -44,13 +44,24 @@ ROOM_BYTES = 110 * MB
 def written(folder: Path) -> int:
     """Write the file; return how many bytes its one row group stores."""
     numbers = np.arange(ROWS, dtype=np.int64) * 3
-    keys = pa.array(np.char.mod("%032x", numbers), pa.string())
     chance = np.random.default_rng(1)
-    rows = pa.table({"k": keys, "v": numbers, "x": chance.random(ROWS)}, schema=SCHEMA)
+    rows = pa.table(
+        {"k": hexadecimal(numbers), "v": numbers, "x": chance.random(ROWS)}, schema=SCHEMA
+    )
     options = {"use_dictionary": False, "compression": "none", "row_group_size": ROWS}
     pq.write_table(rows, folder / NAME, **options)
     group = pq.read_metadata(folder / NAME).row_group(0)
     return sum(group.column(at).total_compressed_size for at in range(group.num_columns))
+
+
+def hexadecimal(numbers: np.ndarray) -> pa.StringArray:
+    """Return each number as a text of 32 digits."""
+    digits = np.full((len(numbers), 32), ord("0"), np.uint8)
+    names = np.frombuffer(b"0123456789abcdef", np.uint8)
+    for position in range(8):
+        digits[:, 31 - position] = names[numbers >> 4 * position & 15]
+    ends = np.arange(0, digits.size + 1, 32, dtype=np.int32)
+    return pa.StringArray.from_buffers(len(numbers), pa.py_buffer(ends), pa.py_buffer(digits))
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,7 @@ def a_plan(folder: Path, shape: str) -> RewritePlan:
     return replace(plan, memory=memory_budget(TASK_BYTES, 0, 16 * MB))
 
 
-@pytest.mark.parametrize("shape", ["wide", "one-group"])
+@pytest.mark.parametrize("shape", ["wide", pytest.param("one-group", marks=pytest.mark.long)])
 def test_a_task_stays_within_what_it_may_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str
 ) -> None:

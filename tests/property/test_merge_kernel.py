@@ -165,7 +165,7 @@ def output_table(life: Life, result: TaskResult) -> pa.Table:
 
 
 @pytest.mark.parametrize("ranged", [False, True])
-@pytest.mark.parametrize("seed", first_fast(5, range(150), slow=10))
+@pytest.mark.parametrize("seed", first_fast(5, range(150), slow=5))
 def test_files_merge_like_the_general_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, ranged: bool
 ) -> None:
@@ -340,7 +340,7 @@ PLUGINS: list[Installed] = []
 
 
 @pytest.mark.parametrize("ranged", [False, True])
-@pytest.mark.parametrize("seed", first_fast(5, range(150), slow=10))
+@pytest.mark.parametrize("seed", first_fast(5, range(150), slow=5))
 def test_transforms_change_each_row_once_before_it_is_merged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, ranged: bool
 ) -> None:
@@ -403,7 +403,7 @@ def draw_small_files(chance: random.Random, folder: Path) -> Life:
 
 
 @pytest.mark.parametrize("changed", [False, True])
-@pytest.mark.parametrize("seed", first_fast(4, range(150), slow=8))
+@pytest.mark.parametrize("seed", first_fast(4, range(150), slow=4))
 def test_small_files_in_memory_merge_like_in_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, changed: bool
 ) -> None:

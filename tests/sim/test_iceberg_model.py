@@ -83,25 +83,25 @@ def test_more_orders_of_more_events_keep_the_rows(name: str) -> None:
 
 RULES: dict[str, tuple[str, tuple[str, ...]]] = {
     "an input has its planned number": (
-        "files that are added again",
+        "a file that is added again",
         ("if file.sequence != planned.sequences.get(path, 0):", "if False:"),
     ),
     "planned equality deletes must still be there": (
-        "rollbacks", ("if not applied <= equality:", "if False:"),
+        "deletes that are rolled back", ("if not applied <= equality:", "if False:"),
     ),
     "other equality deletes are later than the plan": (
         "forks",
         ("if any(sequence <= planned.version for sequence, _ in equality - applied):", "if False:"),
     ),
     "planned positions must still be deleted": (
-        "rollbacks",
+        "deletes that are rolled back",
         ("if not np.isin(before, positions[path], assume_unique=True).all():", "if False:"),
     ),
     "later positions are carried over": (
         "deletes by position", ("            deletes |= moved\n", ""),
     ),
     "rows that were removed by value are not counted": (
-        "positions and values",
+        "a position after a value",
         ("return before if matched is None else np.union1d(before, matched)", "return before"),
     ),
     "an input must be live": (
@@ -156,6 +156,9 @@ MORE = {
     "a branch that moves": Scenario({"append": 1, "rollback": 1}),
     "a commit that is rolled back": Scenario({"lost": 1, "rollback": 1}),
     "history": Scenario({"append": 1, "rollback": 1, "expire": 1, "lost": 1, "orphans": 1}),
+    "deletes that are rolled back": Scenario({"rollback": 1, "position": 1, "equality": 1}),
+    "a file that is added again": Scenario({"put_back": 1, "equality": 1}),
+    "a position after a value": Scenario({"equality": 1, "position": 1}),
     "values of three files": Scenario({"append": 1, "equality": 1}),
     "numbers": Scenario({"append": 1, "rollback": 1, "late": 1, "death": 1, "release": 1}),
     "back and forth": Scenario({"append": 1, "rollback": 2, "late": 1, "death": 1, "release": 1}),

@@ -127,7 +127,7 @@ class Heard:
 class Life:
     """One compactor with a stub for a coordinator."""
 
-    def __init__(self, redis_url: str, folder: Path, node_resource: str) -> None:
+    def __init__(self, redis_url: str, folder: Path, node_resource: str, engine: str) -> None:
         self._redis_url = redis_url
         self._folder = folder
         self._stub = start_stub()
@@ -136,7 +136,11 @@ class Life:
         settings = Settings(
             store=StoreSettings(url=redis_url),
             compactor=CompactorSettings(
-                slots=2, beat_interval_s=0.2, take_wait_max_s=2.0, drain_timeout_s=0.5
+                slots=2,
+                beat_interval_s=0.2,
+                take_wait_max_s=2.0,
+                drain_timeout_s=0.5,
+                engine=engine,
             ),
         )
         logs = str(folder / "logs")
@@ -244,10 +248,12 @@ def drain_node(node: str) -> None:
     assert accepted
 
 
-def main(redis_url: str, ray_address: str, folder: str, node_resource: str, ending: str) -> None:
+def main(
+    redis_url: str, ray_address: str, folder: str, node_resource: str, ending: str, engine: str
+) -> None:
     ray.init(address=ray_address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
     try:
-        Life(redis_url, Path(folder), node_resource).run(ending)
+        Life(redis_url, Path(folder), node_resource, engine).run(ending)
     finally:
         ray.shutdown()
 

@@ -43,11 +43,15 @@ MAGIC = struct.pack("<i", 1_681_511_377)
 _TYPES = {
     pa.int64(): "long",
     pa.int32(): "integer",
+    pa.int16(): "short",
+    pa.int8(): "byte",
     pa.float64(): "double",
+    pa.float32(): "float",
     pa.string(): "string",
     pa.bool_(): "boolean",
     pa.date32(): "date",
     pa.timestamp("us", "UTC"): "timestamp",
+    pa.timestamp("us"): "timestamp_ntz",
 }
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
@@ -225,6 +229,26 @@ class DeltaTable:
         new = _metadata(old["id"], schema, partition_by, old["configuration"])
         self.change(lambda _: [{"metaData": new}])
 
+    def widen(self, schema: pa.Schema, features: Sequence[str] = ("typeWidening",)) -> None:
+        """Widen columns to those of a schema, and let the table have features of readers."""
+        protocol = [action["protocol"] for action in self.actions() if "protocol" in action][-1]
+        needs = {
+            part: sorted({*protocol[part], *features})
+            for part in ("readerFeatures", "writerFeatures")
+        }
+        old = self.metadata
+        new = _metadata(old["id"], schema, old["partitionColumns"], old["configuration"])
+        before = {field["name"]: field for field in json.loads(old["schemaString"])["fields"]}
+        fields = json.loads(new["schemaString"])["fields"]
+        for field in fields:
+            changes = _type_changes(before[field["name"]]["type"], field["type"])
+            former = before[field["name"]]["metadata"].get("delta.typeChanges", [])
+            if both := [*former, *changes]:
+                field["metadata"]["delta.typeChanges"] = both
+        new["schemaString"] = json.dumps({"type": "struct", "fields": fields})
+        new["configuration"]["delta.enableTypeWidening"] = "true"
+        self.change(lambda _: [{"protocol": {**protocol, **needs}}, {"metaData": new}])
+
     def delete(self, ids: Iterable[int]) -> None:
         """Delete rows by deletion vectors, whatever file holds them."""
         wanted = set(ids)
@@ -385,7 +409,12 @@ def _metadata(
     table_id: str, schema: pa.Schema, partition_by: Sequence[str], properties: Mapping[str, str]
 ) -> dict[str, Any]:
     fields = [
-        {"name": field.name, "type": _TYPES[field.type], "nullable": field.nullable, "metadata": {}}
+        {
+            "name": field.name,
+            "type": _delta_type(field.type),
+            "nullable": field.nullable,
+            "metadata": {},
+        }
         for field in schema
     ]
     return {
@@ -396,6 +425,35 @@ def _metadata(
         "configuration": {**WITH_VECTORS, **properties},
         "createdTime": MADE_MS,
     }
+
+
+def _delta_type(arrow: pa.DataType) -> Any:
+    """Return a type as a log has it: a primitive one, or a list or struct of such."""
+    if pa.types.is_decimal(arrow):
+        return f"decimal({arrow.precision},{arrow.scale})"
+    if pa.types.is_list(arrow):
+        element = _delta_type(arrow.value_type)
+        return {"type": "array", "elementType": element, "containsNull": True}
+    if pa.types.is_struct(arrow):
+        fields = [
+            {"name": field.name, "type": _delta_type(field.type), "nullable": True, "metadata": {}}
+            for field in arrow
+        ]
+        return {"type": "struct", "fields": fields}
+    return _TYPES[arrow]
+
+
+def _type_changes(old: Any, new: Any, path: str = "") -> list[dict[str, str]]:
+    """Return the entries of a field whose type is widened; in structs, fields have their own."""
+    if isinstance(old, dict):
+        if old["type"] == "array":
+            return _type_changes(old["elementType"], new["elementType"], "element")
+        for before, field in zip(old["fields"], new["fields"], strict=True):
+            if changes := _type_changes(before["type"], field["type"]):
+                field["metadata"]["delta.typeChanges"] = changes
+        return []
+    entry = {"fromType": old, "toType": new, **({"fieldPath": path} if path else {})}
+    return [entry] if old != new else []
 
 
 def _block(data: bytes) -> bytes:

@@ -53,14 +53,15 @@ class CatalogSite:
         return catalog
 
 
-def sqlite_site(folder: Path) -> CatalogSite:
-    """Return a catalog in a file of a folder, with its tables."""
+def sqlite_site(folder: Path, storage: Mapping[str, str] | None = None) -> CatalogSite:
+    """Return a catalog in a file of a folder, with its tables; `storage` as for `rest_site`."""
     folder.mkdir(parents=True, exist_ok=True)
     return CatalogSite(
         {
             "type": "sql",
             "uri": f"sqlite:///{folder}/catalog.db",
             "warehouse": (folder / "warehouse").as_uri(),
+            **(storage or {}),
         }
     )
 
@@ -303,6 +304,12 @@ class _Handler(BaseHTTPRequestHandler):
             case ["namespaces", namespace, "tables", name]:
                 request = CommitTableRequest.model_validate_json(self._with_identifier(words))
                 return self.site.commit(f"{namespace}.{name}", request)
+            case ["transactions", "commit"]:  # by which DuckDB commits
+                (change,) = json.loads(self.body)["table-changes"]
+                namespace, name = *change["identifier"]["namespace"], change["identifier"]["name"]
+                request = CommitTableRequest.model_validate(change)
+                status, answer = self.site.commit(f"{namespace}.{name}", request)
+                return (204, None) if status == 200 else (status, answer)
         return 404, _problem(404, "NoSuchEndpoint", self.path)
 
     def _with_identifier(self, words: list[str]) -> str:

@@ -77,10 +77,18 @@ class _DeletesWriter(ManifestWriterV2):
         return {**super()._meta, "content": "deletes"}
 
 
-def sqlite_catalog(folder: Path, name: str = "prod") -> SqlCatalog:
-    """Return a catalog in a file of a folder; its tables lie in the folder, too."""
+def sqlite_catalog(
+    folder: Path, name: str = "prod", storage: Mapping[str, str] | None = None
+) -> SqlCatalog:
+    """Return a catalog in a file of a folder; its tables lie in the folder, too.
+
+    Args:
+        folder: Of the file. Catalogs of several names share it.
+        name: Of the catalog.
+        storage: Properties with another `warehouse`, and those of its storage.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    catalog = SqlCatalog(name, **sqlite_properties(folder))
+    catalog = SqlCatalog(name, **{**sqlite_properties(folder), **(storage or {})})
     catalog.create_namespace_if_not_exists(NAMESPACE)
     return catalog
 

@@ -1,5 +1,7 @@
 """A reader of lake tables that shares no code with the product: DuckDB, in a process of its own.
 
+It writes tables of a REST catalog, too: `DuckWriter` deletes rows by position.
+
 DuckDB reads Delta logs and Iceberg metadata by extensions, which come as wheels for one version
 only. So this version has a folder of its own (`make install` fills it), and the process sees the
 standard library and this folder, nothing else. Requests and answers are lines of JSON.
@@ -12,13 +14,18 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 FOLDER = Path(sys.prefix, "reader")
 EXTENSIONS = ("avro", "delta", "httpfs", "iceberg")
 MEMORY = "1GB"
+TRIES_MAX = 100
+
+
+class QueryError(AssertionError):
+    """DuckDB refuses a query."""
 
 
 class IndependentReader:
@@ -53,8 +60,15 @@ class IndependentReader:
         stdin.write(json.dumps(request) + "\n")
         stdin.flush()
         answer = json.loads(stdout.readline() or '{"error": "the reader has ended"}')
-        assert "error" not in answer, f"{query}: {answer['error']}"
+        if "error" in answer:
+            message = f"{query}: {answer['error']}"
+            raise QueryError(message)
         return answer["rows"]
+
+    def end(self) -> None:
+        """End the process."""
+        with self._process:  # closes both pipes, and waits
+            pass
 
     def delta_rows(
         self, uri: str, *columns: str, options: Mapping[str, str] | None = None
@@ -78,6 +92,52 @@ class IndependentReader:
         return Counter(tuple(row) for row in rows)
 
 
+class DuckWriter:
+    """A process of DuckDB that changes a table of a REST catalog. A statement is a transaction."""
+
+    def __init__(self, uri: str, name: str) -> None:
+        """Connect to the catalog at a URI; `name` is that of a table, with its namespace."""
+        self.process = IndependentReader()
+        self.table = f"lake.{name}"
+        options = f"type iceberg, endpoint '{uri}', authorization_type 'none'"
+        self._attach = f"attach 'warehouse' as lake ({options})"
+        self.process.ask(self._attach)
+
+    def refresh(self) -> None:
+        """Forget the version that DuckDB has seen last: it keeps it for later statements."""
+        self.process.ask("detach lake")
+        self.process.ask(self._attach)
+
+    def delete(self, ids: Iterable[int]) -> int:
+        """Delete rows by their `id`, by position; return their number."""
+        chosen = ", ".join(map(str, ids))
+        return self.run(f"delete from {self.table} where id in ({chosen})")
+
+    def run(self, statement: str) -> int:
+        """Execute a statement, and return how many rows it has changed.
+
+        It is repeated if another writer was faster.
+        """
+        for _ in range(TRIES_MAX):
+            try:
+                ((changed,),) = self.process.ask(statement)
+            except QueryError as error:
+                if "Conflict_409" not in str(error):
+                    raise
+                self.refresh()
+            else:
+                assert isinstance(changed, int), changed
+                return changed
+        message = f"another writer was always faster: {statement}"
+        raise AssertionError(message)
+
+    def rows(self, *columns: str) -> Counter[tuple[Any, ...]]:
+        """Return the rows at the head, with their counts."""
+        return Counter(
+            map(tuple, self.process.ask(f"select {', '.join(columns)} from {self.table}"))
+        )
+
+
 @functools.cache
 def independent_reader() -> IndependentReader:
     """Return the reader of this process."""
@@ -91,7 +151,7 @@ def _plain(parameters: Sequence[Any] | Mapping[str, Any]) -> object:
 def _secret(uri: str, options: Mapping[str, str]) -> str:
     """Return the statement that lets DuckDB read a bucket."""
     own = {name.lower(): value for name, value in options.items()}
-    endpoint = own["aws_endpoint"]
+    endpoint = own.get("aws_endpoint") or own["aws_endpoint_url"]
     values = {
         "key_id": own["aws_access_key_id"],
         "secret": own["aws_secret_access_key"],

@@ -52,6 +52,8 @@ class LakeLog:
     """Versions that an expiry removes before it deletes its waste."""
     waste: dict[str, list[str]] = field(default_factory=dict)
     """Operation of maintenance → paths of files that it would delete now."""
+    listings: dict[str, str] = field(default_factory=dict)
+    """Path after which a listing begins → path after which the next one does."""
     rules: list[MaintenanceRules] = field(default_factory=list)
     """Rules of the operations that were carried out."""
 
@@ -130,7 +132,8 @@ class LakeLog:
 
     def survey(self, operation: str, snapshot: Snapshot, rules: MaintenanceRules) -> LakeSurvey:
         self._answer()
-        survey = LakeSurvey(operation=operation, version=snapshot.version)
+        after = self.listings.get(rules.after, "")
+        survey = LakeSurvey(operation=operation, version=snapshot.version, after=after)
         if operation == "checkpoint":
             return replace(survey, creates=f"checkpoint of version {snapshot.version}")
         if operation == "expire-snapshots" and self.expiring:

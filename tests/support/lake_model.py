@@ -254,6 +254,12 @@ def put(model: Model, world: World, number: int, version: Version) -> World | No
 # ------------------------------------------------------------------------------------ Other writers
 
 
+@cache
+def kinds_left(budget: tuple[int, ...]) -> frozenset[str]:
+    """Return the kinds of events that may still happen."""
+    return frozenset(kind for kind, count in zip(EVENTS, budget, strict=True) if count)
+
+
 def write(world: World, version: Version, truth: frozenset[int]) -> World:
     """Commit a version of another writer: it knows the head, so it always succeeds."""
     number, _ = head_of(world)
@@ -275,7 +281,7 @@ def new_file(kind: str, number: int, rows: Sequence[int]) -> str:
 def writers(world: World) -> Iterator[tuple[str, World]]:
     """Yield what other writers may do next: the kind of the event, and the world after it."""
     number, state = head_of(world)
-    left = {kind for kind, count in zip(EVENTS, world.budget, strict=True) if count}
+    left = kinds_left(world.budget)
     if "append" in left:
         row = 10 + number
         adds = frozenset({(new_file("f", number + 1, [row]), ())})
@@ -302,7 +308,7 @@ def _restores(world: World, state: State) -> Iterator[tuple[str, World]]:
 
 
 def _row_deletes(
-    world: World, path: str, deletes: Deletes, left: set[str]
+    world: World, path: str, deletes: Deletes, left: frozenset[str]
 ) -> Iterator[tuple[str, World]]:
     """Yield deletions of one row of a file, by a vector and by a copy."""
     number, _ = head_of(world)
@@ -322,6 +328,9 @@ def _row_deletes(
 
 def maintenance(world: World) -> Iterator[tuple[str, World]]:
     """Yield checkpoints, deletions of old versions, and vacuums."""
+    left = kinds_left(world.budget)
+    if left.isdisjoint(("checkpoint", "clean", "vacuum")):
+        return
     number, state = head_of(world)
     if world.checkpoint < number:
         yield "checkpoint", world._replace(checkpoint=number, checkpoint_state=state)
@@ -354,6 +363,8 @@ class Explorer:
         self._numbers: dict[Any, int] = {}
         self._values: list[Any] = []
         self._next: dict[Any, tuple[int, int]] = {}
+        self._rewrites: dict[Any, Any] = {}
+        self._texts: dict[int, tuple[str, Any]] = {}
 
     # Values of the rules are kept by number: worlds stay small, and equal ones are one.
 
@@ -369,11 +380,17 @@ class Explorer:
             id(head) if head else None,
             state.tries,
             state.base,
-            repr(state.planned),
-            repr(state.outputs),
-            repr(state.verdict) if state.verdict.removed else "",
+            self._text(state.planned),
+            self._text(state.outputs),
+            self._text(state.verdict) if state.verdict.removed else "",
         )
         return self._number(key, state)
+
+    def _text(self, value: Any) -> str:
+        """Return the text of a value, written once: that of an array takes long."""
+        if id(value) not in self._texts:
+            self._texts[id(value)] = (repr(value), value)  # kept, so that its id stays its own
+        return self._texts[id(value)][0]
 
     def _step(self, step: Any) -> int:
         return self._number(repr(step), step)
@@ -500,6 +517,8 @@ class Explorer:
         return head_of(world)[0]
 
     def _faults(self, world: World) -> Iterator[tuple[str, World]]:
+        if kinds_left(world.budget).isdisjoint(("death", "redis", "day")):
+            return
         for index, attempt in enumerate(world.attempts):
             if attempt.is_running:
                 yield "death", _with(world, index, is_running=False)
@@ -732,11 +751,16 @@ def _with(world: World, index: int, **changes: Any) -> World:
 
 def _paid(world: World, kind: str) -> World | None:
     """Return the world with one event fewer to come, or None if there is none left."""
+    budget = _budget_after(world.budget, kind)
+    return None if budget is None else world._replace(budget=budget)
+
+
+@cache
+def _budget_after(budget: tuple[int, ...], kind: str) -> tuple[int, ...] | None:
     index = EVENTS.index(kind)
-    if not world.budget[index]:
+    if not budget[index]:
         return None
-    budget = (*world.budget[:index], world.budget[index] - 1, *world.budget[index + 1 :])
-    return world._replace(budget=budget)
+    return (*budget[:index], budget[index] - 1, *budget[index + 1 :])
 
 
 def trace_of(origin: Mapping[World, tuple[World | None, str]], world: World) -> str:

@@ -62,6 +62,7 @@ class LakeAttempt:
     is_held: Callable[[], bool] = lambda: True
     steps: list[rules.PublishStep] = field(default_factory=list)
     sent: list[Commit] = field(default_factory=list)
+    now_s: float = NOW_S
 
     def rewrite(self, head: Snapshot, groups: Sequence[Sequence[str]]) -> rules.Publishing:
         """Write one output for each group of inputs."""
@@ -79,7 +80,7 @@ class LakeAttempt:
             self._output(number, [head.files[path] for path in group], planned, head)
             for number, group in enumerate(groups)
         )
-        return rules.Publishing(planned, tuple(filter(None, outputs)), NOW_S)
+        return rules.Publishing(planned, tuple(filter(None, outputs)), self.now_s)
 
     def _output(
         self, number: int, inputs: Sequence[LakeFile], planned: Planned, head: Snapshot
@@ -117,7 +118,7 @@ class LakeAttempt:
         while not isinstance(step, rules.EndPublishing):
             self.steps.append(step)
             self.between(step)
-            state, step = rules.next_step(state, self._perform(state, step), NOW_S)
+            state, step = rules.next_step(state, self._perform(state, step), self.now_s)
         return step
 
     def _perform(self, state: rules.Publishing, step: rules.PublishStep) -> rules.PublishEvent:
@@ -138,7 +139,7 @@ class LakeAttempt:
                     verdict.outputs,
                     verdict.removed,
                     verdict.deletes,
-                    NOW_S,
+                    self.now_s,
                     state.planned.version,
                 )
                 self.sent.append(commit)

@@ -37,6 +37,16 @@ class S3Server:
             "AWS_EC2_METADATA_DISABLED": "true",
         }
 
+    @property
+    def properties(self) -> dict[str, str]:
+        """Properties with which clients of Iceberg find it."""
+        return {
+            "s3.endpoint": self.endpoint,
+            "s3.region": REGION,
+            "s3.access-key-id": "test",
+            "s3.secret-access-key": "test",
+        }
+
     def create_bucket(self, name: str) -> None:
         client = fs.S3FileSystem(
             access_key="test",

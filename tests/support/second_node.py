@@ -28,7 +28,7 @@ COMPACTOR = "second-1"
 RESOURCE = "neve_node_second"
 SPREAD = "SECOND_NODE_SPREAD"
 """Folder of scratch and secret: then the compactor runs on the first node, its executors here."""
-EXECUTOR_RESOURCE, EXECUTORS = "neve_executors", 2
+EXECUTOR_RESOURCE, EXECUTORS = "neve_executors", 1
 VARIABLES = ("SECOND_NODE_RAY", "SECOND_NODE_FOLDER", "SECOND_NODE_LOGS", "SECOND_NODE_REDIS")
 """The environment, not arguments, which everybody on the machine can read."""
 

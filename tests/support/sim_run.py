@@ -6,7 +6,6 @@ python -m tests.support.sim_run [--digest] 17 0-9999
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import os
 import sys
@@ -20,7 +19,6 @@ from types import ModuleType
 from rich.console import Console
 from rich.progress import Progress
 
-from common import plugins
 from common.metadata import bulk_reads, file_pin
 from coordinator import store_watch
 from coordinator.storage import garbage_collector
@@ -36,8 +34,6 @@ SEEDS_AT_ONCE = 20
 
 Setting = tuple[ModuleType | type, str, object]
 """A constant of the production code: module or class, name, and the value in a simulation."""
-_entry_points = functools.cache(plugins.entry_points)
-"""Read once for all seeds, since nothing is installed while they run."""
 Live = Callable[[int], Cluster]
 """Runs a seed, and returns the cluster that has lived; fails with an `AssertionError`."""
 
@@ -88,7 +84,6 @@ def as_simulated(options: Options) -> Iterator[Options]:
         (file_pin, "LEASE_S", 20.0),
         (file_pin, "RENEW_S", 3.0),
         (bulk_reads, "TABLETS_PER_MULTI", 1),
-        (plugins, "entry_points", _entry_points),
     ]
     collects = gc.isenabled()
     with set_to(wanted):

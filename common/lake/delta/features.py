@@ -40,6 +40,8 @@ KNOWN = frozenset(
         "inCommitTimestamp",
         "invariants",
         "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
         "v2Checkpoint",
         "vacuumProtocolCheck",
         "variantType",  # unless a column uses it
@@ -54,7 +56,6 @@ CURES = {
     "icebergCompatV1": "drop the feature, or use the engine's own OPTIMIZE",
     "icebergCompatV2": "drop the feature, or use the engine's own OPTIMIZE",
     "rowTracking": "drop the feature, or use the engine's own OPTIMIZE, which keeps row ids",
-    "typeWidening": "rewrite the table with its present types, then drop the feature",
 }
 """What to do about a feature that is not known."""
 IN_COMMIT_TIMESTAMPS = "delta.enableInCommitTimestamps"

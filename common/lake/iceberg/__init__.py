@@ -8,6 +8,7 @@ In reading order:
     write      columns of data files, by their field ids
     commit     one snapshot of the operation `replace`, sent once
     expiry     old snapshots leave the table, and files that only they reached are deleted
+    orphans    files that no snapshot names are deleted
     source     the port: load, look, positions of deleted rows, maintenance
     publication  the metadata that the service writes of a native table
 """

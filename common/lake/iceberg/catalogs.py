@@ -19,7 +19,20 @@ import pyarrow as pa
 from pyarrow.fs import FileInfo, FileSystem, FileType
 from pyiceberg import exceptions as failures
 from pyiceberg.catalog import Catalog
-from pyiceberg.io import FileIO, InputFile, InputStream, OutputFile
+from pyiceberg.io import (
+    AWS_ACCESS_KEY_ID,
+    AWS_REGION,
+    AWS_ROLE_ARN,
+    S3_ACCESS_KEY_ID,
+    S3_ANONYMOUS,
+    S3_ENDPOINT,
+    S3_REGION,
+    S3_ROLE_ARN,
+    FileIO,
+    InputFile,
+    InputStream,
+    OutputFile,
+)
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.table import Table
 from pyiceberg.typedef import EMPTY_DICT, Properties
@@ -116,6 +129,10 @@ class TableRoot:
         return path if "://" in path else f"{self.written}/{path}"
 
 
+class OutsideError(RefusedError):
+    """A location is not allowed."""
+
+
 class Admission:
     """Whether locations are allowed. Links of folders on a disk are resolved once each."""
 
@@ -144,14 +161,14 @@ class Admission:
         """Refuse a file elsewhere.
 
         Raises:
-            RefusedError: It is not allowed there.
+            OutsideError: It is not allowed there.
         """
         if not self.admits(uri):
             message = (
                 f"the table names {redacted(uri)[:300]}, which lies outside of the locations that "
                 "are allowed; name its folder with the setting gateway.locations"
             )
-            raise RefusedError(message)
+            raise OutsideError(message)
 
     def _is_below(self, path: str) -> bool:
         real = os.path.realpath(path)
@@ -208,12 +225,44 @@ def _unpacked_within(data: bytes, most: int, location: str) -> InputStream:
     return stream  # type: ignore[no-any-return]
 
 
+_REGIONS = (S3_REGION, AWS_REGION)
+_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_REGION_WITH_ENDPOINT = "us-east-1"
+_OWN_ACCESS = (
+    *(S3_ENDPOINT, S3_ANONYMOUS),
+    *(S3_ACCESS_KEY_ID, AWS_ACCESS_KEY_ID, S3_ROLE_ARN, AWS_ROLE_ARN),
+)
+"""Properties of a catalog that say how an object store is reached."""
+
+
+def _by_environment(properties: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the environment says about object stores, where a catalog does not.
+
+    PyIceberg looks for credentials there, but not for the endpoint. The variables and their order
+    are those that count for data files.
+    """
+    if any(map(properties.get, _OWN_ACCESS)):
+        return {}
+    endpoint = next(filter(None, map(os.environ.get, _ENDPOINT_VARIABLES)), "")
+    region = next(filter(None, map(os.environ.get, _REGION_VARIABLES)), "")
+    region = region or (_REGION_WITH_ENDPOINT if endpoint else "")
+    missing = {S3_REGION: region} if region and not any(map(properties.get, _REGIONS)) else {}
+    return {**missing, **({S3_ENDPOINT: endpoint} if endpoint else {})}
+
+
 class GuardedFileIO(PyArrowFileIO):
-    """Files at allowed locations only. Options come from the catalog, never from a table."""
+    """Files at allowed locations only. Options come from the catalog, never from a table.
+
+    If a catalog does not say how an object store is reached, the environment of the process does,
+    by the variables that count for all other files.
+    """
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
         own = {name: value for name, value in properties.items() if name not in CODE_PROPERTIES}
-        super().__init__(own)
+        super().__init__({**own, **_by_environment(own)})
+        self.is_by_environment = not any(map(own.get, (*_OWN_ACCESS, *_REGIONS)))
+        """Whether the environment alone says how object stores are reached."""
         locations = own.get(LOCATIONS)
         self.admission = Admission(None if locations is None else locations.splitlines())
 

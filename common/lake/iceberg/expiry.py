@@ -10,7 +10,7 @@ snapshots that the catalog has, never by what it has answered to the commit.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,12 +44,12 @@ from common.lake.iceberg.catalogs import (
     translated,
 )
 from common.lake.iceberg.commit import commit_once
-from common.lake.iceberg.manifests import ManifestFiles, read_list, read_uris
+from common.lake.iceberg.manifests import ListedManifest, ManifestFiles, read_list, read_uris
 from common.lake.source import Freed, LakeSurvey, MaintenanceRules, WasteFile
 from common.model.table import ICEBERG_OPERATIONS
 from common.units import format_count
 
-(EXPIRE_SNAPSHOTS,) = ICEBERG_OPERATIONS
+EXPIRE_SNAPSHOTS, *_ = ICEBERG_OPERATIONS
 COLLECT = "gc.enabled"
 SNAPSHOT_AGE, SNAPSHOT_AGE_MS = "history.expire.max-snapshot-age-ms", 432_000_000
 SNAPSHOTS_LEAST = "history.expire.min-snapshots-to-keep"
@@ -250,7 +250,7 @@ class SnapshotReach:
             files: Access to its files.
             parsed: Manifests that were read already, by path.
         """
-        self.table, self.metadata, self._io = table, table.metadata, files
+        self.table, self.metadata, self.io = table, table.metadata, files
         self.root = TableRoot(table.metadata.location)
         self.files = LakeFiles(files, self.root)
         self._parsed = parsed or {}
@@ -266,9 +266,9 @@ class SnapshotReach:
         """Last sequence number that was given."""
         return getattr(self.metadata, "last_sequence_number", 0)
 
-    @cached_property
-    def own_keys(self) -> set[str]:
-        """Keys of its metadata, former metadata and statistics."""
+    @property
+    def own_uris(self) -> list[str]:
+        """URIs of its metadata, former metadata and statistics."""
         metadata = self.metadata
         statistics = [*metadata.statistics, *metadata.partition_statistics]
         uris = [
@@ -276,16 +276,33 @@ class SnapshotReach:
             *(entry.metadata_file for entry in metadata.metadata_log),
             *(entry.statistics_path for entry in statistics),
         ]
-        return {self.files.key(uri) for uri in uris if uri}
+        return [uri for uri in uris if uri]
 
-    def lists(self, snapshots: Collection[Snapshot]) -> Iterator[tuple[Snapshot, list[str]]]:
-        """Yield snapshots with the URIs of their manifests."""
+    @cached_property
+    def own_keys(self) -> set[str]:
+        """Keys of its metadata, former metadata and statistics."""
+        return set(map(self.files.key, self.own_uris))
 
-        def read(snapshot: Snapshot) -> list[str]:
-            return [listed.path for listed in read_list(self._io, snapshot.manifest_list)]
+    @property
+    def live_paths(self) -> Iterator[str]:
+        """Paths of the data files of the head."""
+        return (file.path for parsed in self._parsed.values() for file in parsed.files)
+
+    def listed(
+        self, snapshots: Collection[Snapshot]
+    ) -> Iterator[tuple[Snapshot, tuple[ListedManifest, ...]]]:
+        """Yield snapshots with their manifests."""
+
+        def read(snapshot: Snapshot) -> tuple[ListedManifest, ...]:
+            return read_list(self.io, snapshot.manifest_list)
 
         with ThreadPoolExecutor(READERS) as threads:
             yield from zip(snapshots, threads.map(read, snapshots), strict=True)
+
+    def lists(self, snapshots: Collection[Snapshot]) -> Iterator[tuple[Snapshot, list[str]]]:
+        """Yield snapshots with the URIs of their manifests."""
+        for snapshot, listed in self.listed(snapshots):
+            yield snapshot, [manifest.path for manifest in listed]
 
     def named(
         self, manifests: Collection[str], *, with_deleted: bool = False
@@ -295,7 +312,7 @@ class SnapshotReach:
         def read(path: str) -> frozenset[str]:
             parsed = None if with_deleted else self._parsed.get(path)
             if parsed is None or parsed.left_out:
-                return read_uris(self._io, path, with_deleted=with_deleted)
+                return read_uris(self.io, path, with_deleted=with_deleted)
             spelled = parsed.spelled
             data = {spelled.get(one.path) or self.root.uri_of(one.path) for one in parsed.files}
             return frozenset(data | {delete.path for delete in parsed.deletes})
@@ -323,7 +340,7 @@ class SnapshotReach:
     def is_own_location(self, path: str) -> bool:
         """Return whether a path lies below the table's location or its other folders."""
         whole = self.files.whole(path)
-        if not self._io.admission.admits(whole):
+        if not self.io.admission.admits(whole):
             return False
         folders = (self.metadata.properties.get(name) for name in FOLDERS)
         return "://" not in path or any(_is_below(whole, folder) for folder in folders if folder)
@@ -339,7 +356,7 @@ class SnapshotReach:
         for entry in reversed(self.metadata.metadata_log[-LOGGED_MAX:]):
             with suppress(CompactionError):
                 with translated(f"read {entry.metadata_file}"):
-                    file = self._io.new_input(entry.metadata_file)
+                    file = self.io.new_input(entry.metadata_file)
                     left -= len(file)
                     if left < 0:
                         return
@@ -660,16 +677,38 @@ def delete_files(reach: SnapshotReach, survey: LakeSurvey, rules: MaintenanceRul
         else:
             possible.append(file)
 
-    def delete(file: WasteFile) -> bool:
-        return _delete_unchanged(reach, file, rules.now_s - rules.keep_s)
+    stages = groupby(possible, key=lambda file: state.stages.get(file.path, 0))
+    return delete_unchanged(
+        reach, [list(some) for _, some in stages], rules.now_s - rules.keep_s, spared
+    )
 
-    done = list[WasteFile]()
+
+def delete_unchanged(
+    reach: SnapshotReach,
+    stages: Iterable[Sequence[WasteFile]],
+    cutoff_s: float,
+    spared: Counter[str],
+) -> Freed:
+    """Delete files that are as they were surveyed, those of one stage after those of another.
+
+    Args:
+        reach: Access to the files.
+        stages: The files.
+        cutoff_s: Files that were written later stay.
+        spared: Why other files stay → their number.
+    """
+
+    def delete(file: WasteFile) -> bool:
+        return _delete_unchanged(reach, file, cutoff_s)
+
+    done, changed = list[WasteFile](), 0
     with ThreadPoolExecutor(READERS) as threads:
-        for _, some in groupby(possible, key=lambda file: state.stages.get(file.path, 0)):
-            stage = list(some)
+        for stage in stages:
             gone = threads.map(delete, stage)
-            done += [file for file, is_gone in zip(stage, gone, strict=True) if is_gone]
-    if changed := len(possible) - len(done):
+            deleted = [file for file, is_gone in zip(stage, gone, strict=True) if is_gone]
+            changed += len(stage) - len(deleted)
+            done += deleted
+    if changed:
         spared[CHANGED] = changed
     size_bytes = sum(file.size_bytes for file in done)
     return Freed(files=len(done), size_bytes=size_bytes, spared=dict(spared))

@@ -149,6 +149,8 @@ class ListedManifest:
     has_deletes: bool
     sequence: int
     snapshot_id: int
+    has_removed: bool = True
+    """Whether it may name files that are no more in the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,14 +334,21 @@ def read_list(io: FileIO, path: str) -> tuple[ListedManifest, ...]:
     """
     listed = []
     for record in _records(io, path, _LISTED):
-        manifest, spec_id, content, sequence, snapshot_id, key, *_ = record
+        manifest, spec_id, content, sequence, snapshot_id, key, _, _, _, _, removed, *_ = record
         if key:
             message = f"the table is encrypted ({path[:200]}), which Névé does not support"
             raise RefusedError(message)
         _require_text(manifest, "manifest_path")
         _require_numbers(spec_id, sequence)
         listed.append(
-            ListedManifest(manifest, spec_id, content == DELETE_MANIFEST, sequence, snapshot_id)
+            ListedManifest(
+                path=manifest,
+                spec_id=spec_id,
+                has_deletes=content == DELETE_MANIFEST,
+                sequence=sequence,
+                snapshot_id=snapshot_id,
+                has_removed=removed != 0,
+            )
         )
     return tuple(listed)
 

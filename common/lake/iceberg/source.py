@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyarrow.fs import FileSystem
 from pyarrow.parquet import FileMetaData
 from pyiceberg.catalog import Catalog
-from pyiceberg.io import S3_ACCESS_KEY_ID, FileIO
+from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
@@ -32,7 +32,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot as IcebergSnapshot
 
 from common.errors import InputError, RefusedError, RequestError, UnavailableError
-from common.lake.iceberg import expiry
+from common.lake.iceberg import expiry, orphans
 from common.lake.iceberg.catalogs import (
     Admission,
     GuardedFileIO,
@@ -412,15 +412,27 @@ class IcebergSource:
 
     def survey(self, operation: str, snapshot: Snapshot, rules: MaintenanceRules) -> LakeSurvey:
         """Return what an operation would do; see `TableSource`."""
+        reach = self._reach(snapshot)
+        if operation == orphans.ORPHAN_FILES:
+            return orphans.survey_orphans(reach, rules, self._neighbours)
         assert operation == expiry.EXPIRE_SNAPSHOTS, operation
-        return expiry.survey_expiry(self._reach(snapshot), rules)
+        return expiry.survey_expiry(reach, rules)
 
     def carry_out(self, survey: LakeSurvey, snapshot: Snapshot, rules: MaintenanceRules) -> Freed:
         """Do what a survey says; see `TableSource`."""
+        if survey.operation == orphans.ORPHAN_FILES:
+            reach = self._reach(snapshot)
+            return orphans.delete_orphans(reach, survey, rules, self._neighbours)
         assert survey.operation == expiry.EXPIRE_SNAPSHOTS, survey
         if survey.versions:
             return expiry.expire(self._loaded, survey, rules)
         return expiry.delete_files(self._reach(snapshot), survey, rules)
+
+    def _neighbours(
+        self, known: Collection[orphans.Identifier]
+    ) -> Mapping[orphans.Identifier, TableMetadata]:
+        """Return the other tables of the catalog, without those that are known."""
+        return orphans.tables_of(self.catalog, self._identifier, known)
 
     def _reach(self, snapshot: Snapshot) -> expiry.SnapshotReach:
         """Return access to what a snapshot, as it was just loaded, and older ones name.
@@ -455,14 +467,14 @@ class IcebergSource:
             return stored_columns(state.metadata, file.path, file.partition, schema)
 
     def files(self, bucket: str) -> FileSystem | None:
-        """Return a client for data files with what the catalog lends, renewed before it ends."""
+        """Return a client by what the catalog lends or is given, renewed before it ends."""
         now_s = SystemClock().now_s()
         table = self._table
         if table is None or now_s >= renewal_s(table.io.properties, self._loaded_s):
             table = self._loaded()
-        if not table.io.properties.get(S3_ACCESS_KEY_ID):
-            return None
         assert isinstance(table.io, GuardedFileIO), type(table.io)
+        if table.io.is_by_environment:
+            return None
         with translated(f"reach the files of {self.title}"):
             return table.io.fs_by_scheme("s3", bucket)
 

@@ -25,10 +25,9 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import hiredis
 
-from common.errors import MetadataError
+from common.errors import MetadataError, SettingError
 from common.metadata.keyspace import Command, LinkLostError, Reply, StoreBusyError
 from common.runtime import not_installed
-from common.setting_rules import SettingError
 
 with not_installed("opentelemetry"):  # redis-py would measure itself.
     from redis.asyncio import Redis

@@ -24,11 +24,17 @@ from urllib.parse import urlsplit
 
 from common.config import regular_text, secret_of
 from common.control_settings import NotifySettings
-from common.errors import CompactionError, ConfigError, UnavailableError, first_line, redacted
+from common.errors import (
+    CompactionError,
+    ConfigError,
+    SettingError,
+    UnavailableError,
+    first_line,
+    redacted,
+)
 from common.metadata.keys import NOTIFIED
 from common.metadata.store import TabletStore
 from common.runtime import Clock, IdSource
-from common.setting_rules import SettingError
 from common.telemetry import Log
 from common.wire import Condition, Notices
 from neve import api

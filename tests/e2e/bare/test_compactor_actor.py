@@ -169,21 +169,21 @@ def test_two_engines_side_by_side_and_one_driver_dies(stack: LocalStack) -> None
 
 
 @pytest.mark.parametrize(
-    ("node_resource", "ending"),
+    ("node_resource", "ending", "engine"),
     [
-        pytest.param("", "asked", id="at an address", marks=pytest.mark.long),
+        pytest.param("", "asked", "raydp", id="at an address", marks=pytest.mark.long),
         pytest.param(
             # Nothing else can be done with the node afterwards.
-            *(NODE_RESOURCE, "node"),
+            *(NODE_RESOURCE, "node", "local"),
             id="on a node that Ray takes away",
             marks=pytest.mark.last,
         ),
     ],
 )
 def test_a_life_with_a_death_in_it(
-    stack: LocalStack, tmp_path: Path, node_resource: str, ending: str
+    stack: LocalStack, tmp_path: Path, node_resource: str, ending: str, engine: str
 ) -> None:
-    words = [stack.redis_url, stack.ray_address, str(tmp_path), node_resource, ending]
+    words = [stack.redis_url, stack.ray_address, str(tmp_path), node_resource, ending, engine]
     ended = subprocess.run(
         [sys.executable, "-m", "tests.support.compactor_life", *words],
         env=stack.driver_environ(),

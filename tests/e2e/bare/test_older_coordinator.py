@@ -20,7 +20,7 @@ from tests.support.older_release import check_a_job_is_done, older_release, run_
 from tests.support.redis_server import RedisServer
 from tests.support.stack import Service
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 TOKEN = "a-token-of-older-parts"
 

@@ -24,11 +24,14 @@ def group() -> Iterator[RedisGroup]:
 
 @pytest.fixture(scope="package")
 def service(group: RedisGroup, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service with one compactor of many slots, and planners that follow a script."""
+    """A service with one compactor of many slots, and planners that follow a script.
+
+    Its Spark has no executors: what counts here is what the store and the coordinator do.
+    """
     folder = tmp_path_factory.mktemp("sentinels")
     settings = replace(
         SETTINGS,
-        compactor=replace(SETTINGS.compactor, slots=SLOTS),
+        compactor=replace(SETTINGS.compactor, slots=SLOTS, engine="local"),
         services={
             **SETTINGS.services,
             "scenario": PlannedBy(name="scenario", planner="scripted", options=SCRIPT),

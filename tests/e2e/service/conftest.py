@@ -68,10 +68,11 @@ def service(
     )
     folder = tmp_path_factory.mktemp("service")
     sqlite_catalog(folder / "iceberg")
+    catalog = {"type": "sql", **sqlite_properties(folder / "iceberg")}
     settings = replace(
         SETTINGS,
         catalog=CatalogSettings(poll_s=0.5),
-        catalogs={"prod": {"type": "sql", **sqlite_properties(folder / "iceberg")}},
+        catalogs={"prod": catalog, "cloud": {**catalog, "warehouse": "s3://tables/iceberg"}},
         gateway=replace(SETTINGS.gateway, memory_max=2 * GIBI),
         trace=TraceSettings(endpoint=receiver.endpoint),
         notify=notify,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from contextlib import suppress
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from tests.support.stack import Service
 pytestmark = [pytest.mark.slow]
 
 NAME = "broken"
-FILES = 60
+FILES = 30
 ROWS = 10
 """Per file, and per tablet."""
 
@@ -70,7 +71,7 @@ def kill_while_filling(service: Service, location: str) -> None:
     caller, gateway = threading.Thread(target=call), service.actor("GatewayActor")
     caller.start()
     while found(service) is None and caller.is_alive():
-        pass
+        time.sleep(0.002)
     service.kill(gateway)
     caller.join()
 

@@ -145,7 +145,7 @@ def test_a_table_is_compacted_beside_its_writers(service: Service) -> None:
 
 
 def test_a_compactor_is_killed_while_it_publishes(service: Service) -> None:
-    filled(service, "killed").outlive_compactors()
+    filled(service, "killed").outlive_its_compactor()
 
 
 def test_the_coordinator_is_killed_beside_writers(service: Service) -> None:

@@ -18,6 +18,7 @@ from pyiceberg.manifest import ManifestEntryStatus
 from tests.support.iceberg_tables import IcebergTable, sqlite_catalog
 from tests.support.independent_reader import independent_reader
 from tests.support.lake_writers import WrittenTable, writing
+from tests.support.s3_server import S3Server
 from tests.support.shell import Shell
 from tests.support.stack import SETTINGS, Service
 
@@ -34,9 +35,15 @@ class Events(WrittenTable):
 
     crowd_pause_s = 0.05
 
-    def __init__(self, service: Service, name: str, seed: int = 1) -> None:
+    def __init__(
+        self, service: Service, name: str, objects: S3Server | None = None, seed: int = 1
+    ) -> None:
+        """Create a table on this machine, or in an object store."""
         super().__init__(service, name)
-        catalog = sqlite_catalog(service.folder / "iceberg")
+        self.objects = objects
+        self.catalog = "cloud" if objects else "prod"
+        in_s3 = {"warehouse": "s3://tables/iceberg", **objects.properties} if objects else None
+        catalog = sqlite_catalog(service.folder / "iceberg", self.catalog, in_s3)
         self.lake = IcebergTable.create(catalog, name, SCHEMA)
         with self.lake.table.update_spec() as update:
             update.add_identity("day")
@@ -88,7 +95,7 @@ class Events(WrittenTable):
 
     def attach(self) -> None:
         """Let the service compact the table."""
-        self.service.client.attach(self.name, iceberg=f"prod:{self.lake.identifier}")
+        self.service.client.attach(self.name, iceberg=f"{self.catalog}:{self.lake.identifier}")
 
     def paths(self) -> set[str]:
         """Return the live data files, relative to the table."""
@@ -102,7 +109,10 @@ class Events(WrittenTable):
 
     def check(self, *, by_value: bool = False) -> None:
         """Compare the rows that readers see with those that were acknowledged."""
-        seen = independent_reader().iceberg_rows(self.lake.metadata, "id", "text", "day")
+        options = self.objects.environ if self.objects else None
+        seen = independent_reader().iceberg_rows(
+            self.lake.metadata, "id", "text", "day", options=options
+        )
         assert seen == self.expected
         if not by_value:
             assert self.read() == self.expected
@@ -130,8 +140,8 @@ class Events(WrittenTable):
         }
 
 
-def filled(service: Service, name: str) -> Events:
-    events = Events(service, name)
+def filled(service: Service, name: str, objects: S3Server | None = None) -> Events:
+    events = Events(service, name, objects)
     events.fill()
     return events
 
@@ -182,8 +192,14 @@ def test_old_snapshots_expire(service: Service, monkeypatch: pytest.MonkeyPatch)
     events.check()
 
 
-def test_rows_are_deleted_by_value_beside_compactions(service: Service) -> None:
-    events = filled(service, "by-value")
+@pytest.mark.parametrize("storage", [pytest.param("disk", marks=pytest.mark.long), "s3"])
+def test_rows_are_deleted_by_value_beside_compactions(
+    service: Service, objects: S3Server, storage: str
+) -> None:
+    """The service finds the object store by its own environment."""
+    events = filled(service, f"by-value-{storage}", objects if storage == "s3" else None)
+    location = events.lake.table.location()
+    assert location.startswith("s3://tables/" if storage == "s3" else "file://")
     events.attach()
     with writing(events.append, events.delete_by_value, events.delete):
         service.wait("two commits", lambda: events.commits() >= 2)
@@ -197,7 +213,7 @@ def test_rows_are_deleted_by_value_beside_compactions(service: Service) -> None:
 
 @pytest.mark.long
 def test_a_compactor_is_killed_while_it_publishes(service: Service) -> None:
-    filled(service, "killed").outlive_compactors()
+    filled(service, "killed").outlive_its_compactor()
 
 
 @pytest.mark.long

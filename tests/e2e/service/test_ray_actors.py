@@ -69,6 +69,11 @@ def test_a_call_that_needs_more_memory_than_the_gateway_may_have_is_refused(
     assert "gateway.memory_max" in answer.json()["detail"]
     assert client.count("heavy") == 1
     assert gateway_process(port).pid == process.pid
+    # What the call had is free for the others, down to the addresses.
+    service.wait(
+        "the memory is given back",
+        lambda: client.count("heavy") and process.memory_info().data < GIBI,
+    )
 
 
 def long_row(size_bytes: int) -> pa.Table:

@@ -38,7 +38,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         for group in (plugins.CONFIGURERS.group, plugins.TRANSFORMS.group)
     ]
     monkeypatch.setattr(
-        plugins, "entry_points", lambda group: EntryPoints(points).select(group=group)
+        plugins, "installed_points", lambda group: EntryPoints(points).select(group=group)
     )
 
 
@@ -49,7 +49,9 @@ def test_built_ins_are_the_entry_points_of_the_package() -> None:
 
 
 def test_built_ins_are_found_without_installing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugins, "entry_points", lambda group: EntryPoints().select(group=group))
+    monkeypatch.setattr(
+        plugins, "installed_points", lambda group: EntryPoints().select(group=group)
+    )
     assert isinstance(plugins.load_configurer("by-size"), BySize)
     assert isinstance(plugins.load_planner("ratio"), RatioPlanner)
     assert "simple" in plugins.DISPATCHERS.names()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -14,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.expressions import EqualTo
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
@@ -21,6 +24,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import (
     DecimalType,
     DoubleType,
+    FloatType,
     IntegerType,
     ListType,
     LongType,
@@ -33,12 +37,19 @@ from pyiceberg.types import (
 
 from common.errors import InputError
 from common.lake.iceberg.write import stored_columns
-from common.lake.source import SortKey
+from common.lake.source import Answer, Commit, SortKey
 from common.rows.conform import FIELD_ID, ONLY_VALUE, field_id, project
 from compactor.rewrite.lake_sort import merged
 from tests.support.iceberg_tables import IcebergTable, sqlite_catalog
 from tests.support.independent_reader import independent_reader
-from tests.support.lake_attempts import Rewritten, access_of, assignment_of, rewrite, snapshot_of
+from tests.support.lake_attempts import (
+    Rewritten,
+    access_of,
+    assignment_of,
+    rewrite,
+    snapshot_of,
+    source_of,
+)
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("day", pa.string())])
 LARGE = 140_000
@@ -185,6 +196,55 @@ def test_renamed_dropped_added_and_widened_columns(tmp_path: Path) -> None:
     assert rows_of(table, made, *names) == expected
     (output,) = made.result.outputs
     assert stored(table, output.path).column_names == list(names)
+
+
+@pytest.mark.parametrize("is_partition", [False, True], ids=["", "of a partition"])
+@pytest.mark.parametrize(
+    ("narrow", "wide", "value", "other"),
+    [
+        (IntegerType(), LongType(), 2**31 - 1, 2**40),
+        (FloatType(), DoubleType(), 0.5, 0.1),
+        (DecimalType(9, 2), DecimalType(18, 2), Decimal("1234567.25"), Decimal("123456789012.25")),
+    ],
+    ids=["int", "float", "decimal"],
+)
+def test_a_promoted_column_is_committed_in_the_type_of_the_table(
+    tmp_path: Path, narrow: Any, wide: Any, value: Any, other: Any, is_partition: bool
+) -> None:
+    columns = [NestedField(1, "id", LongType()), NestedField(2, "v", narrow)]
+    table = new_table(tmp_path, Schema(*columns))
+    if is_partition:
+        with table.table.update_spec() as update:
+            update.add_identity("v")
+
+    def append(ids: list[int], values: list[Any]) -> None:
+        table.append(pa.table([ids, values], schema=table.table.schema().as_arrow()))
+
+    append([1, 2], [value] * 2)
+    with table.table.update_schema() as change:
+        change.update_column("v", wide)
+    append([3, 4], [value] * 2)
+    append([5], [value if is_partition else other])
+    table.delete([2, 3])
+    before = independent_reader().iceberg_rows(table.metadata, "id", "v")
+    assert {row for row, _ in before} == {1, 4, 5}
+
+    made = rewritten(table, tmp_path / "attempt")
+    (output,) = made.result.outputs
+    source = source_of(table)
+    head = source.load()
+    removed = tuple(head.files[path] for path in output.inputs)
+    commit = Commit(
+        head, "att-1", made.result.outputs, removed, now_s=time.time(), sequence=head.version
+    )
+    assert source.send(commit) is Answer.COMMITTED
+    assert set(table.live()) == {f"{table.table.location()}/{output.path}"}
+    assert independent_reader().iceberg_rows(table.metadata, "id", "v") == before
+    rows = table.table.scan(row_filter=EqualTo("v", value)).to_arrow().sort_by("id").to_pydict()
+    same = [1, 4, 5] if is_partition else [1, 4]
+    assert rows == {"id": same, "v": [value] * len(same)}
+    wanted = table.table.schema().as_arrow().field("v").type
+    assert stored(table, output.path).schema.field("v").type == wanted
 
 
 def test_nested_fields_are_found_by_their_ids(tmp_path: Path) -> None:

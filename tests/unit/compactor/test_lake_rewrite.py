@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime
 import json
 from dataclasses import replace
+from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +23,7 @@ from compactor.lake_commit import LakeResult, packed_result, unpacked_result
 from compactor.rewrite.general_merge import RowComparison
 from compactor.rewrite.lake import GroupSpan, divide, read_lake_inputs
 from tests.support.delta_tables import DeltaTable
+from tests.support.independent_reader import independent_reader
 from tests.support.lake_attempts import Rewritten, assignment_of, rewrite, service_table
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), ("day", pa.string())])
@@ -184,6 +187,92 @@ def test_an_added_column_is_null_and_a_widened_one_is_converted(tmp_path: Path) 
         {"id": 2, "more": None},
         {"id": 3, "more": "new"},
     ]
+
+
+DAY = datetime.date(2026, 1, 2)
+MIDNIGHT = datetime.datetime.fromisoformat("2026-01-02T00:00:00")
+NOON = datetime.datetime.fromisoformat("2026-01-02T12:00:00")
+FRACTION = Decimal("1.25")
+WIDENED: list[tuple[pa.DataType, Any, pa.DataType, Any, Any]] = [
+    (pa.int8(), -128, pa.int16(), -128, 300),
+    (pa.int8(), 7, pa.int64(), 7, 2**40),
+    (pa.int16(), -5, pa.int32(), -5, 70_000),
+    (pa.int32(), 2**31 - 1, pa.int64(), 2**31 - 1, 2**40),
+    (pa.int8(), 3, pa.float64(), 3.0, 0.5),
+    (pa.int32(), 2**31 - 1, pa.float64(), 2**31 - 1.0, 0.5),
+    (pa.float32(), 0.1, pa.float64(), float(np.float32(0.1)), 0.1),
+    (pa.int32(), -7, pa.decimal128(12, 2), Decimal("-7.00"), Decimal("0.25")),
+    (pa.int64(), 2**62, pa.decimal128(22, 1), Decimal(f"{2**62}.0"), Decimal("0.5")),
+    (pa.decimal128(5, 2), FRACTION, pa.decimal128(9, 2), FRACTION, Decimal("0.25")),
+    (pa.decimal128(5, 2), FRACTION, pa.decimal128(20, 4), Decimal("1.2500"), Decimal("0.25")),
+    (pa.date32(), DAY, pa.timestamp("us"), MIDNIGHT, NOON),
+    (pa.list_(pa.int32()), [1, None], pa.list_(pa.int64()), [1, None], [2**40]),
+    (pa.list_(pa.int16()), [1, None], pa.list_(pa.float64()), [1.0, None], [0.5]),
+    (
+        pa.struct([("x", pa.int32()), ("y", pa.date32())]), {"x": 1, "y": DAY},
+        pa.struct([("x", pa.float64()), ("y", pa.date32())]), {"x": 1.0, "y": DAY},
+        {"x": 0.5, "y": DAY},
+    ),
+]  # fmt: skip
+"""A type, a value of it, the wider type, the same value there, and another one."""
+
+
+@pytest.mark.parametrize(
+    ("narrow", "value", "wide", "same", "other"),
+    WIDENED,
+    ids=[f"{narrow} to {wide}" for narrow, _, wide, _, _ in WIDENED],
+)
+def test_columns_that_the_log_has_widened_get_the_type_of_the_table(
+    tmp_path: Path, narrow: pa.DataType, value: Any, wide: pa.DataType, same: Any, other: Any
+) -> None:
+    """DuckDB reads the table alike before; deltalake and Polars do not know the feature."""
+    before, after = (pa.schema([("id", pa.int64()), ("v", kind)]) for kind in (narrow, wide))
+    delta = DeltaTable.create(tmp_path / "sales", before)
+    ids = pa.array([1, 2, 3], pa.int64())
+    paths = [delta.append(pa.table([ids, pa.array([value, None, value], narrow)], schema=before))]
+    delta.widen(after, ["typeWidening", "timestampNtz"])
+    last = pa.array([4, 5], pa.int64())
+    paths.append(delta.append(pa.table([last, pa.array([other, None], wide)], schema=after)))
+    delta.delete([3])
+    made = rewrite(assignment_of(delta, paths), tmp_path / "attempt")
+
+    (output,) = made.result.outputs
+    written = stored(delta, output)
+    assert written.schema.field("v").type.equals(wide)
+    values = dict(zip(*written.to_pydict().values(), strict=True))
+    assert values == {1: same, 2: None, 4: other, 5: None}
+    query = "select id, v::varchar from {} order by id"
+    read = independent_reader().ask
+    expected = read(query.format("delta_scan(?)"), [str(delta.folder)])
+    assert read(query.format("read_parquet(?)"), [str(delta.folder / output.path)]) == expected
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide"),
+    [
+        (pa.int64(), pa.float64()),
+        (pa.date32(), pa.timestamp("us", "UTC")),
+        (pa.float64(), pa.float32()),
+        (pa.string(), pa.int64()),
+    ],
+    ids=str,
+)
+def test_other_changes_of_a_type_fail_the_job(
+    tmp_path: Path, narrow: pa.DataType, wide: pa.DataType
+) -> None:
+    delta = DeltaTable.create(tmp_path / "sales", pa.schema([("v", narrow)]))
+    path = delta.append(pa.table({"v": pa.array([None], narrow)}))
+    delta.add_column(pa.schema([("v", wide)]))
+    with pytest.raises(InputError, match="neither can be widened to the other"):
+        rewrite(assignment_of(delta, [path]), tmp_path / "attempt")
+
+
+def test_a_value_that_a_widened_type_does_not_hold_fails_the_job(tmp_path: Path) -> None:
+    delta = DeltaTable.create(tmp_path / "sales", pa.schema([("v", pa.int32())]))
+    path = delta.append(pa.table({"v": pa.array([100], pa.int32())}))
+    delta.add_column(pa.schema([("v", pa.decimal128(3, 1))]))
+    with pytest.raises(InputError, match=r"column v of file .* cannot be converted"):
+        rewrite(assignment_of(delta, [path]), tmp_path / "attempt")
 
 
 def test_moments_of_96_bits_are_written_in_microseconds(tmp_path: Path) -> None:

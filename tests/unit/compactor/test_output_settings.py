@@ -120,7 +120,7 @@ def test_a_configurer_that_misbehaves_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "their_configurers", module)
     points = [EntryPoint("odd", "their_configurers:Odd", plugins.CONFIGURERS.group)]
     monkeypatch.setattr(
-        plugins, "entry_points", lambda group: EntryPoints(points).select(group=group)
+        plugins, "installed_points", lambda group: EntryPoints(points).select(group=group)
     )
     with pytest.raises(PluginError, match="configurer odd failed: KeyError"):
         chosen(configurer="odd")

@@ -389,7 +389,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("Mask", "Broken")
     ]
     monkeypatch.setattr(
-        plugins, "entry_points", lambda group: EntryPoints(points).select(group=group)
+        plugins, "installed_points", lambda group: EntryPoints(points).select(group=group)
     )
 
 

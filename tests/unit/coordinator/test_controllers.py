@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.control_settings import ControlSettings
-from common.errors import ConfigError
+from common.errors import ConfigError, SettingError
 from common.plugins import CONTROLLERS, load_controller_plugin
-from common.setting_rules import SettingError
 from common.spi.controller import (
     DEFAULT_SHARES,
     Controller,

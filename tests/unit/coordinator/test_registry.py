@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from common import plugins
-from common.errors import ConfigError, PluginError
+from common.errors import ConfigError, PluginError, SettingError
 from common.model.group import Service
 from common.model.job import Plan
 from common.model.table import TableSettings
-from common.setting_rules import SettingError
 from common.settings import CoordinatorSettings, Settings
 from common.spi.planner import (
     Planner,
@@ -26,6 +27,7 @@ from common.spi.planner import (
 from coordinator import registry
 from coordinator.plugins.planners.ratio import RatioPlanner
 from tests.support.planning import TABLET, files_of
+from tests.support.scripted import install
 from tests.unit.coordinator.test_planning import TABLE, tablet
 
 
@@ -52,8 +54,19 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         }.items()
     ]  # fmt: skip
     monkeypatch.setattr(
-        plugins, "entry_points", lambda group: EntryPoints(points).select(group=group)
+        plugins, "installed_points", lambda group: EntryPoints(points).select(group=group)
     )
+
+
+def test_a_package_that_is_installed_meanwhile_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    os.utime(tmp_path, (1.0, 1.0))
+    assert "scripted" not in plugins.PLANNERS.names()
+    install(tmp_path)
+
+    assert "scripted" in plugins.PLANNERS.names()
 
 
 @pytest.mark.usefixtures("installed")

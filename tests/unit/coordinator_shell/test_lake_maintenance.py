@@ -35,10 +35,13 @@ pytestmark = pytest.mark.unit
 class Kept(Life):
     """A followed table whose maintenance is run step by step, or by the scheduler."""
 
+    is_listed = True
+    """Whether the coordinator has read the table."""
+
     async def start(self) -> Kept:
         await super().start()
         self.maintenance = LakeMaintenance(
-            self.context, self.follower, GRACE_S, lambda: [self.table]
+            self.context, self.follower, GRACE_S, lambda: [self.table] if self.is_listed else []
         )
         self.own = OwnMaintenance(self.context, 4, lambda: 0.0)
         self.maintenance.add_to(self.own)
@@ -260,13 +263,55 @@ def test_versions_are_removed_at_once_and_their_files_wait_for_the_grace() -> No
     story(tell)
 
 
+def test_a_listing_goes_on_at_once_where_the_last_one_ended() -> None:
+    async def tell(life: Kept) -> None:
+        await life.set("orphan-files", lake_orphan_age_s=200_000.0)
+        life.log.listings, life.log.waste = {"": "m", "m": "t"}, {"orphan-files": []}
+        left = await life.run("orphan-files")
+        assert left is not None
+        assert left.why == "the listing goes on after m"
+        life.log.waste = {"orphan-files": ["n"]}
+        assert (await life.ask("orphan-files", dry_run=True)).paths == ("n",)
+        await life.run("orphan-files")
+        assert life.row("orphan-files").state == "waiting"
+        left = await life.run("orphan-files", GRACE_S)
+        assert left is not None
+        assert left.why == "the listing goes on after t"
+        assert life.log.deleted == ["n"]
+        assert await life.run("orphan-files") is None
+        loads = life.log.loads
+        await life.run("orphan-files")
+        assert life.log.loads == loads, "the next listing begins after the interval"
+        (rules,) = life.log.rules
+        assert (rules.after, rules.orphan_age_s) == ("m", 200_000.0)
+
+    story(tell)
+
+
+def test_a_listing_knows_the_other_tables_of_the_service() -> None:
+    async def tell(life: Kept) -> None:
+        other = replace(life.table, id="t2", name="other", location="file:///data/other")
+        life.maintenance._tables = lambda: [life.table, other]
+        life.log.waste = {name: ["x"] for name in ("orphan-files", "vacuum")}
+        await life.set("orphan-files", "vacuum")
+        for name in ("orphan-files", "vacuum"):
+            await life.run(name)
+            await life.run(name, GRACE_S)
+        assert [rules.others for rules in life.log.rules] == [
+            (("other", "file:///data/other"),), (),
+        ]  # fmt: skip
+
+    story(tell)
+
+
 def test_the_rows_of_a_table_are_those_of_its_format() -> None:
     async def tell(life: Kept) -> None:
         kinds = [row.kind for row in life.maintenance.rows(life.table)]
         assert kinds == ["checkpoint", "log-cleanup", "vacuum"]
         assert life.table.lake is not None
         life.table = replace(life.table, lake=replace(life.table.lake, format="iceberg"))
-        assert [row.kind for row in life.maintenance.rows(life.table)] == ["expire-snapshots"]
+        kinds = [row.kind for row in life.maintenance.rows(life.table)]
+        assert kinds == ["expire-snapshots", "orphan-files"]
 
     story(tell)
 
@@ -286,6 +331,20 @@ def test_an_operator_runs_an_operation_that_is_off() -> None:
         assert life.maintenance.tables("vacuum") == []
         run = await life.ask("log-cleanup")
         assert (run.state, run.text) == ("nothing", "there is nothing to delete")
+
+    story(tell)
+
+
+def test_an_order_waits_until_the_table_is_listed() -> None:
+    async def tell(kept: Kept) -> None:
+        kept.is_listed = False
+        with pytest.raises(UnavailableError, match="has not read 'sales' yet"):
+            await kept.ask("vacuum", wait_max_s=0.05)
+        order = asyncio.get_running_loop().create_task(kept.ask("vacuum"))
+        await asyncio.sleep(0.02)
+        kept.own._refresh()  # Forgets the work of tables that are not listed.
+        kept.is_listed = True
+        assert (await order).state == api.LakeRunState.NOTHING
 
     story(tell)
 

@@ -272,6 +272,25 @@ def test_a_failure_is_logged_and_a_table_that_is_dropped_is_left(tmp_path: Path)
     story(tmp_path, tell)
 
 
+async def drop(site: Site, *, delete_files: bool = False) -> None:
+    """Drop the table and collect what it leaves, until the store has nothing of it."""
+    await site.store.apply(DropTable(table="t1", delete_files=delete_files))
+    collector = GarbageCollector(
+        site.store,
+        ArrowStorage(site.clock),
+        GarbageRules(grace_s=GRACE_S, clock_skew_max_s=1.0),
+        silent,
+        site.manifests,
+        clock=site.clock,
+    )
+    for _ in range(3):
+        going = await site.store.table("t1")
+        if going is not None:
+            await collector.collect(going)
+        site.clock.advance(GRACE_S)
+    assert await site.store.names() == {}
+
+
 @pytest.mark.parametrize("delete_files", [True, False])
 def test_a_drop_that_deletes_files_deletes_the_notes_too(
     tmp_path: Path, delete_files: bool
@@ -282,26 +301,31 @@ def test_a_drop_that_deletes_files_deletes_the_notes_too(
         location = open_location(site.table.location)
         write_description(location, site.table)
         write_generation(location, 3)
-        await site.store.apply(DropTable(table="t1", delete_files=delete_files))
-        collector = GarbageCollector(
-            site.store,
-            ArrowStorage(site.clock),
-            GarbageRules(grace_s=GRACE_S, clock_skew_max_s=1.0),
-            silent,
-            site.manifests,
-            clock=site.clock,
-        )
-        for _ in range(3):
-            going = await site.store.table("t1")
-            if going is not None:
-                await collector.collect(going)
-            site.clock.advance(GRACE_S)
-        assert await site.store.names() == {}
+        await drop(site, delete_files=delete_files)
         left = {p.name for p in site.folder.rglob("*") if p.is_file()}
         assert ("table.json" in left, "generation" in left, "latest.json" in left) == (
             not delete_files,
         ) * 3
         assert ("a.parquet" in left, "store" in left) == (not delete_files, True)
+
+    story(tmp_path, tell)
+
+
+def test_a_table_that_is_gone_is_no_store_that_has_gone_back(tmp_path: Path) -> None:
+    async def tell(site: Site) -> None:
+        said: list[str] = []
+        manifests = ManifestPublisher(
+            site.store,
+            CountedIds(),
+            GRACE_S,
+            lambda event, **_: said.append(event),
+            known_generation=lambda _: 1,
+        )
+        assert not await manifests.look(site.table)
+        assert said == ["store has gone back in time"]
+        await drop(site)
+        assert not await manifests.look(site.table)
+        assert len(said) == 1
 
     story(tmp_path, tell)
 

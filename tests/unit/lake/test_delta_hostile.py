@@ -12,7 +12,8 @@ import pytest
 from pyarrow import parquet
 
 from common.errors import ConfigError, RefusedError, RequestError
-from common.lake.delta import actions, log, storage
+from common.lake import storage
+from common.lake.delta import actions, log
 from common.lake.delta.actions import encoded_path, relative_path
 from common.lake.open import open_source
 from common.lake.source import Snapshot
@@ -61,6 +62,7 @@ def with_features(*names: str, **configuration: str) -> list[dict[str, Any]]:
         ("deletionVectors", "appendOnly", "invariants", "checkConstraints", "generatedColumns"),
         ("timestampNtz", "identityColumns", "changeDataFeed", "inCommitTimestamp"),
         ("v2Checkpoint", "variantType", "domainMetadata", "columnMapping"),
+        ("typeWidening", "typeWidening-preview"),
     ],
 )
 def test_features_that_a_compaction_keeps_are_no_reason(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -218,17 +219,19 @@ def test_call_ids_are_uuids_of_their_time() -> None:
     assert all(call[14] == "7" and call[19] in "89ab" for call in calls)
 
 
-# -------------------------------------------------------------------------------------- Small posts
+# -------------------------------------------------------------------------------------- Plain calls
 
 
 @dataclass
 class PlainServer:
-    """A server that answers posts as it is asked to, and counts connections."""
+    """A server that answers calls as it is asked to, and counts connections."""
 
     answers: list[str] = field(default_factory=list)
-    """What happens to the next posts: a status, `lost`, or `close` after the answer."""
+    """What happens to the next calls: a status, `lost`, `refused` unread, `close` afterwards."""
     posts: list[tuple[str, str, bytes]] = field(default_factory=list)
-    """Path, call id and body of each post."""
+    """Path, call id and body of each call."""
+    kinds: list[tuple[str, str | None]] = field(default_factory=list)
+    """Method and content type of each call."""
     connections: int = 0
     ended: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     """Counts the connections that the server has closed."""
@@ -245,18 +248,23 @@ class PlainServer:
                 super().setup()
 
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                outer.posts.append((self.path, self.headers[CALL_HEADER], body))
                 answer = outer.answers.pop(0) if outer.answers else "200"
-                self.close_connection = answer in {"lost", "close"}
+                is_read = answer != "refused"
+                body = self.rfile.read(int(self.headers["Content-Length"] or 0) * is_read)
+                outer.posts.append((self.path, self.headers[CALL_HEADER], body))
+                outer.kinds.append((self.command, self.headers["Content-Type"]))
+                self.close_connection = answer in {"lost", "close", "refused"}
                 if answer == "lost":
                     return
                 content = b'{"done": true}'
-                self.send_response(int(answer) if answer.isdigit() else 200)
+                status = "413" if answer == "refused" else answer
+                self.send_response(int(status) if status.isdigit() else 200)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
                 self.wfile.write(content)
+
+            do_GET = do_PUT = do_DELETE = do_POST  # noqa: N815  the names of the base class
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -331,3 +339,54 @@ def test_a_post_with_an_id_that_no_header_can_have_is_refused() -> None:
         with pytest.raises(CallerError, match="cannot be sent"):
             made.post("/rows", b"", "text/plain", "c1\r\nX: 1")
         assert server.posts == []
+
+
+def test_calls_send_parameters_and_bodies_as_json() -> None:
+    with posting() as (server, made, _):
+        given = {"b": True, "n": 7, "names": ["x y", "é&"], "nothing": None}
+        assert made.call("GET", "/v1/x", parameters=given) == {"done": True}
+        made.call("PUT", "/v1/y", body={"a": [1, "é"]}, call="c1")
+        made.call("DELETE", "/v1/z", parameters={"nothing": None, "none": []})
+
+        assert server.posts == [
+            ("/prefix/v1/x?b=true&n=7&names=x+y&names=%C3%A9%26", None, b""),
+            ("/prefix/v1/y", "c1", b'{"a":[1,"\\u00e9"]}'),
+            ("/prefix/v1/z", None, b""),
+        ]
+        assert server.kinds == [("GET", None), ("PUT", "application/json"), ("DELETE", None)]
+        assert server.connections == 1
+
+
+def test_a_lost_answer_to_a_read_is_sent_again_and_its_outcome_is_not_unknown() -> None:
+    with posting("lost") as (server, made, pauses):
+        assert made.call("GET", "/v1/x") == {"done": True}
+        assert (len(server.posts), len(pauses)) == (2, 1)
+        server.answers += ["lost"] * 1000
+        with pytest.raises(UnavailableError) as caught:
+            made.call("GET", "/v1/x")
+        assert not isinstance(caught.value, UnknownOutcomeError)
+
+
+def test_a_plain_write_without_an_id_is_sent_once() -> None:
+    with posting("lost") as (server, made, _):
+        with pytest.raises(UnknownOutcomeError):
+            made.call("POST", "/v1/x", body={})
+        assert len(server.posts) == 1
+
+
+def test_a_large_body_that_the_server_refuses_unread_is_answered() -> None:
+    with posting("refused") as (_, made, _pauses), pytest.raises(CallerError) as caught:
+        made.call("POST", "/v1/x", body={"text": "x" * 64_000_000})
+    assert caught.value.status == 413
+
+
+def test_threads_share_the_connections_of_a_client() -> None:
+    with posting() as (server, made, _):
+        numbers = range(200)
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda number: made.call("GET", f"/{number}"), numbers))
+        assert answers == [{"done": True}] * 200
+        assert sorted(path for path, _, _ in server.posts) == sorted(
+            f"/prefix/{number}" for number in numbers
+        )
+        assert server.connections <= 8

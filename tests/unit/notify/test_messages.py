@@ -7,7 +7,7 @@ import json
 import pytest
 
 from common.control_settings import CONDITIONS, NotifySettings
-from common.setting_rules import SettingError
+from common.errors import SettingError
 from common.wire import OTHERS, Condition, RequestEnds, bounded_conditions
 from neve.gateway.notify.messages import STANDING_MAX, Conditions, Message
 

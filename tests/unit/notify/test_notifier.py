@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from common.control_settings import NotifySettings
-from common.errors import ConfigError, UnavailableError
+from common.errors import ConfigError, SettingError, UnavailableError
 from common.metadata.keys import NOTIFIED
 from common.runtime import SystemClock
-from common.setting_rules import SettingError
 from common.wire import Condition, RequestEnds
 from neve.client import Client
 from neve.gateway.notify.notifier import Webhook, signature, targets_of

@@ -1,9 +1,20 @@
 """What a process loads: heavy libraries only where they are used."""
 
+import ast
+import json
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
+from pathlib import Path
 
 import pytest
+
+from neve import api
 
 SERVER = ("fastapi", "msgpack", "pandas", "polars", "pyspark", "ray", "raydp", "redis")
 HEAVY = ("fastapi", "pandas", "pyspark", "ray", "raydp", "uvicorn")
@@ -29,6 +40,28 @@ names = {name for name in names - sys.stdlib_module_names if not name.startswith
 sys.stderr.write(" ".join(sorted(names)))
 """
 RUN = "sys.argv[1:] = {}; from neve.cli import main; main()"
+OF_VERB = """
+import sys
+from neve.cli import main
+try:
+    main()
+finally:
+    sys.stderr.write(" ".join(sys.modules))
+"""
+STATUS = api.Status(
+    coordinator="c-1",
+    started_s=0.0,
+    now_s=7.0,
+    groups=(),
+    compactors=(),
+    tables=0,
+    tablets_known=0,
+    committed=0,
+    failed=0,
+    released=0,
+    conflicts=0,
+    quarantined=0,
+)
 OF_TYPER = {"annotated_doc", "rich", "shellingham", "typer"}
 OF_ACTORS = {"cryptography", "hiredis", "numpy", "pyarrow", "ray", "redis"}
 OF_RAY = {"cloudpickle"}
@@ -81,15 +114,84 @@ def test_a_process_does_not_load(modules: str, unloaded: tuple[str, ...]) -> Non
     ("program", "allowed"),
     [
         (RUN.format(["--version"]), {"neve"}),
-        (RUN.format(["status", "--url", "http://127.0.0.1:1"]), {*OF_TYPER, *OF_HTTPX}),
-        (RUN.format(["table", "describe", "users"]), {*OF_TYPER, *OF_HTTPX}),
-        ("import neve.client.connect", {"httpx", "certifi", "idna", "zstandard"}),
+        (RUN.format(["status", "--url", "http://127.0.0.1:1"]), OF_TYPER),
+        (RUN.format(["table", "describe", "users", "--url", "http://127.0.0.1:1"]), OF_TYPER),
+        ("import neve.client.connect", set()),
+        ("from neve import Client; Client('https://service')", OF_HTTPX),
     ],
-    ids=["version", "status", "describe", "client"],
+    ids=["version", "status", "describe", "client", "tls"],
 )
 def test_an_entry_point_loads_only(program: str, allowed: set[str]) -> None:
     loaded = loaded_libraries(program)
     assert loaded <= {*allowed, "neve", "common"}, loaded
+
+
+def test_status_loads_only_the_classes_that_it_shows() -> None:
+    with served(answer=asdict(STATUS)) as url:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", OF_VERB, "status", "--url", url],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert "coordinator  up for 7.0 s" in done.stdout
+    loaded = {*done.stderr.split()}
+    assert {name for name in loaded if name.startswith("neve.api.")} == {
+        *("neve.api.compactors", "neve.api.files", "neve.api.messages"),
+        *("neve.api.planning", "neve.api.service"),
+    }
+    assert not loaded & {"asyncio", "httpx", "common.documents", "pygments"}
+
+
+def test_each_name_of_the_api_is_loaded_from_the_module_that_defines_it() -> None:
+    folder = Path(api.__file__).parent
+    homes = {
+        name: path.stem
+        for path in folder.glob("*.py")
+        if path.stem not in {"__init__", "column_types", "files"}
+        for name in defined_names(ast.parse(path.read_text()))
+    }
+    assert {*homes} == {*api._HOMES}
+    for name, module in homes.items():
+        assert getattr(api, name) is getattr(import_module(f"neve.api.{module}"), name)
+    with pytest.raises(AttributeError):
+        api.Unknown  # type: ignore[attr-defined]  # noqa: B018
+
+
+def defined_names(module: ast.Module) -> Iterator[str]:
+    """Yield the public names that a module defines, type variables excepted."""
+    for node in module.body:
+        names = []
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names = [node.name]
+        elif isinstance(node, ast.Assign) and "TypeVar" not in ast.unparse(node):
+            names = [ast.unparse(target) for target in node.targets]
+        elif isinstance(node, ast.AnnAssign):
+            names = [ast.unparse(node.target)]
+        yield from (name for name in names if not name.startswith("_"))
+
+
+@contextmanager
+def served(answer: object) -> Iterator[str]:
+    """Serve an answer to every call, at the URL that is yielded."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A request over a thousand tablets, while coordinators and compactors die at random."""
+"""A request over many tablets, while coordinators and compactors die at random."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from tests.support.mortal import COMPACTOR, COORDINATOR, MortalCluster
 
 pytestmark = [pytest.mark.property, pytest.mark.slow]
 
-TABLETS = 1000
 FILES = 2
 DEATHS = 25
-CHANGES = 4 * TABLETS
-"""About so many changes the store sees; deaths are spread over them."""
+CHANGES = 4
+"""About so many changes of each tablet the store sees; deaths are spread over them."""
 TELL_MAX_S = 400.0
 
 
@@ -29,11 +28,11 @@ def key(number: int) -> bytes:
     return b"%05d" % number
 
 
-async def filled(cluster: MortalCluster) -> None:
-    """Create a table of a thousand tablets with two files in each."""
-    await cluster.create(splits=tuple(key(number) for number in range(1, TABLETS)))
-    for number in range(TABLETS):
-        end = key(number + 1) if number + 1 < TABLETS else PLUS_INFINITY
+async def filled(cluster: MortalCluster, tablets: int) -> None:
+    """Create a table of tablets with two files in each."""
+    await cluster.create(splits=tuple(key(number) for number in range(1, tablets)))
+    for number in range(tablets):
+        end = key(number + 1) if number + 1 < tablets else PLUS_INFINITY
         files = tuple(
             DataFile(
                 path=f"{number}-{index}.parquet",
@@ -49,11 +48,11 @@ async def filled(cluster: MortalCluster) -> None:
         assert isinstance(outcome, Applied), outcome
 
 
-def drawn(seed: int) -> dict[int, tuple[str, ...]]:
+def drawn(seed: int, tablets: int) -> dict[int, tuple[str, ...]]:
     """Return who dies at which change after the table was filled."""
     dice = random.Random(seed)
     fates = ((COORDINATOR,), (COMPACTOR,), (COORDINATOR, COMPACTOR))
-    places = dice.sample(range(TABLETS + 5, TABLETS + CHANGES), DEATHS)
+    places = dice.sample(range(tablets + 5, tablets + CHANGES * tablets), DEATHS)
     return {at: dice.choice(fates) for at in places}
 
 
@@ -61,10 +60,11 @@ async def over(cluster: MortalCluster, request: str) -> bool:
     return (await cluster.request(request)).state.ended and await cluster.is_clean()
 
 
-def test_every_tablet_is_compacted_once_whoever_dies() -> None:
+@pytest.mark.parametrize("tablets", [250, pytest.param(1000, marks=pytest.mark.long)])
+def test_every_tablet_is_compacted_once_whoever_dies(tablets: int) -> None:
     async def story() -> None:
-        cluster = MortalCluster(deaths=drawn(36), takes_at_once=40)
-        await filled(cluster)
+        cluster = MortalCluster(deaths=drawn(36, tablets), takes_at_once=40)
+        await filled(cluster, tablets)
         await cluster.submit("r1")
         async with cluster.living(), asyncio.timeout(TELL_MAX_S):
             while not await over(cluster, "r1"):
@@ -78,8 +78,8 @@ def test_every_tablet_is_compacted_once_whoever_dies() -> None:
             (len(tablet.files), *{file.request for file in tablet.files.values()})
             for tablet in await cluster.tablets()
         )
-        assert files == {(1, "r1"): TABLETS}
-        history = await cluster.store.history("t1", 10 * TABLETS)
-        assert len([entry for entry in history if entry.end == "committed"]) == TABLETS
+        assert files == {(1, "r1"): tablets}
+        history = await cluster.store.history("t1", 10 * tablets)
+        assert len([entry for entry in history if entry.end == "committed"]) == tablets
 
     asyncio.run(story())

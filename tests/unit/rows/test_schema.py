@@ -1,5 +1,6 @@
 """Types as text and back, schemas united by name, rows brought into the table's schema."""
 
+import datetime
 from decimal import Decimal
 
 import pyarrow as pa
@@ -8,7 +9,7 @@ import pytest
 
 from common.errors import RequestError
 from common.model.table import Column
-from common.rows.conform import conform, refuse_nulls
+from common.rows.conform import conform, refuse_nulls, widen_as_logged
 from common.rows.schema import (
     arrow_schema,
     columns_of,
@@ -248,3 +249,22 @@ def test_a_table_in_seconds_of_an_earlier_release_is_read() -> None:
     )
 
     assert conform(found, table).schema == table
+
+
+# ------------------------------------------------------------------------------ Widened by the log
+
+
+def test_a_log_may_widen_values_in_a_map_to_another_kind_but_a_native_table_may_not() -> None:
+    narrow = pa.map_(pa.int8(), pa.struct([("x", pa.date32()), ("y", pa.string())]))
+    inner = pa.struct([("x", pa.timestamp("us")), ("y", pa.string()), ("z", pa.int64())])
+    schema = pa.schema([("m", pa.map_(pa.decimal128(5, 1), inner)), ("n", pa.int64())])
+    day = datetime.date(2026, 1, 2)
+    table = pa.table({"m": pa.array([[(1, {"x": day, "y": "a"})], None], narrow), "other": [1, 2]})
+
+    with pytest.raises(RequestError, match="neither can be widened"):
+        conform(table.select(["m"]), schema)
+    wide = widen_as_logged(table, schema, "file a")
+    assert wide["other"] == table["other"]
+    value = {"x": datetime.datetime.fromisoformat("2026-01-02"), "y": "a", "z": None}
+    rows = conform(wide.select(["m"]), schema).to_pydict()
+    assert rows == {"m": [[(Decimal("1.0"), value)], None], "n": [None, None]}

@@ -1,7 +1,8 @@
 """`neve serve` on a Ray cluster and a Redis that run already: from nothing to compacted and back.
 
 The cluster is the bare half of a local stack; the service on it is started, watched, replaced and
-taken down by the command alone. Compactors come and go with the work.
+taken down by the command alone. Compactors come and go with the work; their Spark has no executors,
+which other tests of this package start.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
@@ -21,9 +22,8 @@ from common.wire import COORDINATOR_NAME, GATEWAY_NAME, compactor_actor_name
 from neve.api import Group, GroupScaling
 from neve.client import Client
 from neve.client.errors import NeveError
-from neve.local import StackOptions
+from neve.local import LocalStack
 from tests.support.installed import installation
-from tests.support.installed_stack import InstalledStack
 from tests.support.module_origins import folders_of_actors
 from tests.support.patience import SERVICE_S
 from tests.support.process_memory import held_in_memory
@@ -37,8 +37,8 @@ tick_s = 0.2
 full_scan_interval_s = 5
 [compactor]
 slots = 1
-executor_cores = 1
-executor_memory = "512m"
+engine = "local"
+driver_memory = "512m"
 beat_interval_s = 0.5
 [autoscaler]
 grow_after_s = 1
@@ -53,11 +53,8 @@ CHANGED = SETTINGS.replace("max = 2", "max = 1")
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    folder = tmp_path_factory.mktemp("serve")
-    options = StackOptions(actors=False, compactors=2)
-    with InstalledStack.start(home=folder / "home", options=options) as stack:
-        yield Cluster(stack, folder, SETTINGS)
+def cluster(emptied: LocalStack, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    return Cluster(emptied, tmp_path_factory.mktemp("serve"), SETTINGS)
 
 
 def wait_until(true: Callable[[], object]) -> None:
@@ -111,7 +108,8 @@ def test_compactors_come_with_the_work_and_go_after_it(cluster: Cluster) -> None
     assert client.status().tables == 1, "SIGTERM leaves the service running"
 
 
-def test_what_is_gone_is_started_and_a_second_one_may_watch(cluster: Cluster) -> None:
+def test_what_is_gone_is_started_and_the_newest_settings_win(cluster: Cluster) -> None:
+    # A second one may watch the same service.
     with cluster.serving() as first, cluster.serving() as second:
         assert first.said["url"] == second.said["url"]
         before = first.client.status().coordinator
@@ -119,7 +117,9 @@ def test_what_is_gone_is_started_and_a_second_one_may_watch(cluster: Cluster) ->
         wait_until(lambda: _coordinator(first.client) not in (None, before))
         wait_until(lambda: first.probe("/ready") == 200)
         assert '"event": "part is started", "up": "coordinator"' in first.log.read_text()
+        before = _coordinator(first.client)
         assert (first.end(signal.SIGINT), second.end()) == (0, 0)
+    check_newer_settings(cluster, before)
 
 
 def _coordinator(client: Client) -> str | None:
@@ -129,10 +129,8 @@ def _coordinator(client: Client) -> str | None:
         return None
 
 
-def test_the_newest_settings_win_and_a_number_set_by_hand_holds(cluster: Cluster) -> None:
-    with cluster.serving() as serving:
-        before = serving.client.status().coordinator
-        assert serving.end() == 0
+def check_newer_settings(cluster: Cluster, before: str | None) -> None:
+    """Replace a service by one with other settings; a number set by hand holds."""
     with cluster.serving(settings=CHANGED) as serving:
         client = serving.client
         assert client.status().coordinator != before
