@@ -59,6 +59,11 @@ class Kept:
         """Return a source of another process."""
         return open_iceberg(f"prod:db.{self.name}", self.site.properties)
 
+    @property
+    def folder(self) -> Path:
+        """Folder of a table on this machine."""
+        return Path(self.writer.table.location().removeprefix("file://"))
+
     def append(self, first: int, count: int = 10) -> None:
         self.writer.append(pa.table({"id": range(first, first + count), "p": ["x"] * count}))
 
