@@ -106,7 +106,7 @@ def render_plan(plan: api.Plan, keys: TabletKeys, *, verbose: bool = False) -> R
     parts: list[RenderableType | str] = [planned]
     if plan.intervals:
         parts += ["", _intervals(plan.intervals, keys)]
-    if more := plan.job_count - len(plan.jobs):
+    if (more := plan.job_count - len(plan.jobs)) > 0:
         size, count = format_bytes(plan.input_bytes), f"{plan.job_count:,} jobs of"
         parts.append(f"… and {format_count(more, 'more job')}: {count} {size} in all")
     if plan.left:

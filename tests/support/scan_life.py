@@ -67,7 +67,7 @@ class Life:
 
     def take_found(self) -> list[int]:
         found: list[int] = []
-        while batch := self.scanner._next_batch():
+        while batch := self.scanner._next_batch(self.scanner._own):
             found += [int.from_bytes(tablet.end, "big") for tablet in batch]
         return sorted(found)
 
