@@ -20,11 +20,21 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 ENDPOINT_OPTION = "endpoint_override"
 ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "az": "abfs", "abfss": "abfs"}
 """Alternative schemes of the same storage."""
+ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
+REGION_WITH_ENDPOINT = "us-east-1"
+"""Region for signatures of stores with their own endpoint, unless another one is set."""
 SYSTEM_FOLDERS = ("/boot", "/dev", "/etc", "/proc", "/sys")
 """No table may be in or around these folders, whatever the settings allow."""
 _DEFAULT_PORTS = (":443", ":80")
 _AMAZON = re.compile(r"(?:^|\.)amazonaws\.com$")
 _AZURE = re.compile(r"([^.]+)\.(?:blob|dfs)\.")
+
+
+def s3_access(environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return the endpoint and the region of S3 that an environment names; empty: none."""
+    endpoint = next(filter(None, map(environ.get, ENDPOINT_VARIABLES)), "")
+    return endpoint, next(filter(None, map(environ.get, REGION_VARIABLES)), "")
 
 
 @dataclass(frozen=True, slots=True)

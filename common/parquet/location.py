@@ -21,10 +21,12 @@ from pyarrow import fs as arrow_fs
 
 from common.errors import CompactionError, ConfigError, RequestError, UnavailableError
 from common.model.location_identity import (
+    REGION_WITH_ENDPOINT,
     LocationIdentity,
     canonical_scheme,
     identity_of_uri,
     normal_path,
+    s3_access,
 )
 from common.primitives import BoundedMap
 
@@ -40,10 +42,6 @@ from common.primitives import BoundedMap
 # Arrow's client transfers the bytes, never Hadoop's.
 
 
-ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
-REGION_WITH_ENDPOINT = "us-east-1"
-"""Region for signatures of stores with their own endpoint, unless another one is set."""
 CONNECT_TIMEOUT_S = 5.0
 REQUEST_TIMEOUT_S = 60.0
 TRIES_MAX = 5
@@ -116,8 +114,7 @@ def s3_filesystem(bucket: str, environ: Mapping[str, str]) -> arrow_fs.FileSyste
     Raises:
         ConfigError: The endpoint is not a URL, or the bucket's region is unknown.
     """
-    endpoint = next(filter(None, map(environ.get, ENDPOINT_VARIABLES)), "")
-    region = next(filter(None, map(environ.get, REGION_VARIABLES)), "")
+    endpoint, region = s3_access(environ)
     # A client has threads, so a forked child needs its own.
     return _client(os.getpid(), bucket, endpoint, region)
 
@@ -748,5 +745,4 @@ def _number_of(folder: str) -> str:
 
 def endpoints(environ: Mapping[str, str]) -> dict[str, str]:
     """Return where object stores are whose URIs do not say it."""
-    s3 = next(filter(None, map(environ.get, ENDPOINT_VARIABLES)), "")
-    return {"s3": s3, "abfs": environ.get(AZURE_ACCOUNT_VARIABLE, "")}
+    return {"s3": s3_access(environ)[0], "abfs": environ.get(AZURE_ACCOUNT_VARIABLE, "")}

@@ -53,6 +53,7 @@ from common.errors import (
 )
 from common.lake.source import LOCATIONS, WasteFile
 from common.lake.storage import LakeStorage
+from common.model.location_identity import REGION_WITH_ENDPOINT, s3_access
 from common.primitives import BoundedMap
 
 FILE_BYTES_MAX = 512 * 1024**2
@@ -226,9 +227,6 @@ def _unpacked_within(data: bytes, most: int, location: str) -> InputStream:
 
 
 _REGIONS = (S3_REGION, AWS_REGION)
-_ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-_REGION_VARIABLES = ("AWS_REGION", "AWS_DEFAULT_REGION")
-_REGION_WITH_ENDPOINT = "us-east-1"
 _OWN_ACCESS = (
     *(S3_ENDPOINT, S3_ANONYMOUS),
     *(S3_ACCESS_KEY_ID, AWS_ACCESS_KEY_ID, S3_ROLE_ARN, AWS_ROLE_ARN),
@@ -244,9 +242,8 @@ def _by_environment(properties: Mapping[str, Any]) -> dict[str, str]:
     """
     if any(map(properties.get, _OWN_ACCESS)):
         return {}
-    endpoint = next(filter(None, map(os.environ.get, _ENDPOINT_VARIABLES)), "")
-    region = next(filter(None, map(os.environ.get, _REGION_VARIABLES)), "")
-    region = region or (_REGION_WITH_ENDPOINT if endpoint else "")
+    endpoint, region = s3_access(os.environ)
+    region = region or (REGION_WITH_ENDPOINT if endpoint else "")
     missing = {S3_REGION: region} if region and not any(map(properties.get, _REGIONS)) else {}
     return {**missing, **({S3_ENDPOINT: endpoint} if endpoint else {})}
 
