@@ -468,3 +468,17 @@ def require_plain_partitions(table: Table) -> None:
                 "published of partitions by whole numbers, texts, days and bool"
             )
             raise RefusedError(message)
+
+
+def require_publishable(table: Table, files: int) -> None:
+    """Refuse a table with more files than are published.
+
+    Raises:
+        RefusedError: It has.
+    """
+    if files > FILES_MAX:
+        message = (
+            f"table {table.name!r} has more than {FILES_MAX} files, the limit of a "
+            "published table; larger files (target_bytes) make it fewer"
+        )
+        raise RefusedError(message)

@@ -83,6 +83,15 @@ class LakeStorage:
         root = f"{self.uri.rstrip('/')}/"
         return text.removeprefix(root) if text.startswith(root) else None
 
+    def has_folder(self, folder: str) -> bool:
+        """Return whether there may be files in a folder of the root."""
+        return self.folder is None or (self.folder / folder).is_dir()
+
+    def make_folder(self, folder: str) -> None:
+        """Create a folder of the root, where the storage has folders."""
+        if self.folder is not None:
+            (self.folder / folder).mkdir(parents=True, exist_ok=True)
+
     def list_after(self, folder: str, name: str) -> Iterator[ListedFile]:
         """Yield the files of a folder whose names come after one, in no order."""
         with _translated(f"list {folder}", self.uri):

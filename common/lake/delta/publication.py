@@ -29,7 +29,7 @@ from common.lake.delta import log
 from common.lake.delta.actions import ENGINE, encoded_path, entry_text, relative_path
 from common.lake.delta.checkpoints import as_parquet
 from common.lake.delta.features import delta_schema, has_plain_timestamps
-from common.lake.source import FILES_MAX, Answer, require_plain_partitions
+from common.lake.source import Answer, require_plain_partitions, require_publishable
 from common.lake.storage import LakeStorage
 from common.model.file import DataFile
 from common.model.key_values import KeyType
@@ -174,7 +174,7 @@ class PublishedLog:
         Args:
             name: A random name for a file of the trial.
         """
-        self._make_folder()
+        self._storage.make_folder(log.LOG)
         self._storage.require_conditions(f"{log.LOG}/.{name}.tmp")
 
     def head(self, table: Table, known: object = None) -> LogHead:
@@ -188,7 +188,7 @@ class PublishedLog:
             RefusedError: Another writer has added a version, or the log is malformed.
             UnavailableError: The storage does not answer.
         """
-        if not self._has_folder():
+        if not self._storage.has_folder(log.LOG):
             return LogHead()
         listing = log.list_whole(self._storage)
         if listing.newest < 0:
@@ -266,7 +266,7 @@ class PublishedLog:
             RefusedError: The storage has no such request, or no right to it.
             UnavailableError: It is unknown whether the version was created.
         """
-        self._make_folder()
+        self._storage.make_folder(log.LOG)
         head, definition = listing.head, listing.definition
         version, now_ms = head.version + 1, round(as_of_s * 1000)
         metadata: Mapping[str, Any] = definition.metadata(head, now_ms)
@@ -355,14 +355,6 @@ class PublishedLog:
         for path in sorted(doomed):
             self._storage.delete(path)
         return len(doomed)
-
-    def _has_folder(self) -> bool:
-        folder = self._storage.folder
-        return folder is None or (folder / log.LOG).is_dir()
-
-    def _make_folder(self) -> None:
-        if self._storage.folder is not None:
-            (self._storage.folder / log.LOG).mkdir(parents=True, exist_ok=True)
 
 
 class _LogState:
@@ -457,12 +449,7 @@ class FileListing:
                     self._added.append(entry)
                 if self.entries is not None:
                     self.entries.append(entry)
-        if len(self.paths) > FILES_MAX:
-            message = (
-                f"table {self.table.name!r} has more than {FILES_MAX} files, the limit of a "
-                "published table; larger files (target_bytes) make it fewer"
-            )
-            raise RefusedError(message)
+        require_publishable(self.table, len(self.paths))
 
     def _entry(self, file: DataFile, values: Mapping[str, str | None]) -> dict[str, Any]:
         stats: dict[str, Any] = {"numRecords": file.rows}

@@ -61,7 +61,7 @@ from pyiceberg.table.update import (
 )
 
 from common.errors import CompactionError, ConfigError, RefusedError, UnavailableError
-from common.lake.iceberg import catalogs
+from common.lake.iceberg import catalogs, write
 from common.lake.iceberg.catalogs import translated
 from common.lake.iceberg.manifests import PATH_ID, POSITION_ID, DeleteFile, read_list, schemas_of
 from common.lake.iceberg.write import (
@@ -96,13 +96,7 @@ CODECS = ("gzip", "zstd", "snappy", "deflate", "bzip2", "zstandard", "null")
 READERS = 8
 ATTEMPTS_MAX = 1_000
 PRIVATE_NAMES = (
-    "pyiceberg.manifest.ManifestWriterV2._meta",
-    "pyiceberg.manifest.ManifestWriterV2._with_partition",
-    "pyiceberg.manifest.ManifestWriterV2.new_writer",
-    "pyiceberg.avro.file.AvroOutputFile.write_block",
-    "pyiceberg.manifest.ManifestWriter.add",
-    "pyiceberg.manifest.ManifestWriter.delete",
-    "pyiceberg.manifest.ManifestWriter.existing",
+    *write.PRIVATE_NAMES,
     "pyiceberg.manifest.ManifestFile.fetch_manifest_entry",
     "pyiceberg.table.snapshots.UpdateMetrics.remove_file",
     "pyiceberg.table.snapshots.update_snapshot_summaries",
@@ -389,8 +383,9 @@ class _Snapshot:
         name = file.file_path.encode()
         first, last = (int(rows[at]).to_bytes(8, "little") for at in (0, -1))
         return file_entry(
-            like=file,
-            content=DataFileContent.POSITION_DELETES,
+            DataFileContent.POSITION_DELETES,
+            file.spec_id,
+            file.partition,
             file_path=uri,
             record_count=rows.size,
             file_size_in_bytes=data.size,

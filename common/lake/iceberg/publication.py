@@ -31,11 +31,9 @@ from pyiceberg.io import OutputFile
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
-    FileFormat,
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
-    ManifestWriterV2,
     read_manifest_list,
     write_manifest_list,
 )
@@ -47,12 +45,21 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
 
 from common.errors import CompactionError, ConflictError, RefusedError, UnavailableError
+from common.lake.iceberg import write
 from common.lake.iceberg.catalogs import METADATA_BYTES_MAX, StorageIO, translated
 from common.lake.iceberg.commit import CODEC, require_names
 from common.lake.iceberg.expiry import COLLECT
 from common.lake.iceberg.manifests import read_uris
-from common.lake.iceberg.write import footer_metrics, native_schema, require_ids
-from common.lake.source import FILES_MAX, Answer, require_plain_partitions
+from common.lake.iceberg.write import (
+    DataWriter,
+    added_entry,
+    file_entry,
+    footer_metrics,
+    native_schema,
+    require_ids,
+    write_entry,
+)
+from common.lake.source import Answer, require_plain_partitions, require_publishable
 from common.lake.storage import LakeStorage, ListedFile
 from common.model.file import DataFile as TableFile
 from common.model.location_identity import (
@@ -85,6 +92,7 @@ READERS = 8
 FooterReader = Callable[[str], FileMetaData]
 _CODEC: Any = CODEC
 PRIVATE_NAMES = (
+    *write.PRIVATE_NAMES,
     "pyiceberg.io.pyarrow.StatsAggregator",
     "pyiceberg.manifest.ManifestFile.fetch_manifest_entry",
     "pyiceberg.table.name_mapping.create_mapping_from_schema",
@@ -211,7 +219,7 @@ class PublishedMetadata:
         Args:
             name: A random name for a file of the trial.
         """
-        self._make_folder()
+        self._storage.make_folder(ICEBERG_FOLDER)
         self._storage.require_conditions(f"{ICEBERG_FOLDER}/.{name}.tmp")
 
     def head(self, table: Table, known: Any = None) -> IcebergHead:
@@ -258,8 +266,7 @@ class PublishedMetadata:
         )
 
     def _listed(self) -> _Listing:
-        folder = self._storage.folder
-        if folder is not None and not (folder / ICEBERG_FOLDER).is_dir():
+        if not self._storage.has_folder(ICEBERG_FOLDER):
             return _Listing()
         versions, manifests, ids, foreign = (
             dict[int, ListedFile](),
@@ -337,7 +344,7 @@ class PublishedMetadata:
                 published.
             UnavailableError: It is unknown whether the version was created.
         """
-        self._make_folder()
+        self._storage.make_folder(ICEBERG_FOLDER)
         head, former = listing.head, listing.head.metadata
         if lag and former is None:
             return head
@@ -427,10 +434,6 @@ class PublishedMetadata:
             self._storage.delete(path)
         return len(doomed)
 
-    def _make_folder(self) -> None:
-        if self._storage.folder is not None:
-            (self._storage.folder / ICEBERG_FOLDER).mkdir(parents=True, exist_ok=True)
-
 
 def _refuse(table: Table, path: str, fact: str) -> NoReturn:
     message = (
@@ -490,12 +493,7 @@ class MetadataListing:
             if "?" in file.path or "#" in file.path:
                 message = f"file {file.path} has a name with ? or #, which readers cut off"
                 raise RefusedError(message)
-        if len(self.paths) > FILES_MAX:
-            message = (
-                f"table {self.table.name!r} has more than {FILES_MAX} files, the limit of a "
-                "published table; larger files (target_bytes) make it fewer"
-            )
-            raise RefusedError(message)
+        require_publishable(self.table, len(self.paths))
 
 
 class _SnapshotFiles:
@@ -617,36 +615,29 @@ class _SnapshotFiles:
     def _added(self) -> Iterator[ManifestEntry]:
         with ThreadPoolExecutor(READERS) as threads:
             for file in threads.map(self._data_file, self._listing.added):
-                yield ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, data_file=file)
+                yield added_entry(file, None)
 
     def _data_file(self, added: tuple[TableFile, Record]) -> DataFile:
         file, partition = added
         footer = self._read_footer(file.path)
         require_ids(file.path, footer, self._definition.schema)
         metrics: dict[str, Any] = footer_metrics(footer, self._columns, self._definition.schema)
-        entry = DataFile.from_args(
-            content=DataFileContent.DATA,
+        return file_entry(
+            DataFileContent.DATA,
+            self._definition.spec.spec_id,
+            partition,
             file_path=f"{self._files.root}/{file.path}",
-            file_format=FileFormat.PARQUET,
-            partition=partition,
             record_count=file.rows,
             file_size_in_bytes=file.size_bytes,
             **metrics,
         )
-        entry.spec_id = 0
-        return entry
 
     def _write_manifest(self, entries: Sequence[ManifestEntry]) -> None:
         definition, prefix = self._definition, f"{self._files.root}/"
         output = self._output(f"m{len(self._written)}")
-        with ManifestWriterV2(
-            definition.spec, definition.schema, output, self._id, _CODEC
-        ) as writer:
+        with DataWriter(definition.spec, definition.schema, output, self._id, _CODEC) as writer:
             for entry in entries:
-                if entry.status == ManifestEntryStatus.ADDED:
-                    writer.add(entry)
-                else:
-                    writer.existing(entry)
+                write_entry(writer, entry)
         paths = frozenset(entry.data_file.file_path.removeprefix(prefix) for entry in entries)
         self.manifests.append((writer.to_manifest_file(), paths))
 

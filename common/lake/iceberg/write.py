@@ -37,6 +37,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.name_mapping import MappedField
 from pyiceberg.table.sorting import NullOrder, SortDirection
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import Record
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -431,6 +432,16 @@ def _bounds(kind: PrimitiveType, statistics: Sequence[Any]) -> tuple[bytes | Non
 
 # --------------------------------------------------------------------------------------- Manifests
 
+PRIVATE_NAMES = (
+    "pyiceberg.manifest.ManifestWriterV2._meta",
+    "pyiceberg.manifest.ManifestWriterV2._with_partition",
+    "pyiceberg.manifest.ManifestWriterV2.new_writer",
+    "pyiceberg.avro.file.AvroOutputFile.write_block",
+    "pyiceberg.manifest.ManifestWriter.add",
+    "pyiceberg.manifest.ManifestWriter.delete",
+    "pyiceberg.manifest.ManifestWriter.existing",
+)
+"""Names of PyIceberg that are no part of its interface, and are used here."""
 BLOCK_ENTRIES = 16
 """Entries that are packed together: as many as lose little when a manifest ends at its size."""
 
@@ -490,12 +501,14 @@ class DeletesWriter(DataWriter):
         return {**super()._meta, "content": "deletes"}
 
 
-def file_entry(like: DataFile, content: DataFileContent, **fields: Any) -> DataFile:
-    """Return an entry's file with the spec and partition of another one."""
+def file_entry(
+    content: DataFileContent, spec_id: int, partition: Record, **fields: Any
+) -> DataFile:
+    """Return an entry's Parquet file in a partition of a spec."""
     file = DataFile.from_args(
-        content=content, file_format=FileFormat.PARQUET, partition=like.partition, **fields
+        content=content, file_format=FileFormat.PARQUET, partition=partition, **fields
     )
-    file.spec_id = like.spec_id
+    file.spec_id = spec_id
     return file
 
 
@@ -512,8 +525,9 @@ def data_file(output: LakeOutput, uri: str, like: DataFile) -> DataFile:
         if stats.get(name):
             metrics[name] = {int(key): base64.b64decode(text) for key, text in stats[name].items()}
     return file_entry(
-        like=like,
-        content=DataFileContent.DATA,
+        DataFileContent.DATA,
+        like.spec_id,
+        like.partition,
         file_path=uri,
         record_count=output.rows,
         file_size_in_bytes=output.size_bytes,

@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from common.lake import source
 from common.lake.delta import publication
 from common.lake.storage import LakeStorage
 from common.model.table import Column
@@ -163,7 +164,7 @@ def test_a_failure_delays_no_manifest_and_deletes_no_file(
         await site.here.collector.collect(site.table)
         await site.add("day=7/late.parquet", 2)
         with monkeypatch.context() as patch:
-            patch.setattr(publication, "FILES_MAX", 1)
+            patch.setattr(source, "FILES_MAX", 1)
             for _ in range(3):
                 assert not await site.publish()
                 site.clock.advance(GRACE_S)

@@ -18,6 +18,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.types import IntegerType
 
+from common.lake import source
 from common.lake.iceberg import publication
 from common.lake.storage import LakeStorage
 from common.model.table import Column
@@ -179,7 +180,7 @@ def test_a_failure_delays_no_manifest_and_deletes_no_file(
         await site.here.collector.collect(site.table)
         await site.add("day=7/late.parquet", 2)
         with monkeypatch.context() as patch:
-            patch.setattr(publication, "FILES_MAX", 1)
+            patch.setattr(source, "FILES_MAX", 1)
             assert not await site.publish()
             site.clock.advance(GRACE_S)
             assert (await site.here.collector.collect(site.table)).deleted == 0
