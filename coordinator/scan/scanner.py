@@ -25,7 +25,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
-from typing import Any
 
 from common.errors import MetadataError, PluginError, UnavailableError
 from common.metadata.bulk_reads import LARGE_FILES
@@ -422,12 +421,15 @@ class Scanner:
         for notify in self.on_tablet_read:
             notify(tablet, table)
         facts = await read_request_facts(self._store, tablet)
+
+        def planned(known: Surroundings | None = None) -> TabletPlan:
+            return bounded_plan(self._plan(tablet, table, now_s, facts, known=known))
+
         try:
-            call = partial(self._plan_bounded, tablet, table, now_s, facts)
             if len(tablet.files) <= LARGE_FILES:
-                plan = call()
+                plan = planned()
             else:
-                plan = await asyncio.to_thread(call, known=self._around(tablet, table))
+                plan = await asyncio.to_thread(planned, self._around(tablet, table))
         except PluginError as error:
             self._submit(on.PlanningFailed(tablet=tablet.id, cause=str(error)))
             return
@@ -445,9 +447,6 @@ class Scanner:
                 numbers=_numbers(tablet, plan),
             )
         )
-
-    def _plan_bounded(self, *facts: Any, **known: Any) -> TabletPlan:
-        return bounded_plan(self._plan(*facts, **known))
 
     async def follow_forever(self) -> None:
         """Follow the change streams of all tables."""
