@@ -191,9 +191,19 @@ class LakeMaintenance:
         lake: LakeFollower,
         grace_s: float,
         tables: Callable[[], Collection[Table]],
+        read_tables: Callable[[], Awaitable[None]],
     ) -> None:
-        """Create an instance that has run nothing; `grace_s` lies between survey and deletion."""
-        self._context, self._lake, self._grace_s, self._tables = context, lake, grace_s, tables
+        """Create an instance that has run nothing.
+
+        Args:
+            context: Shared dependencies of the shell.
+            lake: Reads the logs.
+            grace_s: Lies between a survey and the deletion of files.
+            tables: Returns the tables that the coordinator has read.
+            read_tables: Reads the list of tables again.
+        """
+        self._context, self._lake, self._grace_s = context, lake, grace_s
+        self._tables, self._read_tables = tables, read_tables
         self._tasks: dict[tuple[str, str], _LakeTask] = {}
         self._runs, self._files, self._bytes = (Counter[tuple[str, ...]]() for _ in range(3))
         self.own: OwnMaintenance | None = None
@@ -257,9 +267,10 @@ class LakeMaintenance:
             if survey.files and survey.floor < 0:
                 task.survey = survey
                 task.due_s = self._context.clock.now_s() + self._grace_s
-                why = f"files are deleted after {exact_duration(self._grace_s)}, unless a version"
+                grace = exact_duration(self._grace_s)
+                why = f"files are deleted after {grace}, unless a version names them by then"
                 waiting = _run_of(table, survey, api.LakeRunState.WAITING)
-                task.result = replace(waiting, why=f"{why} names them by then")
+                task.result = replace(waiting, why=why)
                 return None
         freed = await self._carry_out(table, survey, order)
         run = replace(
@@ -284,8 +295,10 @@ class LakeMaintenance:
         task.after = survey.after
         if order is not None or not survey.rest:
             return None
-        task.due_s, freed_bytes = 0.0, survey.more or 1
-        return OperationStatistics(name=table.id, why=survey.rest, data_retained_bytes=freed_bytes)
+        task.due_s = 0.0
+        return OperationStatistics(
+            name=table.id, why=survey.rest, data_retained_bytes=survey.more or 1
+        )
 
     def _ended(self, table: Table, task: _LakeTask, run: api.LakeRun) -> None:
         task.survey, task.asked, task.failure, task.result = None, None, "", run
@@ -363,9 +376,9 @@ class LakeMaintenance:
         if table.state is not TableState.LIVE:
             raise RefusedError(f"table {table.name!r} is {table.state.value}, expected a live one")
         if order.dry_run:
-            shown = await self.survey(order.operation, table, order)
-            return _run_of(table, shown, api.LakeRunState.DRY_RUN)
-        await self._listed(table, order.wait_max_s)
+            survey = await self.survey(order.operation, table, order)
+            return _run_of(table, survey, api.LakeRunState.DRY_RUN)
+        await self._require_listed(table)
         task = self._task(table, order.operation)
         if task.survey is not None and task.result is not None:
             return task.result
@@ -384,13 +397,15 @@ class LakeMaintenance:
         survey = LakeSurvey(operation=order.operation, version=-1, why="it goes on in the service")
         return _run_of(table, survey, api.LakeRunState.RUNNING)
 
-    async def _listed(self, table: Table, wait_max_s: float) -> None:
-        try:  # The scheduler forgets the work of a table that was attached a moment ago.
-            async with asyncio.timeout(wait_max_s):
-                while all(listed.id != table.id for listed in self._tables()):
-                    await asyncio.sleep(0.1)
-        except TimeoutError:
-            raise UnavailableError(f"the coordinator has not read {table.name!r} yet") from None
+    async def _require_listed(self, table: Table) -> None:
+        """Read the tables again if one is missing: the scheduler would forget its work."""
+        if not self._is_listed(table):
+            await self._read_tables()
+        if not self._is_listed(table):
+            raise UnavailableError(f"the coordinator has not read {table.name!r} yet")
+
+    def _is_listed(self, table: Table) -> bool:
+        return any(listed.id == table.id for listed in self._tables())
 
     def rows(self, table: Table) -> list[api.MaintenanceOperation]:
         """Return a row for each operation that the table may have."""
@@ -413,7 +428,7 @@ class LakeMaintenance:
         last = f"; {task.result.text}" if task.result is not None else ""
         if not is_on:
             wanted = {*table.settings.lake_maintenance, name}
-            names = ",".join(filter(wanted.__contains__, LAKE_OPERATIONS))
+            names = ",".join(one for one in LAKE_OPERATIONS if one in wanted)
             why = f"off: `neve table set {table.name} lake_maintenance={names}` turns it on{last}"
             return replace(row, why=why)
         if task.result is None:

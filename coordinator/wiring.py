@@ -595,7 +595,9 @@ def _lake_maintenance(
     upkeep: OwnMaintenance,
 ) -> LakeMaintenance:
     """Return the maintenance of lake tables, which the scheduler runs."""
-    maintenance = LakeMaintenance(context, lake, own.garbage_grace_s, scanner.tables.values)
+    maintenance = LakeMaintenance(
+        context, lake, own.garbage_grace_s, scanner.tables.values, scanner.refresh_tables
+    )
     maintenance.add_to(upkeep)
     return maintenance
 
