@@ -164,10 +164,10 @@ class OtherProcess:
 @contextlib.asynccontextmanager
 async def coordinator(
     url: str,
-    told: Callable[[on.Event], None],
+    notify: Callable[[on.Event], None],
     catalogs: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> Any:
-    """Run a coordinator's loops in this process; whatever its core is told is told, too."""
+    """Run a coordinator's loops in this process; `notify` gets each event of its core."""
     settings = Settings(
         store=StoreSettings(url=url),
         coordinator=CoordinatorSettings(full_scan_interval_s=SCAN_INTERVAL_S),
@@ -184,7 +184,7 @@ async def coordinator(
 
     def heard(event: on.Event) -> None:
         submit(event)
-        told(event)
+        notify(event)
 
     parts.scanner.attach(heard)
     await take_lead(store, parts.scanner, context.coordinator, context.log)
@@ -205,14 +205,14 @@ async def latencies(url: str, many: Many, rate: int, seconds: float) -> dict[str
     """Return how long changes take to be planned, in milliseconds, and what it took."""
     planned_s: dict[bytes, float] = {}
 
-    def told(event: on.Event) -> None:
+    def note(event: on.Event) -> None:
         if isinstance(event, on.TabletPlanned):
             planned_s.setdefault(event.tablet.end, time.monotonic())
 
     numbers = random.Random(1).sample(range(1, many.tablets + 1), int(rate * seconds))
     ours, theirs = multiprocessing.Pipe(duplex=False)
     spawn = multiprocessing.get_context("spawn")
-    async with coordinator(url, told) as parts:
+    async with coordinator(url, note) as parts:
         while parts.full_scan.counts.scans < 1:
             await asyncio.sleep(0.1)
         writer = spawn.Process(
@@ -269,12 +269,12 @@ async def restart(url: str, many: Many) -> Restart:
         assert isinstance(await store.apply(added), Applied)
     await store.close()
 
-    def told(event: on.Event) -> None:
+    def note(event: on.Event) -> None:
         if isinstance(event, on.TabletPlanned) and event.plan.jobs:
             planned.add(event.tablet.end)
 
     begun_s = time.monotonic()
-    async with coordinator(url, told) as parts:
+    async with coordinator(url, note) as parts:
         taking = asyncio.create_task(first_job(parts.service))
         while len(planned) < RESTART_TABLETS:
             await asyncio.sleep(0.01)
@@ -313,11 +313,12 @@ async def measure(url: str, given: argparse.Namespace) -> None:
     print(f"restart    {again.handed_out_s:>10,.1f} s to the first job handed out  ", end="")
     print(f"{verdict(again.handed_out_s, RESTART_MAX_S, more=False)} s; ", end="")
     print(f"{again.planned_s:,.1f} s until all {RESTART_TABLETS:,} tablets with work were planned")
-    told = await latencies(url, many, given.rate, given.seconds)
-    print(f"change → plan at {told['rate']:,.0f}/s: p50 {told['p50']:.1f} ms, p99 ", end="")
-    print(f"{told['p99']:.1f} ms  {verdict(told['p99'], LATENCY_MAX_MS, more=False)} ms")
-    print(json.dumps({name: round(value, 2) for name, value in told.items()}))
-    print(f"memory     {told['rss']:>10,.0f} MB  {verdict(told['rss'], MEMORY_MAX_MB, more=False)}")
+    figures = await latencies(url, many, given.rate, given.seconds)
+    print(f"change → plan at {figures['rate']:,.0f}/s: p50 {figures['p50']:.1f} ms, p99 ", end="")
+    print(f"{figures['p99']:.1f} ms  {verdict(figures['p99'], LATENCY_MAX_MS, more=False)} ms")
+    print(json.dumps({name: round(value, 2) for name, value in figures.items()}))
+    memory = verdict(figures["rss"], MEMORY_MAX_MB, more=False)
+    print(f"memory     {figures['rss']:>10,.0f} MB  {memory}")
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,8 @@ from common.lake.source import Answer, Freed, LakeSurvey, MaintenanceRules
 from tests.support.iceberg_catalogs import (
     CatalogSite,
     Fault,
-    glue_site,
-    postgres_site,
     rest_site,
+    site_of,
     sqlite_site,
 )
 from tests.support.iceberg_race import ATTEMPT, BY_P, SCHEMA, Files
@@ -232,11 +231,8 @@ def test_files_in_s3_go_as_on_a_disk(s3: dict[str, str], tmp_path: Path) -> None
 def test_snapshots_expire_in_other_catalogs(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with ExitStack() as stack:
-        if kind == "postgres":
-            kept = Kept(stack.enter_context(postgres_site(tmp_path)))
-        else:
-            kept = Kept(stack.enter_context(glue_site(tmp_path))[0])
+    with site_of(kind, tmp_path) as site:
+        kept = Kept(site)
         kept.writer.delete_by_copy("id == 15")
         first, survey = kept.ids()[0], kept.survey()
         between_load_and_commit(lambda: kept.tag(first), monkeypatch)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,8 @@ from tests.contract.test_lake_iceberg_maintenance import DAY_S, Kept
 from tests.support.iceberg_catalogs import (
     CatalogSite,
     Fault,
-    glue_site,
-    postgres_site,
     rest_site,
+    site_of,
     sqlite_site,
 )
 from tests.support.iceberg_race import ATTEMPT, Files
@@ -174,10 +172,7 @@ def require_merged(merged: Merged) -> None:
 
 @pytest.mark.parametrize("kind", ["sqlite", "rest"])
 def test_manifests_of_one_kind_are_merged_and_no_entry_changes(tmp_path: Path, kind: str) -> None:
-    with ExitStack() as stack:
-        site = sqlite_site(tmp_path)
-        if kind == "rest":
-            site = stack.enter_context(rest_site(tmp_path))
+    with site_of(kind, tmp_path) as site:
         require_merged(Merged(site))
 
 
@@ -187,11 +182,7 @@ def test_manifests_of_one_kind_are_merged_and_no_entry_changes(tmp_path: Path, k
 def test_manifests_are_merged_in_other_catalogs(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with ExitStack() as stack:
-        if kind == "postgres":
-            site = stack.enter_context(postgres_site(tmp_path))
-        else:
-            site = stack.enter_context(glue_site(tmp_path))[0]
+    with site_of(kind, tmp_path) as site:
         require_merged(Merged(site))
         raced = Merged(site)
         require_merged_next_to_appends(raced, monkeypatch)

@@ -10,7 +10,6 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,8 @@ from common.lake.source import Freed, LakeSurvey, MaintenanceRules
 from tests.contract.test_lake_iceberg_maintenance import DAY_S, Kept, added_again
 from tests.support.iceberg_catalogs import (
     CatalogSite,
-    glue_site,
-    postgres_site,
     rest_site,
+    site_of,
     sqlite_site,
 )
 from tests.support.iceberg_race import SCHEMA
@@ -134,10 +132,7 @@ FEW_METADATA = {"write.metadata.previous-versions-max": "2"}
 
 @pytest.mark.parametrize("kind", ["sqlite", "rest"])
 def test_files_that_nothing_names_go(tmp_path: Path, kind: str) -> None:
-    with ExitStack() as stack:
-        site = sqlite_site(tmp_path)
-        if kind == "rest":
-            site = stack.enter_context(rest_site(tmp_path))
+    with site_of(kind, tmp_path) as site:
         require_cleared(Swept(site, **FEW_METADATA))
 
 
@@ -145,11 +140,7 @@ def test_files_that_nothing_names_go(tmp_path: Path, kind: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["postgres", "glue"])
 def test_files_that_nothing_names_go_in_other_catalogs(tmp_path: Path, kind: str) -> None:
-    with ExitStack() as stack:
-        if kind == "postgres":
-            site = stack.enter_context(postgres_site(tmp_path))
-        else:
-            site = stack.enter_context(glue_site(tmp_path))[0]
+    with site_of(kind, tmp_path) as site:
         require_cleared(Swept(site, **FEW_METADATA))
 
 

@@ -355,3 +355,16 @@ def rest_site(folder: Path, storage: Mapping[str, str] | None = None) -> Iterato
         server.server_close()
         thread.join()
         inner.close()
+
+
+@contextmanager
+def site_of(kind: str, folder: Path) -> Iterator[CatalogSite]:
+    """Yield a catalog with its tables in a folder: `sqlite`, `rest`, `postgres` or `glue`."""
+    if kind == "sqlite":
+        yield sqlite_site(folder)
+    elif kind == "glue":
+        with glue_site(folder) as (site, _):
+            yield site
+    else:
+        with {"rest": rest_site, "postgres": postgres_site}[kind](folder) as site:
+            yield site

@@ -310,13 +310,13 @@ def test_groups_that_get_no_compactor(ground: Ground, service: Steps) -> None:
     for sentence in sentences:
         service.wait("note", text=sentence)
     ground.wait_until_said("status", *sentences)
-    said = ground.wait_until_said("doctor", *sentences)
+    answer = ground.wait_until_said("doctor", *sentences)
     # Its compactor would go on trying to start Spark.
     Client(ground.url, token=TOKEN).scale_group("bare", 0)
     # No work waits: these are warnings.
-    assert "no autoscaler adds such a node, so start one" in said
-    assert "shared memory" not in said, "what only `neve up` needs"
-    assert "groups warning" in said
+    assert "no autoscaler adds such a node, so start one" in answer
+    assert "shared memory" not in answer, "what only `neve up` needs"
+    assert "groups warning" in answer
 
 
 def test_node_types_that_the_autoscaler_knows_are_looked_at(ground: Ground, service: Steps) -> None:

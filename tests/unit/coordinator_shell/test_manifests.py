@@ -313,19 +313,19 @@ def test_a_drop_that_deletes_files_deletes_the_notes_too(
 
 def test_a_table_that_is_gone_is_no_store_that_has_gone_back(tmp_path: Path) -> None:
     async def tell(site: Site) -> None:
-        said: list[str] = []
+        events: list[str] = []
         manifests = ManifestPublisher(
             site.store,
             CountedIds(),
             GRACE_S,
-            lambda event, **_: said.append(event),
+            lambda event, **_: events.append(event),
             known_generation=lambda _: 1,
         )
         assert not await manifests.look(site.table)
-        assert said == ["store has gone back in time"]
+        assert events == ["store has gone back in time"]
         await drop(site)
         assert not await manifests.look(site.table)
-        assert len(said) == 1
+        assert len(events) == 1
 
     story(tmp_path, tell)
 
