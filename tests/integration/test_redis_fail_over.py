@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,9 @@ pytestmark = [pytest.mark.anyio, pytest.mark.integration]
 
 ADDS_BEFORE, ADDS_AFTER = 20, 20
 """Acknowledged adds before the primary dies, and after it."""
+ADDS_DURING = 200
+"""Enough to last until the Sentinels name the new primary."""
+PAUSE_MS = 10_000
 
 
 @pytest.fixture
@@ -123,23 +127,45 @@ async def test_links_leave_a_primary_that_was_frozen(group: RedisGroup) -> None:
     await busy.keyspace.close()
 
 
-async def test_adds_go_on_when_an_operator_moves_the_primary(group: RedisGroup) -> None:
-    store = store_on(group.url, wait_replicas=1)
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A way to move a primary that serves, which loses no acknowledged add."""
+
+    wait_replicas: int = 1
+    words: tuple[str, ...] = ()
+    """More words of `SENTINEL FAILOVER`."""
+    pause: bool = False
+    """Whether the primary takes no changes meanwhile."""
+
+
+MOVES = [
+    pytest.param(Move(words=("COORDINATED",)), id="coordinated"),
+    pytest.param(Move(pause=True), id="paused", marks=pytest.mark.long),
+    pytest.param(Move(wait_replicas=2), id="every replica has each add", marks=pytest.mark.long),
+]
+"""Without any of them, the primary and its other replica acknowledge adds that are lost later."""
+
+
+@pytest.mark.parametrize("move", MOVES)
+async def test_adds_go_on_when_an_operator_moves_the_primary(group: RedisGroup, move: Move) -> None:
+    store = store_on(group.url, wait_replicas=move.wait_replicas)
     harness = Harness("redis", RedisKeyspace(group.url, timeout_s=5.0), SystemClock())
     tablet = await harness.tablet_with()
     adder, old = Adder(store, tablet), group.primary()
     await adder.add(ADDS_BEFORE)
 
-    group.sentinels[0].ask("SENTINEL", "FAILOVER", SERVICE)
+    adds = asyncio.ensure_future(adder.add(ADDS_DURING))
+    if move.pause:
+        old.say("CLIENT", "PAUSE", PAUSE_MS, "WRITE")
+    group.sentinels[0].ask("SENTINEL", "FAILOVER", SERVICE, *move.words)
     moved_s = time.monotonic()
-    adds = asyncio.ensure_future(adder.add(ADDS_AFTER))
     await asyncio.to_thread(group.until_failed_over, old)
     await adds
     await adder.add(1)
     print(f"all adds are acknowledged {time.monotonic() - moved_s:.1f} s after the order")
 
     assert await files_of(store, tablet) == adder.acknowledged
-    assert len(adder.acknowledged) == ADDS_BEFORE + ADDS_AFTER + 1
+    assert len(adder.acknowledged) == ADDS_BEFORE + ADDS_DURING + 1
     await store.close()
     await harness.keyspace.close()
 
