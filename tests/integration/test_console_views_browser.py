@@ -7,12 +7,21 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, StorageState, expect
 
 from common.metadata.redis import connect
 from common.settings import StoreSettings
 from neve.gateway.access.tokens import TokenFile
-from tests.support.chromium import WAIT_MS, Visit, chromium, is_live, sign_in, simulate, visit
+from tests.support.chromium import (
+    WAIT_MS,
+    Visit,
+    chromium,
+    is_live,
+    session_of,
+    sign_in,
+    simulate,
+    visit,
+)
 from tests.support.gateway import TOKEN, Gateway, serving
 from tests.support.redis_server import executable, running
 
@@ -67,11 +76,16 @@ def gateway(
         yield gateway
 
 
+@pytest.fixture(scope="module")
+def session(browser: Browser, gateway: Gateway) -> StorageState:
+    """A session of the operator."""
+    return session_of(browser, gateway.url, TOKEN)
+
+
 @pytest.fixture
-def tab(browser: Browser, gateway: Gateway) -> Iterator[Visit]:
+def tab(browser: Browser, gateway: Gateway, session: StorageState) -> Iterator[Visit]:
     """A tab of the operator; it must not log an error or load anything from elsewhere."""
-    with visit(browser, gateway.url) as tab:
-        sign_in(tab, TOKEN)
+    with visit(browser, gateway.url, session=session) as tab:
         yield tab
         assert tab.problems == []
         assert tab.foreign == []
@@ -111,10 +125,14 @@ VIEWS = [
 
 @pytest.mark.parametrize(("address", "scheme", "looked_at"), VIEWS)
 def test_a_view_is_accessible_and_fits(
-    address: str, scheme: str, looked_at: tuple[int, ...], browser: Browser, gateway: Gateway
+    address: str,
+    scheme: str,
+    looked_at: tuple[int, ...],
+    browser: Browser,
+    gateway: Gateway,
+    session: StorageState,
 ) -> None:
-    with visit(browser, gateway.url, scheme=scheme) as tab:
-        sign_in(tab, TOKEN)
+    with visit(browser, gateway.url, scheme=scheme, session=session) as tab:
         tab.open(address)
         for width in WIDTHS:
             tab.page.set_viewport_size({"width": width, "height": 900})
@@ -224,6 +242,7 @@ def test_the_filter_of_a_view_stands_in_its_address(tab: Visit) -> None:
 
 
 def test_one_search_finds_tables_and_jobs(tab: Visit) -> None:
+    tab.open("/console")
     search = tab.page.get_by_label("Search tables, tablets, jobs and requests")
     search.fill("att-1")
     search.press("Enter")

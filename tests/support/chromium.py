@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Request, StorageState, expect, sync_playwright
 
 AXE = (Path(__file__).parents[1] / "data/axe/axe.min.js").read_text("utf-8")
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -89,7 +89,13 @@ class Visit:
 
 @contextmanager
 def visit(
-    browser: Browser, url: str, *, width: int = 1280, height: int = 900, scheme: str = "light"
+    browser: Browser,
+    url: str,
+    *,
+    width: int = 1280,
+    height: int = 900,
+    scheme: str = "light",
+    session: StorageState | None = None,
 ) -> Iterator[Visit]:
     """Open a tab of a new profile until the block ends.
 
@@ -99,9 +105,14 @@ def visit(
         width: Width of the window, in pixels.
         height: Height of the window, in pixels.
         scheme: `light` or `dark`.
+        session: The profile begins signed in, as in this session.
     """
     viewport = {"width": width, "height": height}
-    context = browser.new_context(viewport=viewport, color_scheme=scheme)  # type: ignore[arg-type]  # texts
+    context = browser.new_context(
+        viewport=viewport,  # type: ignore[arg-type]  # texts
+        color_scheme=scheme,  # type: ignore[arg-type]  # texts
+        storage_state=session,
+    )
     context.set_default_timeout(WAIT_MS)
     tab = Visit(context.new_page(), url)
 
@@ -128,6 +139,13 @@ def sign_in(tab: Visit, secret: str) -> None:
     """Sign in as a person does: by the sign-in page."""
     send_token(tab, secret)
     expect(tab.page.get_by_role("button", name="Sign out")).to_be_visible()
+
+
+def session_of(browser: Browser, url: str, secret: str) -> StorageState:
+    """Sign in once, for several visits."""
+    with visit(browser, url) as tab:
+        sign_in(tab, secret)
+        return tab.page.context.storage_state()
 
 
 def send_token(tab: Visit, secret: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from common.control_settings import CatalogSettings, NotifySettings
 from common.settings import TraceSettings
-from neve.client.errors import RefusedError, UnavailableError
+from neve.client.errors import NotFoundError, RefusedError, UnavailableError
 from neve.local import StackOptions
 from tests.support.iceberg_tables import sqlite_catalog, sqlite_properties
 from tests.support.installed_stack import InstalledStack
@@ -95,5 +95,5 @@ def _without_tables_afterwards(service: Service) -> Iterator[None]:
     # The last tests of the package end the service; a table may be dropped already.
     with suppress(UnavailableError):
         for table in service.client.tables():
-            with suppress(RefusedError):
+            with suppress(RefusedError, NotFoundError):
                 service.client.drop(table.name)
