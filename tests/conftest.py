@@ -37,8 +37,8 @@ LONGEST_FILES = (
 
 `docs/development.md` has the figures.
 """
-LIGHT_FROM = 3
-"""So many workers have one among them that begins with the shortest files."""
+HEAVY_MAX = 3
+"""So many workers at the most begin with the longest files: a stack takes up to 4 GB."""
 
 STACKS = "tests/e2e/"
 """The files of each folder below it share a stack, whose start takes longer than any of them."""
@@ -49,12 +49,13 @@ SPARK_SESSION = "tests.support.spark_session import"
 class ByFileAndStack(LoadFileScheduling):
     """Whole files to each worker, and all that share a stack or a session of Spark to the same.
 
-    The last worker takes files from the end, which use the processor while the others wait for
-    stacks. So one stack fewer runs than there are workers.
+    The last worker, and each beyond `HEAVY_MAX`, takes files from the end, which use the processor
+    while the others wait for stacks. So one stack fewer runs than there are workers.
     """
 
     def _assign_work_unit(self, node: WorkerController) -> None:
-        if len(self.nodes) >= LIGHT_FROM and node is self.nodes[-1]:
+        heavy = max(1, min(HEAVY_MAX, len(self.nodes) - 1))
+        if self.nodes.index(node) >= heavy:
             self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
         super()._assign_work_unit(node)
 

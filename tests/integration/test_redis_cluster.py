@@ -22,8 +22,7 @@ from common.runtime import RandomIds, SystemClock
 from common.settings import StoreSettings
 from neve.serve.preflight import require_store
 from tests.integration.test_redis_fail_over import Adder, files_of
-from tests.support.patience import SERVICE_S
-from tests.support.patience import PATIENCE_S
+from tests.support.patience import PATIENCE_S, SERVICE_S
 from tests.support.redis_cluster import PRIMARIES, ClusterServer, RedisCluster, cluster_running
 from tests.support.redis_server import RedisServer, running
 from tests.support.store_harness import MIDDLE, Harness, applied, commit, file, reserve
