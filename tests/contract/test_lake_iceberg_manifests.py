@@ -9,11 +9,23 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.manifest import ManifestContent, ManifestEntryStatus
+from pyiceberg.avro.file import AvroOutputFile
+from pyiceberg.manifest import (
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriterV2,
+)
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table as PyIcebergTable
+from pyiceberg.types import NestedField, StringType, StructType
 
 from common.errors import UnavailableError
 from common.lake import rules
 from common.lake.iceberg import commit
+from common.lake.iceberg.manifests import live_entries
+from common.lake.iceberg.write import layout_of
 from common.lake.mirror import difference, mirrored_file, mirrored_of, tablets_of
 from common.lake.source import Answer, Freed, LakeSurvey
 from common.model.table import SPEC_PARTITIONS, LakeTable, Table
@@ -135,6 +147,57 @@ def between(act: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, times: int 
 
 
 # ------------------------------------------------------------------------------------------- Merge
+
+
+class OtherWriter(ManifestWriterV2):
+    """Writes entries with one more field of their files, as newer releases of other writers do."""
+
+    field = 0
+
+    def new_writer(self) -> AvroOutputFile[ManifestEntry]:
+        plain = self._with_partition(2)
+        *leading, own = plain.fields
+        assert isinstance(own.field_type, StructType)
+        more = NestedField(self.field, "more", StringType(), required=False)
+        file = StructType(*own.field_type.fields, more)
+        return AvroOutputFile(
+            output_file=self._output_file,
+            file_schema=Schema(*leading, NestedField(2, "data_file", file, required=True)),
+            record_schema=plain,
+            schema_name="manifest_entry",
+            metadata=self._meta,
+        )
+
+
+def write_anew(table: PyIcebergTable, manifest: ManifestFile, field: int) -> None:
+    """Replace a manifest by one with the same entries and one more field."""
+    entries = manifest.fetch_manifest_entry(table.io)
+    output, snapshot_id = table.io.new_output(manifest.manifest_path), manifest.added_snapshot_id
+    writer = OtherWriter(table.spec(), table.schema(), output, snapshot_id, "gzip")
+    writer.field = field
+    with writer:
+        for entry in entries:
+            writer.add_entry(entry)
+
+
+@pytest.mark.parametrize(("field", "is_known"), [(143, True), (900, False)])
+def test_entries_keep_the_fields_of_their_writer(
+    merged: Merged, field: int, is_known: bool
+) -> None:
+    table, written = merged.writer.table, merged.manifests()
+    for manifest in written[:2]:
+        write_anew(table, manifest, field)
+    before = merged.entries()
+    merged.run()
+    assert merged.entries() == before
+    table, layouts = merged.writer.table, dict[int, set[str]]()
+    for manifest in merged.manifests():
+        entries = list(live_entries(table.io, manifest))
+        layouts[len(entries)] = set(map(layout_of, entries))
+    assert {count: len(own) for count, own in layouts.items()} == {4: 1, 2: 1}
+    assert "more" not in layouts[4].pop()
+    assert ("more" in layouts[2].pop()) == is_known
+    merged.require_rows()
 
 
 def require_merged(merged: Merged) -> None:

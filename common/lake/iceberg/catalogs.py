@@ -150,7 +150,7 @@ class Admission:
         if not whole.startswith("/"):
             return any(whole.startswith(root) for root in self._roots)
         folder, _, name = whole.rpartition("/")
-        if Path(whole).is_symlink():
+        if os.path.islink(whole):
             return self._is_below(whole)
         admitted = self._folders.get(folder)
         if admitted is None:

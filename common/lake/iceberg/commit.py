@@ -16,10 +16,11 @@ import inspect
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
+from itertools import chain
 from pkgutil import resolve_name
 from typing import Any
 
@@ -63,13 +64,21 @@ from pyiceberg.table.update import (
 from common.errors import CompactionError, ConfigError, RefusedError, UnavailableError
 from common.lake.iceberg import catalogs, write
 from common.lake.iceberg.catalogs import translated
-from common.lake.iceberg.manifests import PATH_ID, POSITION_ID, DeleteFile, read_list, schemas_of
+from common.lake.iceberg.manifests import (
+    PATH_ID,
+    POSITION_ID,
+    DeleteFile,
+    live_entries,
+    read_list,
+    schemas_of,
+)
 from common.lake.iceberg.write import (
     DataWriter,
     DeletesWriter,
     added_entry,
     data_file,
     file_entry,
+    layout_of,
     write_entry,
 )
 from common.lake.source import (
@@ -325,31 +334,28 @@ class _Snapshot:
 
     # ---------------------------------------------------------------------------------- Outputs
 
-    def _entries(self, paths: Sequence[str]) -> Iterator[tuple[str, list[ManifestEntry]]]:
-        """Yield the live entries of manifests, some of which are read at a time."""
+    def _entries(self, paths: Sequence[str]) -> Iterator[tuple[str, Iterator[ManifestEntry]]]:
+        """Yield the live entries of manifests, some of which are opened at a time."""
         with ThreadPoolExecutor(READERS) as threads:
             for first in range(0, len(paths), READERS):
                 some = paths[first : first + READERS]
-                reads = [
-                    threads.submit(self.listed[path].fetch_manifest_entry, self._io)
-                    for path in some
-                ]
+                reads = [threads.submit(live_entries, self._io, self.listed[path]) for path in some]
                 yield from zip(some, (read.result() for read in reads), strict=True)
 
     def _with_outputs(self) -> Iterator[ManifestFile]:
         """Yield the manifests of outputs, and of rows of them that were deleted since the plan."""
-        data, deletes = _BySpec(), _BySpec()
+        data, deletes = list[ManifestEntry](), list[ManifestEntry]()
         for output in self._commit.outputs:
             like = self._like(output)
             file = data_file(output, self._head.uri_of(output.path), like)
-            data[like.spec_id].append(added_entry(file, self._commit.sequence))
+            data.append(added_entry(file, self._commit.sequence))
             self._note(file, is_added=True)
             rows = self._commit.deletes.get(output.path)
             if rows is not None and rows.size:
                 assert int(rows[-1]) < output.rows, output.path
                 own = self._written_deletes(file, rows)
                 # It has the number of the new snapshot, like the delete files that it stands for.
-                deletes[like.spec_id].append(added_entry(own, None))
+                deletes.append(added_entry(own, None))
                 self._note(own, is_added=True)
         yield from self._written(data, ManifestContent.DATA)
         yield from self._written(deletes, ManifestContent.DELETES)
@@ -405,18 +411,13 @@ class _Snapshot:
             raise RefusedError(f"manifest {min(missing)} has left the snapshot")
         for content in ManifestContent:
             wanted = sorted(path for path in removed if self.listed[path].content == content)
-            kept = _BySpec()
-            for path, entries in self._entries(wanted):
-                spec_id = self.listed[path].partition_spec_id
-                kept[spec_id] += self._marked(entries, removed[path])
-                for spec_id, some in kept.items():
-                    if len(some) >= ENTRIES_HELD_MAX:
-                        yield from self._written(_BySpec({spec_id: some}), content)
-                        kept[spec_id] = []
-            yield from self._written(kept, content)
+            entries = (
+                self._marked(entries, removed[path]) for path, entries in self._entries(wanted)
+            )
+            yield from self._written(chain.from_iterable(entries), content)
 
     def _marked(
-        self, entries: Sequence[ManifestEntry], removed: Mapping[str, LakeFile | None]
+        self, entries: Iterable[ManifestEntry], removed: Mapping[str, LakeFile | None]
     ) -> Iterator[ManifestEntry]:
         """Yield the entries of a manifest, those of removed files as DELETED."""
         left = set(removed)
@@ -438,28 +439,32 @@ class _Snapshot:
             raise RefusedError(f"file {min(left)} is not in the manifest that named it")
 
     def _written(
-        self, entries: Mapping[int, Iterable[ManifestEntry]], content: ManifestContent
-    ) -> Iterator[ManifestFile]:
+        self, entries: Iterable[ManifestEntry], content: ManifestContent
+    ) -> list[ManifestFile]:
         """Write entries to manifests, each of one spec and of about the table's target size."""
         target = _number(self._metadata, MANIFEST_BYTES_PROPERTY, MANIFEST_BYTES)
-        for spec_id, own in entries.items():
-            left = iter(own)
-            entry = next(left, None)
-            while entry is not None:
-                with self._manifest(spec_id, content) as writer:
-                    while entry is not None:
-                        write_entry(writer, entry)
-                        entry = next(left, None)
-                        if writer.tell() >= target:
-                            break
-                yield writer.to_manifest_file()
+        unfilled, writers = dict[tuple[int, str], ManifestWriter](), list[ManifestWriter]()
+        with ExitStack() as opened:
+            for entry in entries:
+                key = (entry.data_file.spec_id, layout_of(entry))
+                writer = unfilled.get(key)
+                if writer is None:
+                    writer = opened.enter_context(self._manifest(*key, content))
+                    unfilled[key] = writer
+                    writers.append(writer)
+                write_entry(writer, entry)
+                if writer.tell() >= target:
+                    del unfilled[key]
+        return [writer.to_manifest_file() for writer in writers]
 
-    def _manifest(self, spec_id: int, content: ManifestContent) -> ManifestWriter:
+    def _manifest(self, spec_id: int, layout: str, content: ManifestContent) -> ManifestWriter:
         spec = self._metadata.specs()[spec_id]
         name = f"neve-{self._name}-{self.id}-m{len(self.written)}.avro"
         output = self._io.new_output(self._new_metadata(name))
         kind = DeletesWriter if content == ManifestContent.DELETES else DataWriter
-        return kind(spec, _schema_of(spec, self._metadata), output, self.id, self._codec())
+        writer = kind(spec, _schema_of(spec, self._metadata), output, self.id, self._codec())
+        writer.layout = layout
+        return writer
 
     def _codec(self) -> Any:
         codec = self._metadata.properties.get(CODEC_PROPERTY, CODEC)
@@ -489,17 +494,6 @@ class _Snapshot:
         # The totals are those of any operation, but PyIceberg knows three.
         summary = update_snapshot_summaries(Summary(Operation.OVERWRITE, **own), before)
         return Summary(Operation.REPLACE, **summary.additional_properties)
-
-
-ENTRIES_HELD_MAX = 20_000
-"""Entries of one spec that are held before they are written."""
-
-
-class _BySpec(defaultdict[int, list[ManifestEntry]]):
-    """Entries by the id of their partition spec."""
-
-    def __init__(self, entries: Mapping[int, list[ManifestEntry]] | None = None) -> None:
-        super().__init__(list, entries or {})
 
 
 # --------------------------------------------------------------------------------- Merged manifests
@@ -688,8 +682,7 @@ class _Merge(_Snapshot):
             RefusedError: A manifest has other files than its list says.
         """
         paths = [item.manifest_path for item in group]
-        spec_id, content = group[0].partition_spec_id, group[0].content
-        merged = list(self._written({spec_id: self._existing(paths)}, content))
+        merged = self._written(self._existing(paths), group[0].content)
         wanted = [_live_files(item) for item in group]
         if None not in wanted and sum(map(_live_files, merged)) != sum(wanted):
             raise RefusedError(f"manifest {paths[0]} or one after it has other files than listed")

@@ -2,23 +2,33 @@
 
 A snapshot names a manifest list, which names manifests of data files and manifests of delete files.
 All of them are Avro and never change, so what was read from one path is kept. PyIceberg's reader is
-used with bounds: a few packed bytes may claim to be any number
-of entries.
+used with bounds: a few packed bytes may claim to be any number of entries. Entries that a commit
+carries to another manifest keep the bytes of their files.
 """
 
 import bz2
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Any, Self
 from urllib.parse import quote_plus
 
 import pyarrow as pa
 from pyiceberg.avro.codecs import AVRO_CODEC_KEY
 from pyiceberg.avro.decoder import StreamingBinaryDecoder, new_decoder
-from pyiceberg.avro.file import SYNC_SIZE, AvroFile, Block
+from pyiceberg.avro.file import _SCHEMA_KEY, SYNC_SIZE, AvroFile, Block
 from pyiceberg.avro.resolver import ReadSchemaResolver, SchemaPartnerAccessor
 from pyiceberg.io import FileIO
+from pyiceberg.manifest import (
+    DATA_FILE_TYPE,
+    DataFileContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    _inherit_from_manifest,
+)
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, visit_with_partner
 from pyiceberg.table.metadata import TableMetadata
@@ -37,7 +47,8 @@ from pyiceberg.types import (
 )
 
 from common.errors import RefusedError
-from common.lake.iceberg.catalogs import TableRoot, translated
+from common.lake.iceberg.catalogs import Admission, TableRoot, translated
+from common.lake.iceberg.write import CarriedFile
 from common.lake.source import LakeFile, Partition
 from common.model.table import SPEC_PARTITIONS
 from common.rows.key_encoding import NULL
@@ -71,42 +82,38 @@ def _optional(number: int, name: str, kind: IcebergType) -> NestedField:
     return NestedField(number, name, kind, required=False)
 
 
+_FILE = StructType(
+    NestedField(134, "content", IntegerType(), required=True, initial_default=DATA),
+    NestedField(100, "file_path", StringType(), required=True),
+    NestedField(101, "file_format", StringType(), required=True),
+    NestedField(102, "partition", StructType(), required=True),
+    NestedField(103, "record_count", LongType(), required=True),
+    NestedField(104, "file_size_in_bytes", LongType(), required=True),
+    _optional(125, "lower_bounds", MapType(126, IntegerType(), 127, BinaryType())),
+    _optional(128, "upper_bounds", MapType(129, IntegerType(), 130, BinaryType())),
+    _optional(131, "key_metadata", BinaryType()),
+    _optional(135, "equality_ids", ListType(136, LongType(), element_required=True)),
+    _optional(143, "referenced_data_file", StringType()),
+    # The others are read, but not used.
+    _optional(105, "block_size_in_bytes", LongType()),
+    _optional(106, "file_ordinal", IntegerType()),
+    _optional(107, "sort_columns", ListType(114, IntegerType(), element_required=True)),
+    _counts(108, "column_sizes", 117, 118),
+    _counts(109, "value_counts", 119, 120),
+    _counts(110, "null_value_counts", 121, 122),
+    _counts(111, "distinct_counts", 123, 124),
+    _counts(137, "nan_value_counts", 138, 139),
+    _optional(132, "split_offsets", ListType(133, LongType(), element_required=True)),
+    _optional(140, "sort_order_id", IntegerType()),
+    _optional(142, "first_row_id", LongType()),
+    _optional(144, "content_offset", LongType()),
+    _optional(145, "content_size_in_bytes", LongType()),
+)
 _ENTRY = Schema(
     NestedField(0, "status", IntegerType(), required=True),
     _optional(1, "snapshot_id", LongType()),
     _optional(3, "sequence_number", LongType()),
-    NestedField(
-        2,
-        "data_file",
-        StructType(
-            NestedField(134, "content", IntegerType(), required=True, initial_default=DATA),
-            NestedField(100, "file_path", StringType(), required=True),
-            NestedField(101, "file_format", StringType(), required=True),
-            NestedField(102, "partition", StructType(), required=True),
-            NestedField(103, "record_count", LongType(), required=True),
-            NestedField(104, "file_size_in_bytes", LongType(), required=True),
-            _optional(125, "lower_bounds", MapType(126, IntegerType(), 127, BinaryType())),
-            _optional(128, "upper_bounds", MapType(129, IntegerType(), 130, BinaryType())),
-            _optional(131, "key_metadata", BinaryType()),
-            _optional(135, "equality_ids", ListType(136, LongType(), element_required=True)),
-            _optional(143, "referenced_data_file", StringType()),
-            # The others are read, but not used.
-            _optional(105, "block_size_in_bytes", LongType()),
-            _optional(106, "file_ordinal", IntegerType()),
-            _optional(107, "sort_columns", ListType(114, IntegerType(), element_required=True)),
-            _counts(108, "column_sizes", 117, 118),
-            _counts(109, "value_counts", 119, 120),
-            _counts(110, "null_value_counts", 121, 122),
-            _counts(111, "distinct_counts", 123, 124),
-            _counts(137, "nan_value_counts", 138, 139),
-            _optional(132, "split_offsets", ListType(133, LongType(), element_required=True)),
-            _optional(140, "sort_order_id", IntegerType()),
-            _optional(142, "first_row_id", LongType()),
-            _optional(144, "content_offset", LongType()),
-            _optional(145, "content_size_in_bytes", LongType()),
-        ),
-        required=True,
-    ),
+    NestedField(DATA_FILE_ID, "data_file", _FILE, required=True),
     _optional(4, "file_sequence_number", LongType()),
 )
 _LISTED = Schema(
@@ -217,36 +224,53 @@ class _Partners(SchemaPartnerAccessor):
 class _BoundedAvro(AvroFile[Any]):
     """An Avro file of which at most a number of records are read."""
 
-    __slots__ = ("_is_known", "_left")
+    __slots__ = ("_left", "is_known")
 
-    def __enter__(self) -> Self:
+    def fetch(self) -> None:
+        """Read the bytes of the file."""
         with self.input_file.open() as stream:
             self.decoder = new_decoder(stream.read())
+
+    def __enter__(self) -> Self:
+        self._left = ENTRIES_MAX
         self.header = self._read_header()
         self.schema = self.header.get_schema()
         assert self.read_schema is not None
-        self._is_known = _numbers(self.schema) <= _numbers(self.read_schema)
+        self.is_known = _numbers(self.schema) <= _numbers(self.read_schema)
         resolver: Any = ReadSchemaResolver(self.read_types, self.read_enums)
         self.reader = visit_with_partner(self.schema, self.read_schema, resolver, _Partners())
         return self
 
     def _read_block(self) -> int:
-        if self.block is None:
-            self._left = ENTRIES_MAX
-        elif self.decoder.read(SYNC_SIZE) != self.header.sync:
+        count, data = self._next_block()
+        # The faster decoder skips without regard to the end or begin of the bytes.
+        decoder = new_decoder(data) if self.is_known else StreamingBinaryDecoder(data)
+        self.block = Block(self.reader, count, decoder)
+        return count
+
+    def blocks(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the number of records of each block, and the block's unpacked bytes."""
+        while True:
+            try:
+                block = self._next_block()
+            except EOFError:
+                return
+            yield block
+
+    def _next_block(self) -> tuple[int, bytes]:
+        count = self.decoder.read_int()
+        try:
+            packed, mark = self.decoder.read_bytes(), self.decoder.read(SYNC_SIZE)
+        except EOFError:
+            packed, mark = b"", b""
+        if mark != self.header.sync:
             message = "a block of the file does not end with its mark"
             raise ValueError(message)
-        count = self.decoder.read_int()
-        packed = self.decoder.read_bytes()
         self._left -= count
         if count < 0 or self._left < 0:
             message = f"the file has more than {ENTRIES_MAX} entries"
             raise RefusedError(message)
-        data = _unpack(self.header.meta.get(AVRO_CODEC_KEY, "null"), packed)
-        # The faster decoder skips without regard to the end or begin of the bytes.
-        decoder = new_decoder(data) if self._is_known else StreamingBinaryDecoder(data)
-        self.block = Block(self.reader, count, decoder)
-        return count
+        return count, _unpack(self.header.meta.get(AVRO_CODEC_KEY, "null"), packed)
 
 
 def _numbers(schema: Schema) -> set[int]:
@@ -310,18 +334,26 @@ _UNPACKERS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def _records(io: FileIO, path: str, schema: Schema) -> Iterator[list[Any]]:
-    """Yield the records of a file as lists, in the order of a schema's fields."""
-    file = io.new_input(path)
-    with translated(f"read {path}"), _BoundedAvro(file, schema, _LISTS) as reader:
-        yield from reader
+_DECODING = Lock()
+"""Held while a file is decoded. The loop of a service waits for each thread that computes, so of
+several threads that read manifests, all but one wait for a storage or for this lock."""
+
+
+@contextmanager
+def _records(io: FileIO, path: str, schema: Schema) -> Iterator[Iterator[list[Any]]]:
+    """Return the records of a file as lists, in the order of a schema's fields."""
+    with translated(f"read {path}"):
+        file = _BoundedAvro(io.new_input(path), schema, _LISTS)
+        file.fetch()
+        with _DECODING, file:
+            yield file
 
 
 def _listed(*values: Any) -> list[Any]:
     return list(values)
 
 
-_LISTS: dict[int, Callable[..., Any]] = {-1: _listed, 2: _listed, 102: _listed}
+_LISTS: dict[int, Callable[..., Any]] = {-1: _listed, DATA_FILE_ID: _listed, 102: _listed}
 """Structs that are read as lists: records, files and partitions."""
 
 
@@ -332,25 +364,25 @@ def read_list(io: FileIO, path: str) -> tuple[ListedManifest, ...]:
         RefusedError: The list is malformed or above a bound.
         UnavailableError: The storage does not answer, or the list is gone.
     """
-    listed = []
-    for record in _records(io, path, _LISTED):
-        manifest, spec_id, content, sequence, snapshot_id, key, _, _, _, _, removed, *_ = record
-        if key:
-            message = f"the table is encrypted ({path[:200]}), which Névé does not support"
-            raise RefusedError(message)
-        _require_text(manifest, "manifest_path")
-        _require_numbers(spec_id, sequence)
-        listed.append(
-            ListedManifest(
-                path=manifest,
-                spec_id=spec_id,
-                has_deletes=content == DELETE_MANIFEST,
-                sequence=sequence,
-                snapshot_id=snapshot_id,
-                has_removed=removed != 0,
-            )
-        )
-    return tuple(listed)
+    with _records(io, path, _LISTED) as records:
+        return tuple(_listed_manifest(path, record) for record in records)
+
+
+def _listed_manifest(path: str, record: Sequence[Any]) -> ListedManifest:
+    manifest, spec_id, content, sequence, snapshot_id, key, _, _, _, _, removed, *_ = record
+    if key:
+        message = f"the table is encrypted ({path[:200]}), which Névé does not support"
+        raise RefusedError(message)
+    _require_text(manifest, "manifest_path")
+    _require_numbers(spec_id, sequence)
+    return ListedManifest(
+        path=manifest,
+        spec_id=spec_id,
+        has_deletes=content == DELETE_MANIFEST,
+        sequence=sequence,
+        snapshot_id=snapshot_id,
+        has_removed=removed != 0,
+    )
 
 
 def read_uris(io: FileIO, path: str, *, with_deleted: bool = False) -> frozenset[str]:
@@ -366,10 +398,11 @@ def read_uris(io: FileIO, path: str, *, with_deleted: bool = False) -> frozenset
         UnavailableError: The storage does not answer, or the manifest is gone.
     """
     uris = set()
-    for status, _, _, file, _ in _records(io, path, _ENTRY):
-        if status != DELETED or with_deleted:
-            _require_text(file[1], "file_path")
-            uris.add(file[1])
+    with _records(io, path, _ENTRY) as records:
+        for status, _, _, file, _ in records:
+            if status != DELETED or with_deleted:
+                _require_text(file[1], "file_path")
+                uris.add(file[1])
     return frozenset(uris)
 
 
@@ -382,7 +415,9 @@ class ManifestReader:
         specs: Mapping[int, PartitionSpec],
         schemas: Sequence[Schema],
         times_s: Mapping[int, float],
+        *,
         io: FileIO,
+        admission: Admission,
     ) -> None:
         """Keep what manifests refer to.
 
@@ -392,15 +427,16 @@ class ManifestReader:
             schemas: All schemas, the current one first.
             times_s: Snapshot id → its time; expired ones are missing.
             io: Reads files.
+            admission: Where files may lie.
         """
         self._root, self._specs, self._schemas = root, specs, schemas
-        self._times_s, self._io = times_s, io
+        self._times_s, self._io, self._admission = times_s, io, admission
 
     def read(self, listed: ListedManifest) -> ManifestFiles:
         """Return the live files of a manifest.
 
         Raises:
-            RefusedError: It is malformed or above a bound.
+            RefusedError: It is malformed, above a bound, or names a file that is not allowed.
             UnavailableError: The storage does not answer, or the manifest is gone.
         """
         spec = self._specs.get(listed.spec_id)
@@ -408,20 +444,22 @@ class ManifestReader:
             message = f"{listed.path[:200]} has the unknown partition spec {listed.spec_id}"
             raise RefusedError(message)
         partitions = _Partitions(spec, self._schemas)
-        if listed.has_deletes:
-            return self._deletes(listed, partitions)
-        return self._data(listed, partitions)
+        with _records(self._io, listed.path, _ENTRY) as records:
+            if listed.has_deletes:
+                return self._deletes(listed, records, partitions)
+            return self._data(listed, records, partitions)
 
     def added(self, listed: ListedManifest, wanted: frozenset[str]) -> frozenset[str]:
         """Return which paths a manifest names, deleted entries included."""
-        paths = (
-            self._root.path_of(record[3][1]) for record in _records(self._io, listed.path, _ENTRY)
-        )
-        return frozenset(path for path in paths if path in wanted)
+        with _records(self._io, listed.path, _ENTRY) as records:
+            paths = (self._root.path_of(record[3][1]) for record in records)
+            return frozenset(path for path in paths if path in wanted)
 
-    def _data(self, listed: ListedManifest, partitions: "_Partitions") -> ManifestFiles:
+    def _data(
+        self, listed: ListedManifest, records: Iterable[list[Any]], partitions: "_Partitions"
+    ) -> ManifestFiles:
         files, spelled, left_out = [], dict[str, str](), 0
-        for record in _records(self._io, listed.path, _ENTRY):
+        for record in records:
             status, snapshot_id, own_sequence, file, _ = record
             if status == DELETED:
                 continue
@@ -433,6 +471,7 @@ class ManifestReader:
             if str(kind).upper() != PARQUET:
                 left_out += 1
                 continue
+            self._admission.require(uri)
             path = self._root.path_of(uri)
             if self._root.uri_of(path) != uri:
                 spelled[path] = uri
@@ -449,9 +488,11 @@ class ManifestReader:
             )
         return ManifestFiles(tuple(files), spelled=spelled, left_out=left_out)
 
-    def _deletes(self, listed: ListedManifest, partitions: "_Partitions") -> ManifestFiles:
+    def _deletes(
+        self, listed: ListedManifest, records: Iterable[list[Any]], partitions: "_Partitions"
+    ) -> ManifestFiles:
         deletes = []
-        for record in _records(self._io, listed.path, _ENTRY):
+        for record in records:
             status, _, own_sequence, file, _ = record
             if status == DELETED:
                 continue
@@ -463,6 +504,7 @@ class ManifestReader:
                 return ManifestFiles(refusal=OTHER_DELETES.format(str(kind)[:40]))
             _require_text(uri, "file_path")
             _require_numbers(rows, size_bytes)
+            self._admission.require(uri)
             least, greatest = _path_bounds(lower, upper)
             by_value = content == EQUALITY_DELETES
             if by_value and not ids:
@@ -487,6 +529,62 @@ class ManifestReader:
     def _added_at_s(self, snapshot_id: int | None, listed: ListedManifest) -> float:
         own = listed.snapshot_id if snapshot_id is None else snapshot_id
         return self._times_s.get(own, 0.0)
+
+
+# ---------------------------------------------------------------------------------- Carried entries
+
+
+_LEADING = ((0, True), (1, False), (3, False), (4, False), (2, True))
+"""Field ids of an entry of version 2 of the format, and whether it must have the field."""
+_CARRIED = StructType(
+    *DATA_FILE_TYPE[2].fields,
+    *(
+        entry
+        for entry in _FILE.fields
+        if entry.field_id not in {known.field_id for known in DATA_FILE_TYPE[2].fields}
+    ),
+)
+"""What is read of a carried file: first the fields of `DataFile`, in its order."""
+
+
+def live_entries(io: FileIO, manifest: ManifestFile) -> Iterator[ManifestEntry]:
+    """Open a manifest, and return its live entries with what they inherit from it.
+
+    Their files are `CarriedFile`, unless the manifest has fields in another order than version 2 of
+    the format, or unknown ones.
+
+    Raises:
+        RefusedError: It is malformed or above a bound.
+        UnavailableError: The storage does not answer, or the manifest is gone.
+    """
+    path = manifest.manifest_path
+    with translated(f"read {path}"):
+        file = _BoundedAvro(io.new_input(path), _ENTRY, _LISTS)
+        file.fetch()
+        with file:
+            fields = tuple((entry.field_id, entry.required) for entry in file.schema.fields)
+            if file.is_known and fields == _LEADING:
+                return _carried(file, manifest)
+        return iter(manifest.fetch_manifest_entry(io))
+
+
+def _carried(file: _BoundedAvro, manifest: ManifestFile) -> Iterator[ManifestEntry]:
+    """Yield the live entries of an open manifest; few exist at a time."""
+    resolver: Any = ReadSchemaResolver(_LISTS, {134: DataFileContent})
+    stored = file.schema.find_type(DATA_FILE_ID)
+    reader: Any = visit_with_partner(stored, _CARRIED, resolver, _Partners())
+    layout = file.header.meta[_SCHEMA_KEY]
+    with translated(f"read {manifest.manifest_path}"):
+        for count, data in file.blocks():
+            decoder = new_decoder(data)
+            for _ in range(count):
+                status = ManifestEntryStatus(decoder.read_int())
+                numbers = [decoder.read_int() if decoder.read_int() else None for _ in range(3)]
+                begin = decoder.tell()
+                own = CarriedFile(*reader.read(decoder))
+                if status != ManifestEntryStatus.DELETED:
+                    own.encoded, own.layout = data[begin : decoder.tell()], layout
+                    yield _inherit_from_manifest(ManifestEntry(status, *numbers, own), manifest)
 
 
 ENCRYPTED = "the table is encrypted, which Névé does not support; use the engine's own compaction"

@@ -60,7 +60,6 @@ from common.lake.iceberg.deletes import (
 )
 from common.lake.iceberg.manifests import (
     DeleteFile,
-    ListedManifest,
     ManifestFiles,
     ManifestReader,
     read_list,
@@ -241,15 +240,9 @@ class IcebergSource:
             raise RefusedError(message)
         before = known.manifests if known is not None else {}
         fresh = [manifest for manifest in listed if manifest.path not in before]
-        reader, root = _reader(metadata, io), TableRoot(metadata.location)
-
-        def read(manifest: ListedManifest) -> ManifestFiles:
-            content = reader.read(manifest)
-            self._require_admitted(content, root)
-            return content
-
+        reader = self._manifest_reader(metadata, io)
         with ThreadPoolExecutor(READERS) as threads:
-            contents = list(threads.map(read, fresh))
+            contents = list(threads.map(reader.read, fresh))
         new = {manifest.path: read for manifest, read in zip(fresh, contents, strict=True)}
         manifests = {
             manifest.path: before.get(manifest.path) or new[manifest.path] for manifest in listed
@@ -259,12 +252,13 @@ class IcebergSource:
             raise RefusedError(message)
         return manifests
 
-    def _require_admitted(self, manifest: ManifestFiles, root: TableRoot) -> None:
-        """Refuse a manifest that names a file outside of the allowed locations."""
-        for file in manifest.files:
-            self._admission.require(manifest.spelled.get(file.path) or root.uri_of(file.path))
-        for delete in manifest.deletes:
-            self._admission.require(delete.path)
+    def _manifest_reader(self, metadata: TableMetadata, io: FileIO) -> ManifestReader:
+        times_s = {
+            snapshot.snapshot_id: snapshot.timestamp_ms / 1000 for snapshot in metadata.snapshots
+        }
+        root, schemas = TableRoot(metadata.location), schemas_of(metadata)
+        specs, admission = metadata.specs(), self._admission
+        return ManifestReader(root, specs, schemas, times_s, io=io, admission=admission)
 
     def _with_deletes(
         self, state: IcebergState, io: FileIO, known: IcebergState | None
@@ -376,7 +370,7 @@ class IcebergSource:
         """
         if not wanted:
             return frozenset()
-        reader = _reader(table.metadata, table.io)
+        reader = self._manifest_reader(table.metadata, table.io)
         listed = [
             manifest
             for manifest in read_list(table.io, snapshot.manifest_list)
@@ -523,15 +517,6 @@ def renewal_s(properties: Mapping[str, Any], loaded_s: float) -> float:
 def _is_missing(io: FileIO, uri: str) -> bool:
     with translated(f"look for {uri}"):
         return not io.new_input(uri).exists()
-
-
-def _reader(metadata: TableMetadata, io: FileIO) -> ManifestReader:
-    times_s = {
-        snapshot.snapshot_id: snapshot.timestamp_ms / 1000 for snapshot in metadata.snapshots
-    }
-    return ManifestReader(
-        TableRoot(metadata.location), metadata.specs(), schemas_of(metadata), times_s, io
-    )
 
 
 def _attempt_of(snapshot: IcebergSnapshot) -> str:

@@ -11,6 +11,8 @@ import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
+from io import BytesIO
 from types import TracebackType
 from typing import Any
 from urllib.parse import unquote_plus
@@ -18,7 +20,17 @@ from urllib.parse import unquote_plus
 import pyarrow as pa
 from pyarrow import types as is_type
 from pyarrow.parquet import FileMetaData
-from pyiceberg.avro.file import AvroOutputFile
+from pyiceberg.avro.codecs import AVRO_CODEC_KEY, CODEC_MAPPING_ICEBERG_TO_AVRO
+from pyiceberg.avro.encoder import BinaryEncoder
+from pyiceberg.avro.file import (
+    _SCHEMA_KEY,
+    MAGIC,
+    META_SCHEMA,
+    AvroFileHeader,
+    AvroOutputFile,
+)
+from pyiceberg.avro.resolver import construct_writer
+from pyiceberg.avro.writer import Writer
 from pyiceberg.io.pyarrow import StatsAggregator, schema_to_pyarrow
 from pyiceberg.manifest import (
     DEFAULT_READ_VERSION,
@@ -439,20 +451,73 @@ PRIVATE_NAMES = (
     "pyiceberg.avro.file.AvroOutputFile.write_block",
     "pyiceberg.manifest.ManifestWriter.add",
     "pyiceberg.manifest.ManifestWriter.delete",
-    "pyiceberg.manifest.ManifestWriter.existing",
+    "pyiceberg.manifest.ManifestWriter.add_entry",
+    "pyiceberg.avro.file.AvroOutputFile._write_header",
 )
 """Names of PyIceberg that are no part of its interface, and are used here."""
 BLOCK_ENTRIES = 16
 """Entries that are packed together: as many as lose little when a manifest ends at its size."""
 
 
+class CarriedFile(DataFile):
+    """A file of an entry that goes from one manifest to another, with its bytes."""
+
+    encoded: bytes
+    """The file as its manifest has it."""
+    layout: str
+    """The Avro schema of entries with such bytes, as JSON text."""
+
+
+class _EntryWriter(Writer):
+    """Writes entries; the bytes of a carried file are copied."""
+
+    def __init__(self, plain: Writer) -> None:
+        self._plain = plain
+
+    def write(self, encoder: BinaryEncoder, value: ManifestEntry) -> None:
+        file = value.data_file
+        if not isinstance(file, CarriedFile):
+            self._plain.write(encoder, value)
+            return
+        numbers = (value.snapshot_id, value.sequence_number, value.file_sequence_number)
+        encoder.write(_leading(value.status, *numbers))
+        encoder.write(file.encoded)
+
+
+@lru_cache(1024)  # Most entries of a manifest have the same.
+def _leading(status: int, *numbers: int | None) -> bytes:
+    """Return the fields of an entry that come before its file."""
+    data = BytesIO()
+    encoder = BinaryEncoder(data)
+    encoder.write_int(status)
+    for number in numbers:
+        encoder.write_int(0 if number is None else 1)
+        if number is not None:
+            encoder.write_int(number)
+    return data.getvalue()
+
+
 class _Blocks(AvroOutputFile[ManifestEntry]):
     """Packs some entries at a time; PyIceberg packs each one alone, to three times the size."""
 
+    layout = ""
+    """The Avro schema of carried entries, to which all of them belong; empty: none is carried."""
+
     def __enter__(self) -> "_Blocks":
         self._held: list[ManifestEntry] = []
+        self.writer = _EntryWriter(self.writer)
         super().__enter__()
         return self
+
+    def _write_header(self) -> None:
+        if not self.layout:
+            super()._write_header()
+            return
+        codec = self.metadata[AVRO_CODEC_KEY]
+        codec = CODEC_MAPPING_ICEBERG_TO_AVRO.get(codec, codec)
+        meta = {**self.metadata, _SCHEMA_KEY: self.layout, AVRO_CODEC_KEY: codec}
+        header = AvroFileHeader(MAGIC, meta, self.sync_bytes)
+        construct_writer(META_SCHEMA).write(self.encoder, header)
 
     def write_block(self, objects: list[ManifestEntry]) -> None:
         self._held += objects
@@ -478,15 +543,20 @@ class _Blocks(AvroOutputFile[ManifestEntry]):
 class DataWriter(ManifestWriterV2):
     """Writes manifests of data files."""
 
+    layout = ""
+    """See `layout_of`: that of all entries that are written."""
+
     def new_writer(self) -> AvroOutputFile[ManifestEntry]:
         """Return the file of the manifest."""
-        return _Blocks(
+        blocks = _Blocks(
             output_file=self._output_file,
             file_schema=self._with_partition(self.version),
             record_schema=self._with_partition(DEFAULT_READ_VERSION),
             schema_name="manifest_entry",
             metadata=self._meta,
         )
+        blocks.layout = self.layout
+        return blocks
 
 
 class DeletesWriter(DataWriter):
@@ -544,6 +614,12 @@ def added_entry(file: DataFile, sequence: int | None) -> ManifestEntry:
     )
 
 
+def layout_of(entry: ManifestEntry) -> str:
+    """Return the Avro schema of an entry that is carried; empty: it is written anew."""
+    file = entry.data_file
+    return file.layout if isinstance(file, CarriedFile) else ""
+
+
 def write_entry(writer: ManifestWriter, entry: ManifestEntry) -> None:
     """Write an entry with its status."""
     if entry.status == ManifestEntryStatus.ADDED:
@@ -551,4 +627,4 @@ def write_entry(writer: ManifestWriter, entry: ManifestEntry) -> None:
     elif entry.status == ManifestEntryStatus.DELETED:
         writer.delete(entry)
     else:
-        writer.existing(entry)
+        writer.add_entry(entry)
