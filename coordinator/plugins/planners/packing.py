@@ -7,10 +7,11 @@ at 2 MiB/s.
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from heapq import merge
 from itertools import accumulate
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from common.model.file import DataFile, total_bytes
 from common.model.key_values import KeyType
@@ -90,6 +91,18 @@ def autocomp_choice(
 
 T = TypeVar("T")
 Bin = list[DataFile]
+SORTED_AT_ONCE = 2_000
+
+
+def in_order(files: Sequence[DataFile], key: Callable[[DataFile], Any]) -> Iterator[DataFile]:
+    """Yield files in the order of a key.
+
+    They are sorted in runs that are merged. A sort of 100,000 files as a whole takes a tenth of a
+    second, and no other thread runs meanwhile.
+    """
+    firsts = range(0, len(files), SORTED_AT_ONCE)
+    runs = (sorted(files[first : first + SORTED_AT_ONCE], key=key) for first in firsts)
+    return merge(*runs, key=key)
 
 
 def first_fit_decreasing(files: Sequence[DataFile], capacity_bytes: float) -> list[Bin]:
@@ -98,7 +111,7 @@ def first_fit_decreasing(files: Sequence[DataFile], capacity_bytes: float) -> li
     # Of the other bins, at most one is half empty: its files would have fitted into another.
     count = min(len(files), large + 1 + math.ceil(2 * total_bytes(files) / max(1, capacity_bytes)))
     bins, rooms = list[Bin](), _Rooms(count, capacity_bytes)
-    for file in sorted(files, key=lambda file: (-file.size_bytes, file.path)):
+    for file in in_order(files, lambda file: (-file.size_bytes, file.path)):
         fits = file.size_bytes <= capacity_bytes
         bin_index = rooms.first_with(file.size_bytes) if fits else len(bins)
         if bin_index == len(bins):
@@ -172,7 +185,8 @@ def bins_of(files: Sequence[DataFile], capacity_bytes: float, *, keyed: bool) ->
     order = range_order(files, keyed=keyed)
     if order is None:
         return first_fit_decreasing(files, capacity_bytes)
-    return next_fit(sorted(files, key=lambda file: (*order(file), file.path)), capacity_bytes)
+    ordered = list(in_order(files, lambda file: (*order(file), file.path)))
+    return next_fit(ordered, capacity_bytes)
 
 
 def forced_merges(ordered: Sequence[T], max_files: int) -> list[Sequence[T]]:

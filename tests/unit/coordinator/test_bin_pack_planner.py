@@ -18,6 +18,7 @@ from common.model.job import Kind, Plan, PriorityClass, class_of
 from common.spi.planner import RequestFacts
 from coordinator.plugins.planners.bin_pack import CUT, PURGED, BinPackPlanner
 from coordinator.plugins.planners.packing import (
+    SORTED_AT_ONCE,
     autocomp_choice,
     autocomp_scores,
     cost_gb_hours,
@@ -444,6 +445,16 @@ def test_bins_are_those_of_first_fit(seed: int) -> None:
         bins[index].append(file)
         rooms[index] -= file.size_bytes
     assert first_fit_decreasing(files, capacity) == bins
+
+
+def test_many_files_are_packed_in_the_order_of_their_sizes() -> None:
+    draw = random.Random(1)
+    sizes = {f"f{draw.random()}": draw.randint(2, 100) for _ in range(2 * SORTED_AT_ONCE + 1)}
+    files = list(files_of(sizes).values())
+    bins = first_fit_decreasing(files, 1.0)
+    assert [file for (file,) in bins] == sorted(
+        files, key=lambda file: (-file.size_bytes, file.path)
+    )
 
 
 def _calls(count: int, size_bytes: int, tombstones: int) -> int:
