@@ -148,8 +148,9 @@ class Interval:
 class Plan:
     """Jobs that would be planned now. `left`: path → why no job takes the file.
 
-    Without planned and running jobs there is nothing to compact. `jobs` and `left` have at most as
-    many entries as were asked for; `left` has a file of each reason, if there is room for it.
+    Without planned and running jobs there is nothing to compact. `jobs`, `left` and `intervals`
+    have at most as many entries as were asked for; `left` has a file of each reason, if there is
+    room for it.
     """
 
     jobs: tuple[PlannedJob, ...] = ()
@@ -170,6 +171,8 @@ class Plan:
     """Number of files that no job takes; `left` has some of them."""
     left_reasons: dict[str, int] = field(default_factory=dict)
     """Why no job takes them → number of files, the most frequent 100 reasons first."""
+    interval_count: int = 0
+    """Number of intervals; `intervals` has the first ones."""
 
 
 @readable_across_releases

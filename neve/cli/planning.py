@@ -106,6 +106,8 @@ def render_plan(plan: api.Plan, keys: TabletKeys, *, verbose: bool = False) -> R
     parts: list[RenderableType | str] = [planned]
     if plan.intervals:
         parts += ["", _intervals(plan.intervals, keys)]
+    if (more := plan.interval_count - len(plan.intervals)) > 0:
+        parts.append(f"… and {format_count(more, 'more interval')}")
     if (more := plan.job_count - len(plan.jobs)) > 0:
         size, count = format_bytes(plan.input_bytes), f"{plan.job_count:,} jobs of"
         parts.append(f"… and {format_count(more, 'more job')}: {count} {size} in all")
@@ -253,7 +255,7 @@ def plan(
         bool, typer.Option("--shadow", help="Compare the table's planner with its shadow planner.")
     ] = False,
     count: Annotated[
-        int, typer.Option(help="Maximum number of jobs, and of files with --verbose.")
+        int, typer.Option(help="Maximum number of jobs, of intervals, and of files with --verbose.")
     ] = 100,
     verbose: Verbose = False,
 ) -> None:

@@ -44,8 +44,8 @@ class PlanningCalls:
             table: Name of the table.
             tablets: Ends of at most 100 tablets; empty: every tablet.
             settings: Settings of the table to plan with instead of its own, by name.
-            count: Number of jobs, and of files that are left out, in the answer at most; its totals
-                count all.
+            count: Number of jobs, of files that are left out, and of intervals, in the answer at
+                most; its totals count all.
         """
         tried = [f"{name}={value}" for name, value in (settings or {}).items()]
         parameters = {"tablet": list(tablets) or None, "setting": tried or None, "count": count}

@@ -51,10 +51,10 @@ def plan_view(
         running: Number of jobs that run on the tablets.
         tablets: Ids of the tablets, in the order of the plans, for the names of intervals.
         chunks: The stored states of their chunks; empty: none.
-        count: Number of jobs, and of files that are left, at most.
+        count: Number of jobs, of files that are left, and of intervals, at most.
     """
     none = [StoredChunks()] * len(tablets)
-    intervals = tuple(
+    intervals = (
         _interval_view(replace(interval, tablet=tablet.text, table=table.name), stored)
         for tablet, plan, stored in zip(tablets, plans, chunks or none, strict=False)
         for interval in plan.intervals
@@ -74,11 +74,12 @@ def plan_view(
         jobs=tuple(jobs),
         left=_examples(plans, count),
         running=running,
-        intervals=intervals,
+        intervals=tuple(islice(intervals, count)),
         job_count=len(planned),
         input_bytes=sum(job.input_bytes for job in planned),
         left_count=reasons.total(),
         left_reasons=dict(reasons.most_common(REASONS_MAX)),
+        interval_count=sum(len(plan.intervals) for plan in plans),
     )
 
 
@@ -266,7 +267,10 @@ class PlanningRoutes:
             ),
         ] = None,
         count: Annotated[
-            int, Query(description="Number of jobs, and of files that are left out, at most.")
+            int,
+            Query(
+                description="Number of jobs, of files that are left out, and of intervals, at most."
+            ),
         ] = 100,
     ) -> api.Plan:
         """Return the jobs that would be planned for a table now. Nothing is started or changed."""

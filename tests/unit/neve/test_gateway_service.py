@@ -562,6 +562,8 @@ def test_the_plan_of_a_table_has_the_stored_state_of_each_interval() -> None:
         ("deferred", 4),
         ("", None),
     ]
+    first = plan_view(table, [plan], 0, [TabletId("t", PLUS_INFINITY)], [stored], count=1)
+    assert (first.intervals, first.interval_count) == (view.intervals[:1], 2)
 
 
 def test_a_plan_names_the_windows_that_its_jobs_wait_for(tmp_path: Path) -> None:

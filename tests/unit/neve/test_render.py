@@ -457,6 +457,11 @@ def test_a_long_plan_shows_some_jobs_and_counts_all_files_that_are_left() -> Non
     assert every[-1] == "… and 90,001 more files that no job takes"
 
 
+def test_a_long_plan_shows_some_intervals_and_counts_the_others() -> None:
+    plan = replace(CHAIN, interval_count=1_001)
+    assert "… and 1,000 more intervals" in text_of(planning.render_plan(plan, LONG_KEYS), width=80)
+
+
 def ids_shown(ids: list[str], *, verbose: bool = False) -> list[str]:
     """Return the attempts in `neve jobs`, the requests in its sibling, and those in reasons."""
     running = [replace(job_view(RUNNING), attempt=name) for name in ids]
