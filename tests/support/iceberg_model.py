@@ -153,6 +153,11 @@ def positions_of(file: LakeFile) -> Any:
 # ------------------------------------------------------------------------------------ Other writers
 
 
+def _row(number: int, kind: int, value: int) -> int:
+    """Return a row with a value, which no other snapshot and no other kind of event inserts."""
+    return VALUES * (3 * number + kind) + value % VALUES
+
+
 def _written(world: Catalog, snap: Snap, truth: frozenset[int]) -> Catalog:
     return world._replace(
         main=snap,
@@ -172,13 +177,13 @@ def writers(world: Catalog) -> Iterator[tuple[str, Catalog]]:
         return main._replace(number=number, kind=kind, attempt="", **changes)
 
     if "append" in left:
-        row = 10 + number
+        row = _row(number, 0, 10 + number)
         data = main.data | {(new_file("f", number, [row]), number)}
         yield "append", _written(world, next_snap("append", data=data), world.truth | {row})
     if "compact" in left and len(main.data) > 1:
         yield "compact", _written(world, _compacted(main, number), world.truth)
     if "branch" in left:
-        path = new_file("g", number, [50 + number])
+        path = new_file("g", number, [_row(number, 1, 50 + number)])
         snap = next_snap("branch", data=main.data | {(path, number)})
         yield (
             "branch",
@@ -245,7 +250,7 @@ def _row_deletes(world: Catalog, left: frozenset[str]) -> Iterator[tuple[str, Ca
                 snap = later._replace(kind="equality", equality=main.equality | {equal})
                 yield "equality", _written(world, snap, world.truth - gone)
             if "upsert" in left:
-                again = VALUES * number + value
+                again = _row(number, 2, value)
                 data = main.data | {(new_file("U", number, [again]), number)}
                 snap = later._replace(kind="upsert", data=data, equality=main.equality | {equal})
                 yield "upsert", _written(world, snap, world.truth - gone | {again})

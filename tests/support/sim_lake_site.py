@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -218,14 +218,22 @@ class LakeSite:
     def send(self, commit: Commit, sender: int) -> Answer:
         """Make a commit the next version, once, with the faults of this table."""
         request = self._request(commit, sender)
+        return self.sent(lambda: self._arrive(commit, request))
+
+    def sent(self, arrive: Callable[[], bool], late_max_s: float | None = None) -> Answer:
+        """Send a request once, with the faults of this table.
+
+        Args:
+            arrive: Changes the table when the request arrives, or returns that it refuses.
+            late_max_s: How late it arrives at most; None: as late as any.
+        """
         self.require_answer()
         world, faults = self.world, self.faults
         if world.chance(faults.late):
             self.seen["send: late"] += 1
             if world.chance(0.7):
-                self._process.call_later(
-                    world.random() * faults.late_max_s, self._arrive, commit, request
-                )
+                late_s = world.random() * (late_max_s or faults.late_max_s)
+                self._process.call_later(late_s, arrive)
             raise UnavailableError("simulated: the request is on its way")
         if world.chance(faults.lost / 2):
             self.seen["send: request lost"] += 1
@@ -233,7 +241,7 @@ class LakeSite:
         if world.chance(faults.false / 2):
             self.seen["send: false commit"] += 1
             return Answer.COMMITTED
-        is_committed = self._arrive(commit, request)
+        is_committed = arrive()
         if world.chance(faults.lost / 2):
             self.seen["send: answer lost"] += 1
             raise UnavailableError("simulated: the answer is lost")

@@ -42,6 +42,7 @@ from tests.support.sim_chaos import Chaos
 from tests.support.sim_cluster import Cluster
 from tests.support.sim_compactor import SimEngine
 from tests.support.sim_coordinator import SimCoordinator
+from tests.support.sim_iceberg_upkeep import MaintainedSite, Upkeep, as_values, draw_upkeep
 from tests.support.sim_lake_site import (
     COLUMNS,
     DAY_S,
@@ -82,6 +83,8 @@ class LakeOptions:
     days: bool = False
     redis_lost: bool = False
     faults: SiteFaults = field(default_factory=SiteFaults)
+    upkeep: Upkeep | None = None
+    """How Névé maintains an Iceberg table; None: it does not."""
 
 
 class LakeTablesTruth(Truth):
@@ -245,7 +248,12 @@ class LakeTables(Cluster):
         self.is_busy = True
         super().__init__(seed, options)
         self.settings = replace(self.settings, catalog=CatalogSettings(poll_s=POLL_S))
-        self.site = LakeSite(self.world, lake.format_name, SiteFaults(), lake.files)
+        values = (self.world, lake.format_name, SiteFaults(), lake.files)
+        self.site = (
+            LakeSite(*values)
+            if lake.upkeep is None
+            else MaintainedSite(*values, upkeep=lake.upkeep, kinds=lake.kinds)
+        )
 
     def _new_truth(self) -> LakeTablesTruth:
         return LakeTablesTruth(super()._new_truth().memory)
@@ -258,6 +266,15 @@ class LakeTables(Cluster):
             manifest_interval_s=None,
             directory_guard=False,
         )
+        if (upkeep := self.lake.upkeep) is not None:
+            settings = replace(
+                settings,
+                lake_maintenance=upkeep.operations,
+                lake_maintenance_interval_s=upkeep.interval_s,
+                lake_maintenance_files=upkeep.files_max,
+                lake_orphan_age_s=DAY_S,
+                lake_manifests_min=1,
+            )
         table = Table(
             id="t0",
             name="lake",
@@ -296,8 +313,13 @@ class LakeTables(Cluster):
 
     def be_busy(self) -> None:
         """Let time pass, second by second: a day that passes is no more than one of them."""
-        for _ in range(int(self.options.busy_s)):
+        site, day_s = self.site, self.lake.upkeep.day_s if self.lake.upkeep else 0
+        for second in range(int(self.options.busy_s)):
             self.world.run_until(self.world.now_s() + 1.0)
+            if isinstance(site, MaintainedSite):
+                site.write_slowly()
+            if day_s and second % day_s == day_s - 1:
+                self.pass_day()
         self.is_busy = False
 
     async def _write(self) -> None:
@@ -316,6 +338,8 @@ class LakeTables(Cluster):
     def switch_faults(self, *, on: bool) -> None:
         super().switch_faults(on=on)
         self.site.faults = self.lake.faults if on else SiteFaults()
+        if isinstance(self.site, MaintainedSite):
+            self.site.is_busy = on
 
     def pass_day(self) -> None:
         """Let a day pass at once, unless a request may be sent: then it would be a day late."""
@@ -476,6 +500,10 @@ def draw_lake(seed: int) -> tuple[Options, LakeOptions]:
         redis_lost=bool(maybe(1.0, 0.15)),
         faults=SiteFaults(maybe(0.05), maybe(0.6), maybe(0.4), maybe(0.4)),
     )
+    if format_name == "iceberg" and (upkeep := draw_upkeep(seed)) is not None:
+        # Old snapshots are read again and again: a few of them do.
+        options = replace(options, busy_s=20.0)
+        lake = replace(lake, upkeep=upkeep, interval_s=max(1.0, lake.interval_s))
     return options, lake
 
 
@@ -523,6 +551,7 @@ def live_lake(seed: int, drawn: tuple[Options, LakeOptions] | None = None) -> La
                     (StoreActions, "_reserve_change", cluster.reserve_change),
                 ]
             ),
+            as_values(lake.upkeep),
             told_from(cluster, seed),
         ):
             chaos = LakeChaos(cluster)
