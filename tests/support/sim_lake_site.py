@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -233,7 +234,7 @@ class LakeSite:
             self.seen["send: late"] += 1
             if world.chance(0.7):
                 late_s = world.random() * (late_max_s or faults.late_max_s)
-                self._process.call_later(late_s, arrive)
+                self._process.call_later(late_s, self._arrive_late, arrive)
             raise UnavailableError("simulated: the request is on its way")
         if world.chance(faults.lost / 2):
             self.seen["send: request lost"] += 1
@@ -249,6 +250,11 @@ class LakeSite:
             self.seen["send: false conflict"] += 1
             return Answer.CONFLICT
         return Answer.COMMITTED if is_committed else Answer.CONFLICT
+
+    @staticmethod
+    def _arrive_late(arrive: Callable[[], bool]) -> None:
+        with suppress(RefusedError):  # The sender hears nothing more of it.
+            arrive()
 
     def drop_requests(self) -> None:
         """Let what is on its way never arrive."""
