@@ -45,7 +45,7 @@ LOCATION = "s3://sim/lake"
 UUID = uuid.UUID(int=17)
 MARKED = "neve-:"
 """Paths of files of deleted positions that attempts write begin so."""
-LOADS_MAX = 50
+LOADS_MAX = 1_000
 LONG_LOG = 100
 ARRIVES_MAX_S = 3.0
 """How late requests of maintenance arrive at most: later, another one has mostly come before."""
@@ -184,17 +184,23 @@ class TableFiles:
             entry = SimpleNamespace(snapshot_id=self.id_of(after.main), timestamp_ms=self._ms())
             self._log.append(entry)
         gone = [self.kept.pop(snap.number) for snap in before.retained - after.retained]
-        if not self.site.is_expiring and self.upkeep.log_max < LONG_LOG:
-            # Another engine has expired them, and a short log does not say that they were live.
-            for path in frozenset[str]().union(*(one.whole for one in gone)):
-                self.left_s.pop(path, None)
         ids = {one.snapshot.snapshot_id for one in gone}
         last = max((at for at, one in enumerate(self._log) if one.snapshot_id in ids), default=-1)
+        if not self.site.is_expiring:
+            # What another engine removes from the history says no more when it was live.
+            cut = {one.snapshot_id for one in self._log[: last + 1]}
+            self._forget([one for one in self.kept.values() if one.snapshot.snapshot_id in cut])
+            if self.upkeep.log_max < LONG_LOG:
+                self._forget(gone)
         del self._log[: last + 1]
         names = ("main", "branch", "retained", "last")
         if any(getattr(after, name) != getattr(before, name) for name in names):
             self.metadata = self._written_metadata()
         self.check()
+
+    def _forget(self, some: Iterable[Kept]) -> None:
+        for path in frozenset[str]().union(*(one.whole for one in some)):
+            self.left_s.pop(path, None)
 
     def _ms(self) -> int:
         return int(self.now_s * 1000)
@@ -543,6 +549,8 @@ class MaintainedSite(LakeSite):
         self._started: list[str] = []
         """Files of other writers that are not committed so far."""
         self._ids = 1_000_000
+        self.loads: dict[int, tuple[Snapshot, Any]] = {}
+        """What sources have loaded: a source may get a snapshot of another one."""
         self.is_busy, self.steps_left = False, 0
         """How often another writer may come between the steps of this operation."""
         self.files, self._is_made = TableFiles(self, upkeep), True
@@ -688,20 +696,16 @@ class MaintainedSource(SimSource):
     survey = IcebergSource.survey  # type: ignore[assignment]
     carry_out = IcebergSource.carry_out  # type: ignore[assignment]
 
-    def __init__(self, site: MaintainedSite, number: int, operations: tuple[str, ...]) -> None:
-        super().__init__(site, number, operations)
-        self._loads: dict[int, tuple[Snapshot, Any]] = {}
-
     def load(self, known: Snapshot | None = None) -> Snapshot:
         self.site.require_answer()
         table, head = self.site.table(), self.site.load(known)
-        before = self._loads.get(id(known))
+        before = self.site.loads.get(id(known))
         if known == head and before and before[1].metadata_location == table.metadata_location:
             assert known is not None
             return known
-        self._loads[id(head)] = (head, table)
-        for key in [*self._loads][:-LOADS_MAX]:
-            del self._loads[key]
+        self.site.loads[id(head)] = (head, table)
+        for key in [*self.site.loads][:-LOADS_MAX]:
+            del self.site.loads[key]
         return head
 
     def _loaded(self) -> Any:
@@ -710,7 +714,7 @@ class MaintainedSource(SimSource):
     def _reach(self, snapshot: Snapshot) -> Reach:
         self.site.require_answer()
         self.site.steps_left = 1
-        _, table = self._loads[id(snapshot)]
+        _, table = self.site.loads[id(snapshot)]
         reach = Reach(table, table.io, _parsed(self.site.files, table.metadata))
         reach.files = StoredFiles(table.io, reach.root)
         return reach

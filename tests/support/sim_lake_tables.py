@@ -400,7 +400,9 @@ class LakeTables(Cluster):
         self._check_mirror()
         # Where history is missing, or the store has forgotten, outputs are left to a vacuum.
         forgets = self.options.fail_over or self.lake.redis_lost or self.options.store_late
-        if not (forgets or self.lake.care):
+        upkeep = self.lake.upkeep
+        others_clean = self.lake.care or (upkeep is not None and upkeep.meanwhile > 0)
+        if not (forgets or others_clean):
             assert not (left := self._leaked()), f"outputs are left: {sorted(left)}"
 
     def _unfinished(self) -> str:
