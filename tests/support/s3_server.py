@@ -1,4 +1,4 @@
-"""An object store for tests: moto's S3 server, as a process of its own."""
+"""An object store for tests: moto's S3 server, as a process of its own (`s3_process`)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from pyarrow import fs
 
@@ -17,6 +18,7 @@ from tests.support.patience import PATIENCE_S
 
 REGION = "eu-central-1"
 VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_SESSION_TOKEN", "AWS_PROFILE", "AWS_DEFAULT_REGION")
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class S3Server:
@@ -47,8 +49,9 @@ class S3Server:
             "s3.secret-access-key": "test",
         }
 
-    def create_bucket(self, name: str) -> None:
-        client = fs.S3FileSystem(
+    @property
+    def client(self) -> fs.S3FileSystem:
+        return fs.S3FileSystem(
             access_key="test",
             secret_key="test",
             endpoint_override=f"127.0.0.1:{self.port}",
@@ -56,7 +59,14 @@ class S3Server:
             region=REGION,
             allow_bucket_creation=True,
         )
-        client.create_dir(name)
+
+    def create_bucket(self, name: str) -> None:
+        self.client.create_dir(name)
+
+    def stored(self, folder: str) -> set[str]:
+        """Return the files below a folder, relative to it."""
+        found = self.client.get_file_info(fs.FileSelector(folder, recursive=True))
+        return {info.path.removeprefix(f"{folder}/") for info in found if info.is_file}
 
     def answers(self) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
@@ -75,9 +85,10 @@ def s3_server(environ: Mapping[str, str] | None = None) -> Iterator[S3Server]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    command = [sys.executable, "-W", "ignore", "-m", "moto.server"]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.support.s3_process"]
     process = subprocess.Popen(
         [*command, "-H", "127.0.0.1", "-p", str(port)],
+        cwd=ROOT,
         env={**os.environ, **(environ or {})},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -16,6 +16,7 @@ from neve.local import StackOptions
 from tests.support.iceberg_tables import sqlite_catalog, sqlite_properties
 from tests.support.installed_stack import InstalledStack
 from tests.support.message_receivers import WebhookReceiver, webhook_receiver
+from tests.support.s3_process import AGED
 from tests.support.s3_server import VARIABLES, S3Server, s3_server
 from tests.support.stack import COMPACTORS, SETTINGS, Service
 from tests.support.trace_receiver import Receiver, trace_receiver
@@ -34,7 +35,8 @@ def receiver() -> Iterator[Receiver]:
 def objects() -> Iterator[S3Server]:
     """An object store that the service finds by its environment alone."""
     with s3_server() as server:
-        server.create_bucket("tables")
+        for bucket in ("tables", AGED):
+            server.create_bucket(bucket)
         yield server
 
 
@@ -80,7 +82,7 @@ def service(
     options = StackOptions(
         compactors=len(COMPACTORS),
         settings=settings,
-        allow=("s3://tables", "s3://no-such-bucket"),
+        allow=("s3://tables", f"s3://{AGED}", "s3://no-such-bucket"),
     )
     environ = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     environ |= objects.environ

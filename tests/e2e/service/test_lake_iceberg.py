@@ -6,10 +6,12 @@ acknowledged: DuckDB, and PyIceberg while the table has no equality deletes.
 
 from __future__ import annotations
 
+import posixpath
 import time
 from collections import Counter
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -18,9 +20,10 @@ from pyiceberg.manifest import ManifestEntryStatus
 from tests.support.iceberg_tables import IcebergTable, sqlite_catalog
 from tests.support.independent_reader import independent_reader
 from tests.support.lake_writers import WrittenTable, writing
+from tests.support.s3_process import AGED
 from tests.support.s3_server import S3Server
 from tests.support.shell import Shell
-from tests.support.stack import SETTINGS, Service
+from tests.support.stack import COMPACTORS, SETTINGS, Service
 
 pytestmark = [pytest.mark.slow]
 
@@ -36,15 +39,20 @@ class Events(WrittenTable):
     crowd_pause_s = 0.05
 
     def __init__(
-        self, service: Service, name: str, objects: S3Server | None = None, seed: int = 1
+        self,
+        service: Service,
+        name: str,
+        objects: S3Server | None = None,
+        seed: int = 1,
+        **options: Any,
     ) -> None:
-        """Create a table on this machine, or in an object store."""
+        """Create a table on this machine, or in an object store; options are those of PyIceberg."""
         super().__init__(service, name)
         self.objects = objects
         self.catalog = "cloud" if objects else "prod"
         in_s3 = {"warehouse": "s3://tables/iceberg", **objects.properties} if objects else None
         catalog = sqlite_catalog(service.folder / "iceberg", self.catalog, in_s3)
-        self.lake = IcebergTable.create(catalog, name, SCHEMA)
+        self.lake = IcebergTable.create(catalog, name, SCHEMA, **options)
         with self.lake.table.update_spec() as update:
             update.add_identity("day")
         self.chance = Random(seed)
@@ -97,6 +105,12 @@ class Events(WrittenTable):
         """Let the service compact the table."""
         self.service.client.attach(self.name, iceberg=f"{self.catalog}:{self.lake.identifier}")
 
+    def manifests(self) -> set[str]:
+        """Return the manifests of the head."""
+        head = self.lake.table.current_snapshot()
+        assert head is not None
+        return {manifest.manifest_path for manifest in head.manifests(self.lake.table.io)}
+
     def paths(self) -> set[str]:
         """Return the live data files, relative to the table."""
         prefix = f"{self.lake.table.location()}/"
@@ -140,6 +154,12 @@ class Events(WrittenTable):
         }
 
 
+def shell(service: Service) -> Shell:
+    """Return the command line, for the service."""
+    url, token = service.stack.gateway_url, service.stack.token
+    return Shell(service.folder / "home", NEVE_URL=url, NEVE_TOKEN=token)
+
+
 def filled(service: Service, name: str, objects: S3Server | None = None) -> Events:
     events = Events(service, name, objects)
     events.fill()
@@ -177,8 +197,7 @@ def test_old_snapshots_expire(service: Service, monkeypatch: pytest.MonkeyPatch)
             events.append()
     *old, newest = (snapshot.snapshot_id for snapshot in events.lake.table.snapshots())
     events.attach()
-    url, token = service.stack.gateway_url, service.stack.token
-    neve = Shell(service.folder / "home", NEVE_URL=url, NEVE_TOKEN=token)
+    neve = shell(service)
     neve.run("maintain", "expiring", "expire-snapshots", "--dry-run", says="without 2 snapshots")
     assert len(events.lake.table.snapshots()) == len(old) + 1
     neve.run("maintain", "expiring", "expire-snapshots", says="metadata without 2 snapshots")
@@ -190,6 +209,101 @@ def test_old_snapshots_expire(service: Service, monkeypatch: pytest.MonkeyPatch)
     neve.run("maintain", "expiring", "vacuum", code=2, says="expected one of expire-snapshots")
     service.client.detach(events.name)
     events.check()
+
+
+class Aged(Events):
+    """A table with files that nothing names, and with another table of the catalog in its folder.
+
+    By the clock of their storage, all files are four days old: nothing stays for its age.
+    """
+
+    def __init__(self, service: Service, objects: S3Server) -> None:
+        self.folder, self.store = f"{AGED}/tidied", objects
+        super().__init__(service, "tidied", objects, location=f"s3://{self.folder}")
+        self.fill()
+        catalog, location = self.lake.catalog, f"s3://{self.folder}/in"
+        self.inner = IcebergTable.create(catalog, "inner", SCHEMA, location=location)
+        self.inner.append(pa.table({"id": [1], "text": ["row 1"], "day": ["a"]}))
+        self.put("in/data/dead.parquet")
+        self.of_inner = objects.stored(f"{self.folder}/in")
+        self.orphans = {self.put("data/day=a/dead.parquet"), self.put("metadata/dead-m0.avro")}
+        self.put("data/notes.txt")
+        self.neve = shell(service)
+
+    def put(self, path: str) -> str:
+        """Store a file that nothing names."""
+        with self.lake.table.io.new_output(f"s3://{self.folder}/{path}").create() as stream:
+            stream.write(b"x")
+        return path
+
+    def whole(self) -> set[str]:
+        """Return all files of the folder."""
+        return self.store.stored(self.folder)
+
+    def maintain(self, operation: str, *words: str) -> Any:
+        return self.neve.json("maintain", self.name, operation, *words)
+
+    def last_run(self, operation: str) -> str:
+        """Return what `neve ops` shows of an operation."""
+        rows = self.service.client.maintenance(self.name).operations
+        (row,) = [row for row in rows if row.kind == operation]
+        return row.why
+
+    def sweep(self) -> None:
+        """Delete the orphans, and nothing else."""
+        before = self.whole()
+        self.neve.run("table", "set", self.name, "lake_orphan_age=5d")
+        young = self.maintain("orphan-files", "--dry-run")
+        count = len(self.orphans) + len(self.of_inner)
+        assert (young["files"], young["spared"]["younger than the retention"]) == (0, count)
+        self.neve.run("table", "set", self.name, "lake_orphan_age=3d")
+        dry = self.maintain("orphan-files", "--dry-run")
+        assert (dry["state"], {*dry["paths"]}) == ("dry-run", self.orphans)
+        assert dry["spared"]["of another table in this folder"] == len(self.of_inner)
+        assert dry["spared"]["hidden, or of another kind"] == 1
+        assert self.whole() == before
+
+        first = self.maintain("orphan-files")
+        assert (first["state"], first["files"]) == ("waiting", len(self.orphans))
+        assert first["why"] == "files are deleted after 1s, unless a version names them by then"
+        self.service.wait("the orphans' end", lambda: self.whole() == before - self.orphans)
+        self.service.wait(
+            "the run's end", lambda: "deleted 2 files" in self.last_run("orphan-files")
+        )
+
+    def merge(self) -> None:
+        """Merge the manifests."""
+        before = self.whole(), self.manifests()
+        dry = self.maintain("manifests", "--dry-run")
+        assert dry["created"] == f"version with 2 manifests in place of {len(before[1])}"
+        assert (self.whole(), self.manifests()) == before
+        done = self.maintain("manifests")
+        assert (done["state"], done["created"]) == ("done", dry["created"])
+        assert len(self.manifests()) == 2
+        assert "wrote the version with 2 manifests" in self.last_run("manifests")
+
+
+def test_orphans_go_and_manifests_are_merged_while_a_job_runs(
+    service: Service, objects: S3Server
+) -> None:
+    aged = Aged(service, objects)
+    with service.halted(*map(service.driver, COMPACTORS)):
+        aged.attach()
+        job = service.wait("a job", lambda: next(iter(service.client.jobs()), None))
+        assert job.table == aged.name
+        folder = posixpath.dirname(job.files[0])
+        output = aged.put(f"{folder}/neve-{job.id}-{job.attempt}-0.parquet")
+        aged.sweep()
+        assert output in aged.whole()
+        aged.merge()
+        aged.check()
+    aged.wait_until_at_rest()
+    # The job that ran meanwhile commits, or another one if a halted driver was taken for dead.
+    assert aged.commits() >= 1
+    aged.check()
+    assert objects.stored(f"{aged.folder}/in") == aged.of_inner
+    assert aged.inner.table.scan().to_arrow().num_rows == 1
+    service.client.detach(aged.name)
 
 
 @pytest.mark.parametrize("storage", [pytest.param("disk", marks=pytest.mark.long), "s3"])
