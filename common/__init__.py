@@ -24,7 +24,7 @@ In reading order:
     tracing          spans of attempts, sent as OpenTelemetry
     log_files        log files of a service, bounded in size
     wire             messages between gateway, coordinator and compactor
-    coordinator_proxy  calls of the coordinator's actor, also by other releases
+    coordinator_proxy  starts the actors, and calls the coordinator's, also across releases
     lake/            tables of other formats: their versions and files, and commits to them
     metadata/        the store: changes as values, executed in Redis
     storage_threads  threads that wait for storage

@@ -1,18 +1,28 @@
-"""The coordinator's actor, called from another process: deadlines, look-ups, errors.
+"""The actors of a service, from outside: calls of the coordinator, the start of both kinds.
 
-Ray's errors are translated here.
+Calls have deadlines and look the actor up. Ray's errors are translated here.
 """
 
+import ast
 import asyncio
 import importlib
 from collections.abc import Awaitable, Callable
 from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, cast
 
 import ray
 
 from common.errors import CompactionError, UnavailableError
-from common.wire import COORDINATOR_NAME, NAMESPACE, CompactorCalls
+from common.settings import DEFAULT_GROUP, Settings
+from common.wire import (
+    COORDINATOR_NAME,
+    NAMESPACE,
+    PIN_AMOUNT,
+    CompactorCalls,
+    compactor_actor_name,
+)
 
 COMPACTOR_WAIT_MAX_S = 10.0
 """Longer, because a compactor repeats its calls anyway."""
@@ -80,29 +90,124 @@ class CoordinatorProxy:
         return UnavailableError(f"the coordinator failed: {type(cause).__name__}: {cause}")
 
 
-# -------------------------------------------------------------------------------------- Actor class
-# Actor classes that processes of other releases can call.
-#
+# ------------------------------------------------------------------------------------------- Start
 # A process that calls an actor loads the actor's class from Ray. Ray pickles a class with its
 # methods by name and loads them from the caller's own modules. A caller of an older release lacks
-# methods that were added since. It cannot load the class, so all its calls fail, including calls
-# of methods that it has.
+# methods that were added since. It could not load the class, so all its calls would fail, including
+# calls of methods that it has. Here the class for Ray is made from the names of the methods, which
+# are read from the source: neither the process that starts an actor nor its callers import the
+# actor's module.
 
 
-def callable_across_releases(kind: type) -> type:
-    """Return a class for `ray.remote` that passes every public method on to `kind`.
+COORDINATOR = "coordinator.actor:CoordinatorActor"
+COMPACTOR = "compactor.actor:CompactorActor"
+CALLS_AT_ONCE = 10_000
+"""Compactors wait in calls of the coordinator, so calls may last long; none of them blocks a
+thread."""
+COMPACTOR_CALLS_AT_ONCE = 1000
+"""Likewise `stay` and `ping` of a compactor."""
 
-    The methods are created here and belong to no module, so Ray pickles them by value. They
-    refer to `kind` by name and import it only in the actor's own process.
+
+def start_coordinator(
+    settings: Settings,
+    *,
+    log_folder: str = "",
+    node_resource: str = "",
+    edition: str = "",
+    **options: Any,
+) -> Any:
+    """Start the coordinator as a detached actor, or return the running one.
 
     Args:
-        kind: A class at module level. Its public methods are coroutines.
+        settings: All settings of the service.
+        log_folder: Folder of its log file; if empty, Ray keeps its output.
+        node_resource: Ray resource of the node on which it starts compactors; if empty, any node,
+            or those with the resource of the group.
+        edition: Identifies settings and release, to distinguish this coordinator from others.
+        options: Further Ray actor options, such as `resources`.
     """
-    calls = {name: _passed_on(name) for name in dir(kind) if not name.startswith("_")}
-    begin = _begin(kind.__module__, kind.__name__)
+    actor = _detached(COORDINATOR, COORDINATOR_NAME, CALLS_AT_ONCE, **options)
+    return actor.remote(settings, log_folder, node_resource, edition)
+
+
+def start_compactor(
+    settings: Settings,
+    *,
+    name: str,
+    group: str = DEFAULT_GROUP,
+    node_resource: str = "",
+    log_folder: str = "",
+    edition: str = "",
+    **options: Any,
+) -> Any:
+    """Start a compactor as a detached actor, or return the one that runs by this name.
+
+    Args:
+        settings: All settings of the service.
+        name: Name of the compactor, unique in the cluster.
+        group: The compaction group that it serves.
+        node_resource: A Ray resource of the node for the compactor and its Spark executors;
+            empty: a node with the resource of its group, or any node, with the executors on
+            the same node.
+        log_folder: Folder of the log files of the compactor and its Spark application; empty:
+            none.
+        edition: Identifies settings and release, to distinguish this compactor from others.
+        options: Further Ray actor options.
+    """
+    group_settings = settings.groups.get(group)
+    resource = group_settings.resource if group_settings is not None else ""
+    resources = {resource: 1.0} if resource else {}
+    if node_resource:
+        resources = {node_resource: PIN_AMOUNT}
+    named = compactor_actor_name(name)
+    actor = _detached(COMPACTOR, named, COMPACTOR_CALLS_AT_ONCE, resources=resources, **options)
+    return actor.remote(
+        settings,
+        name,
+        group=group,
+        node_resource=node_resource,
+        log_folder=log_folder,
+        edition=edition,
+    )
+
+
+def _detached(kind: str, name: str, calls_at_once: int, **options: Any) -> Any:
+    """Return an actor class with the options of a service's actor."""
+    return ray.remote(actor_class(kind)).options(
+        name=name,
+        namespace=NAMESPACE,
+        lifetime="detached",
+        get_if_exists=True,
+        max_restarts=-1,
+        max_concurrency=calls_at_once,
+        num_cpus=0,
+        **options,
+    )
+
+
+def actor_class(kind: str) -> type:
+    """Return a class for `ray.remote` that passes every public method on to another class.
+
+    Its methods belong to no module, so Ray pickles them by value. They refer to the other class by
+    name and import it only in the actor's own process.
+
+    Args:
+        kind: The other class, as `module:class`. Its public methods are coroutines.
+    """
+    module, _, name = kind.partition(":")
+    calls = {call: _passed_on(call) for call in _public_methods(module, name)}
     # Ray names processes after the class, and operators look for them by that name.
-    named = {"__module__": kind.__module__, "__doc__": kind.__doc__}
-    return type(kind.__name__, (), {"__init__": begin, **calls, **named})
+    return type(name, (), {"__init__": _begin(module, name), "__module__": module, **calls})
+
+
+def _public_methods(module: str, name: str) -> list[str]:
+    spec = find_spec(module)
+    assert spec is not None, module
+    assert spec.origin is not None, module
+    body = ast.parse(Path(spec.origin).read_bytes()).body
+    kind = next(part for part in body if isinstance(part, ast.ClassDef) and part.name == name)
+    methods = (part.name for part in kind.body if isinstance(part, ast.AsyncFunctionDef))
+    return [method for method in methods if not method.startswith("_")]
 
 
 def _begin(module: str, name: str) -> Callable[..., None]:

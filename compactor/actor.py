@@ -17,25 +17,23 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any
 
 import psutil
 import ray
 
 from common.compactor_needs import TaskMemory, given_task_memory, node_task_memory
-from common.coordinator_proxy import callable_across_releases, compactor_calls
+from common.coordinator_proxy import compactor_calls
 from common.errors import all_causes
 from common.lake.open import catalog_access, packed_access
 from common.log_files import LogFiles
 from common.metadata.redis import connect
 from common.model.outcome import AttemptEnd, RowCounts
 from common.runtime import RandomIds, SystemClock, control_group_bytes
-from common.settings import AUTO, DEFAULT_GROUP, CompactorSettings, Settings
+from common.settings import AUTO, CompactorSettings, Settings
 from common.telemetry import event_log
 from common.tracing import spans_of
 from common.wire import (
     NAMESPACE,
-    PIN_AMOUNT,
     Heartbeat,
     MetricValue,
     compactor_actor_name,
@@ -171,8 +169,6 @@ def _resident_bytes(process: psutil.Process) -> int:
 # -------------------------------------------------------------------------------------------- Actor
 
 
-CALLS_AT_ONCE = 1000
-"""`stay` and `ping` are long calls; none of them blocks a thread."""
 ANSWER_MAX_S = 10.0
 """Longest wait for Ray's list of draining nodes."""
 NODE_CHECK_INTERVAL_S = 1.0
@@ -371,57 +367,4 @@ def _driver(
         executor_logs=executor_logs,
         executor_log_bytes_max=log_files.settings.file_bytes_max,
         lake_access=packed_access(catalog_access(settings)),
-    )
-
-
-def start(
-    settings: Settings,
-    *,
-    name: str,
-    group: str = DEFAULT_GROUP,
-    node_resource: str = "",
-    log_folder: str = "",
-    edition: str = "",
-    **options: Any,
-) -> Any:
-    """Start a compactor as a detached actor, or return the one that runs by this name.
-
-    Args:
-        settings: All settings of the service.
-        name: Name of the compactor, unique in the cluster.
-        group: The compaction group that it serves.
-        node_resource: A Ray resource of the node for the compactor and its Spark executors;
-            empty: a node with the resource of its group, or any node, with the executors on
-            the same node.
-        log_folder: Folder of the log files of the compactor and its Spark application; empty:
-            none.
-        edition: Identifies settings and release, to distinguish this compactor from others.
-        options: Further Ray actor options.
-    """
-    group_settings = settings.groups.get(group)
-    resource = group_settings.resource if group_settings is not None else ""
-    resources = {resource: 1.0} if resource else {}
-    if node_resource:
-        resources = {node_resource: PIN_AMOUNT}
-    return (
-        ray.remote(callable_across_releases(CompactorActor))
-        .options(
-            name=compactor_actor_name(name),
-            namespace=NAMESPACE,
-            lifetime="detached",
-            get_if_exists=True,
-            max_restarts=-1,
-            max_concurrency=CALLS_AT_ONCE,
-            num_cpus=0,
-            resources=resources,
-            **options,
-        )
-        .remote(
-            settings,
-            name,
-            group=group,
-            node_resource=node_resource,
-            log_folder=log_folder,
-            edition=edition,
-        )
     )

@@ -7,11 +7,9 @@ turns does more harm than a missing one. All state is read from the store.
 import asyncio
 import os
 from collections.abc import Awaitable, Mapping, Sequence
-from typing import Any
 
 import ray
 
-from common.coordinator_proxy import callable_across_releases
 from common.errors import all_causes
 from common.log_files import LogFiles
 from common.metadata.redis import connect
@@ -31,7 +29,6 @@ from common.settings import Settings
 from common.telemetry import event_log
 from common.tracing import spans_of
 from common.wire import (
-    COORDINATOR_NAME,
     NAMESPACE,
     Assignment,
     AttemptReport,
@@ -71,8 +68,6 @@ from coordinator.store_watch import take_lead, until_replaced
 from coordinator.wiring import assemble, storage_loops
 from neve import api
 
-CALLS_AT_ONCE = 10_000
-"""Compactors wait in `take`, so calls may last long; none of them blocks a thread."""
 UNREACHED_PAUSE_S = 0.2
 """Interval between calls to a compactor that Ray cannot reach."""
 LOG_PARTS = ("coordinator", "redis", "ray", "start", "supervisor")
@@ -430,36 +425,5 @@ class CoordinatorActor:
         return self._context.clock.now_s()
 
 
-def start(
-    settings: Settings,
-    *,
-    log_folder: str = "",
-    node_resource: str = "",
-    edition: str = "",
-    **options: Any,
-) -> Any:
-    """Start the coordinator as a detached actor, or return the running one.
-
-    Args:
-        settings: All settings of the service.
-        log_folder: Folder of its log file; if empty, Ray keeps its output.
-        node_resource: Ray resource of the node on which it starts compactors; if empty, any node,
-            or those with the resource of the group.
-        edition: Identifies settings and release, to distinguish this coordinator from others.
-        options: Further Ray actor options, such as `resources`.
-    """
-    answers: type[CompactorCalls] = CoordinatorActor
-    return (
-        ray.remote(callable_across_releases(answers))
-        .options(
-            name=COORDINATOR_NAME,
-            namespace=NAMESPACE,
-            lifetime="detached",
-            get_if_exists=True,
-            max_restarts=-1,
-            max_concurrency=CALLS_AT_ONCE,
-            num_cpus=0,
-            **options,
-        )
-        .remote(settings, log_folder, node_resource, edition)
-    )
+_ANSWERS: type[CompactorCalls] = CoordinatorActor
+"""Checked by types alone: the actor has every call that compactors make."""

@@ -1,11 +1,6 @@
-"""What the coordinator runs on Ray: compactors as actors, ranges of full scans as tasks.
-
-The coordinator loads the module that starts compactors by name, so that neither package imports the
-other.
-"""
+"""What the coordinator runs on Ray: compactors as actors, ranges of full scans as tasks."""
 
 import asyncio
-import importlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,6 +12,7 @@ from ray.core.generated import autoscaler_pb2
 from ray.experimental.internal_kv import _internal_kv_get
 
 from common.compactor_needs import NodeNeed, Offers, group_needs
+from common.coordinator_proxy import start_compactor
 from common.errors import CompactionError, UnavailableError, actor_error
 from common.metadata.redis import connect
 from common.runtime import ignore_what_is_loaded
@@ -30,7 +26,6 @@ from coordinator.scan.full_scan import (
     ScanRange,
 )
 
-STARTER = "compactor.actor"
 ANSWER_MAX_S = 5.0
 SHUT_DOWN_ANSWER_MAX_S = 10.0
 AUTOSCALER_REPORT = b"__autoscaling_status"
@@ -188,14 +183,13 @@ class RayCompactorLever:
     async def start(self, group: str, name: str) -> None:
         """Start a compactor; it may wait for a node."""
         try:
-            # The call checks the name with Ray's head, and the first one may import large modules.
+            # The call checks the name with Ray's head.
             self._handles[name] = await asyncio.to_thread(self._start, group, name)
         except (ray.exceptions.RayError, RuntimeError, ValueError, CompactionError) as error:
             raise UnavailableError(f"compactor {name} cannot be started: {error}") from error
 
     def _start(self, group: str, name: str) -> Any:
-        starter = importlib.import_module(STARTER).start
-        return starter(self._settings, name=name, group=group, **self._more)
+        return start_compactor(self._settings, name=name, group=group, **self._more)
 
     async def shut_down(self, name: str, wait_max_s: float | None) -> None:
         """Ask a compactor to finish its jobs and to exit; return at once."""

@@ -16,7 +16,6 @@ import ray
 from common.coordinator_proxy import CoordinatorProxy
 from common.errors import ConfigError, SettingError, actor_error, first_line
 from common.log_files import LogFiles
-from common.metadata.redis import connect
 from common.runtime import (
     RandomIds,
     SystemClock,
@@ -73,6 +72,7 @@ class GatewayActor:
     def __init__(self, settings: Settings, log_folder: str = "", edition: str = "") -> None:
         """Connect the parts and start serving."""
         # Imported here: a process that starts the actor does not load the server.
+        from common.metadata.redis import connect
         from common.readers.pool import open_readers
         from common.storage_threads import StorageThreads
         from coordinator.registry import planner_for, unread_of_table
@@ -92,16 +92,15 @@ class GatewayActor:
         limit_memory(gateway.memory_max)
         locations_of(gateway)  # Fail at the start if the settings of locations are unusable.
         self._store = connect(settings.store)
-        clock = SystemClock()
         readers = open_readers(settings.readers, self._log)
         services = Services(
             store=self._store,
-            store_watch=StoreWatch(self._store, clock, self._log),
+            store_watch=StoreWatch(self._store, SystemClock(), self._log),
             coordinator=operator_calls(),
             plan=planner_for(settings),
             unread_settings=unread_of_table(settings),
             settings=settings,
-            clock=clock,
+            clock=SystemClock(),
             ids=RandomIds(),
             log=self._log,
             footers=StorageThreads(gateway.footers_at_once),

@@ -3,11 +3,9 @@
 The driver joins the cluster, starts coordinator, compactors and gateway as detached actors, and
 reports its progress on standard output, one JSON object per line. The driver is a separate process
 because Ray reads its environment only once. Neither the command line nor a test has to import Ray,
-and one process can start two stacks. Each actor module has a function `start`, which is called only
-here.
+and one process can start two stacks.
 """
 
-import importlib
 import json
 import os
 import pickle
@@ -215,15 +213,17 @@ def _start_all(plan: ActorsPlan) -> int:
 
     Coordinator and compactors start concurrently, since a compactor first opens Spark.
     """
+    from common.coordinator_proxy import start_compactor, start_coordinator  # imports Ray
+
     _send_message(step="starting the coordinator")
     logs, begun_s = StackLogs(Path(plan.logs)), time.monotonic()
     with _part(COORDINATOR):
-        coordinator = _start("coordinator.actor", plan, node=True)
+        coordinator = start_coordinator(plan.settings, **_place(plan))
     chosen = list(plan.settings.compactor_names())
     if chosen:
         _send_message(step=f"starting {format_count(len(chosen), 'compactor')} with Spark on RayDP")
     compactors = [
-        (name, _start("compactor.actor", plan, name=name, group=group, node=True))
+        (name, start_compactor(plan.settings, name=name, group=group, **_place(plan)))
         for group, name in chosen
     ]
     with _part(COORDINATOR):
@@ -256,6 +256,7 @@ def _start_again(plan: ActorsPlan) -> int:
     """
     import ray  # only the driver process may load it
 
+    from common.coordinator_proxy import start_coordinator
     from common.wire import COORDINATOR_NAME, GATEWAY_NAME, NAMESPACE
 
     name = {COORDINATOR: COORDINATOR_NAME, GATEWAY: GATEWAY_NAME}[plan.only]
@@ -264,7 +265,7 @@ def _start_again(plan: ActorsPlan) -> int:
     with _part(plan.only):
         if plan.only == COORDINATOR:
             words = partial(StackLogs(Path(plan.logs)).last_words, COORDINATOR)
-            _wait(_start("coordinator.actor", plan, node=True), words)
+            _wait(start_coordinator(plan.settings, **_place(plan)), words)
         else:
             _start_gateway(plan, plan.settings.gateway.port)
     return plan.settings.gateway.port
@@ -282,15 +283,13 @@ def _part(part: str) -> Iterator[None]:
 
 def _start_gateway(plan: ActorsPlan, port: int) -> None:
     gateway = replace(plan.settings.gateway, port=port)
-    _start("neve.gateway.actor", replace(plan, settings=replace(plan.settings, gateway=gateway)))
+    from neve.gateway.actor import start  # only the driver process may load it
+
+    start(replace(plan.settings, gateway=gateway), log_folder=plan.logs)
 
 
-def _start(module: str, plan: ActorsPlan, *, node: bool = False, **more: Any) -> Any:
-    """Call the `start` of an actor module and return the actor's handle."""
-    if node:
-        more["node_resource"] = plan.node_resource
-    starter = importlib.import_module(module).start
-    return starter(plan.settings, log_folder=plan.logs, **more)
+def _place(plan: ActorsPlan) -> dict[str, str]:
+    return {"log_folder": plan.logs, "node_resource": plan.node_resource}
 
 
 def _wait(actor: Any, last_words: Callable[[], str], *, engine: bool = False) -> None:

@@ -24,9 +24,9 @@ from ray.core.generated import (
     ray_client_pb2_grpc,
 )
 
-import coordinator.actor
 import neve.gateway.actor
 from common.compactor_needs import Offers
+from common.coordinator_proxy import start_coordinator
 from common.errors import ConfigError, UnavailableError, first_line
 from common.primitives import digest
 from common.runtime import Clock, SystemClock
@@ -164,7 +164,7 @@ class _Part:
 PARTS = {
     part.name: part
     for part in (
-        _Part("coordinator", COORDINATOR_NAME, coordinator.actor.start, "ping"),
+        _Part("coordinator", COORDINATOR_NAME, start_coordinator, "ping"),
         _Part("gateway", GATEWAY_NAME, neve.gateway.actor.start, "address"),
     )
 }

@@ -18,6 +18,7 @@ import psutil
 import pyarrow as pa
 import ray
 
+from common.coordinator_proxy import start_compactor
 from common.metadata.changes import (
     AddFiles,
     Applied,
@@ -40,7 +41,6 @@ from common.wire import (
     AttemptReport,
     Heartbeat,
 )
-from compactor.actor import start
 from tests.support.assignments import an_assignment
 from tests.support.living_folder import stored_below
 from tests.support.patience import SERVICE_S
@@ -144,7 +144,9 @@ class Life:
             ),
         )
         logs = str(folder / "logs")
-        self._actor = start(settings, name=self._name, node_resource=node_resource, log_folder=logs)
+        self._actor = start_compactor(
+            settings, name=self._name, node_resource=node_resource, log_folder=logs
+        )
 
     def run(self, ending: str) -> None:
         """Let it work, die, come back and work, until it is asked to drain or loses its node."""

@@ -12,9 +12,9 @@ from dataclasses import replace
 import ray
 
 from common.control_settings import ControlSettings
+from common.coordinator_proxy import start_compactor
 from common.settings import StoreSettings
 from common.wire import NAMESPACE
-from compactor.actor import start as start_compactor
 from neve.gateway.actor import start as start_gateway
 from tests.support.stack import SETTINGS
 

@@ -110,7 +110,7 @@ def main() -> None:
     from ray._private.node import Node
     from ray._private.parameter import RayParams
 
-    from compactor.actor import start
+    from common.coordinator_proxy import start_compactor
 
     address, folder, logs, store = (os.environ[name] for name in VARIABLES)
     # `ray start` would look for a network address, which this cluster does not have.
@@ -131,7 +131,7 @@ def main() -> None:
     settings, where = replace(SETTINGS, store=StoreSettings(url=store)), RESOURCE
     if spread := os.environ.get(SPREAD, ""):
         settings, where = replace(settings, compactor=spread_settings(Path(spread))), NODE_RESOURCE
-    actor = start(settings, name=COMPACTOR, node_resource=where, log_folder=logs)
+    actor = start_compactor(settings, name=COMPACTOR, node_resource=where, log_folder=logs)
     ray.get(actor.ping.remote(), timeout=SERVICE_S)
     added = tuple(where for name, where in executors().items() if name not in before)
     placement = Placement(node.node_id, ray.get(actor.status.remote()).node, added)

@@ -14,7 +14,7 @@ import pytest
 import ray
 import ray.cloudpickle
 
-from common.coordinator_proxy import callable_across_releases
+from common.coordinator_proxy import actor_class
 from compactor.actor import CompactorActor
 from coordinator.actor import CoordinatorActor
 from tests.support.older_release import older_release
@@ -56,7 +56,8 @@ def public(kind: type) -> list[str]:
 
 @pytest.mark.parametrize("kind", [CoordinatorActor, CompactorActor])
 def test_an_older_release_loads_the_class(kind: type, tmp_path: Path) -> None:
-    loaded = loaded_by_older(callable_across_releases(kind), older_release(tmp_path))
+    started = actor_class(f"{kind.__module__}:{kind.__name__}")
+    loaded = loaded_by_older(started, older_release(tmp_path))
 
     assert loaded.returncode == 0, loaded.stderr
     imported, names = loaded.stdout.splitlines()
@@ -78,6 +79,6 @@ def test_every_public_method_can_be_awaited(kind: type) -> None:
 
 
 def test_calls_are_passed_on_with_their_arguments() -> None:
-    actor = callable_across_releases(Echo)("ab", times=2)
+    actor = actor_class(f"{__name__}:Echo")("ab", times=2)
 
     assert asyncio.run(actor.say("c", end="!")) == "ababc!"

@@ -17,6 +17,8 @@ import pytest
 from neve import api
 
 SERVER = ("fastapi", "msgpack", "pandas", "polars", "pyspark", "ray", "raydp", "redis")
+STARTED = ("compactor", "coordinator", "fastapi", "numpy", "pyarrow", "redis")
+"""What actors load, but not the process that starts them."""
 HEAVY = ("fastapi", "pandas", "pyspark", "ray", "raydp", "uvicorn")
 PROGRAM = """
 import sys
@@ -106,6 +108,7 @@ OF_HTTPX = {"anyio", "certifi", "h11", "httpcore", "httpx", "idna", "zstandard"}
         ("neve.local.supervisor,neve.local.stack", HEAVY),
         ("compactor.spark.engine", (*HEAVY, "polars", "pyarrow")),
         ("compactor.spark.child", ("fastapi", "pandas", "ray", "raydp")),
+        ("common.coordinator_proxy,neve.gateway.actor,neve.local.actors", STARTED),
         ("common.readers.fork_server", (*HEAVY, "asyncio", "polars", "redis")),
     ],
 )
