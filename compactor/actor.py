@@ -361,8 +361,9 @@ def _driver(
         compactor,
         name=name,
         ray_address=ray.get_runtime_context().gcs_address,
-        # Every node has a resource named after its address.
-        node_resource=node_resource or f"node:{ray.util.get_node_ip_address()}",
+        node_ip=ray.util.get_node_ip_address(),
+        session_folder=ray._private.worker.global_worker.node.get_session_dir_path(),  # noqa: SLF001 - Ray has no public API
+        node_resource=node_resource,
         log_file=log_file,
         executor_logs=executor_logs,
         executor_log_bytes_max=log_files.settings.file_bytes_max,

@@ -42,6 +42,10 @@ class DriverSettings:
     """Name of the compactor, also used for the application and the Ray namespace."""
     engine: EngineKind = EngineKind.RAYDP
     ray_address: str = ""
+    node_ip: str = "127.0.0.1"
+    """Address of the compactor's node, by which Ray knows it."""
+    session_folder: str = ""
+    """Folder of Ray's session on the node, where executors look for Ray's native library."""
     node_resource: str = ""
     """A Ray resource of the compactor's node only; it pins executors."""
     executors: int = 1
@@ -78,6 +82,8 @@ def driver_settings(
     *,
     name: str,
     ray_address: str = "",
+    node_ip: str = "127.0.0.1",
+    session_folder: str = "",
     node_resource: str = "",
     log_file: str = os.devnull,
     executor_logs: str = "",
@@ -90,6 +96,8 @@ def driver_settings(
         settings: The section `compactor` of the settings.
         name: Name of the compactor.
         ray_address: The cluster of its actor.
+        node_ip: Address of the actor's node, by which Ray knows it.
+        session_folder: Folder of Ray's session on the node.
         node_resource: A resource of the actor's node.
         log_file: File for the driver's output.
         executor_logs: Folder for the output of executors; empty: Ray's folder.
@@ -103,6 +111,8 @@ def driver_settings(
         name=name,
         engine=EngineKind(settings.engine),
         ray_address=ray_address,
+        node_ip=node_ip,
+        session_folder=session_folder,
         node_resource=node_resource,
         executors=settings.executors,
         executor_resource=settings.executor_resource,

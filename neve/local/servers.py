@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -87,34 +87,74 @@ runpy.run_path(sys.argv[0], run_name='__main__')
 Névé never does: it listens at the agent's port, and becomes the agent when Ray connects."""
 
 
-def with_small_agents(command: list[str]) -> list[str]:
-    """Return a raylet's command with the small agents in place of Ray's.
+JAVA_WORKER = """
+import json, os, sys
+jars, path = sys.argv[1:3]
+words = sys.argv[2:]
+contexts = [word.partition('=')[2] for word in words if word.startswith('--serialized-')]
+asked = {name for text in contexts for name, value in json.loads(text).items() if value}
+if asked <= {'py_executable'}:
+    own = [word for word in words[1:] if not word.startswith(('--serialized-', '--language='))]
+    own = [word for word in own if not ('raydp-agent' in word and word.startswith('-javaagent:'))]
+    os.execvp('java', ['java', '-cp', jars, *own])
+sys.argv = words
+import runpy, site
+site.main()
+runpy.run_path(path, run_name='__main__')
+"""
+"""The program in place of Ray's for Java workers, which imports Ray only to start `java`. Ray's
+program still runs if a worker asks for an environment. RayDP's agent is left out: it only sends the
+first messages of a log to a file, and a JVM with an agent reads each class from its jar."""
+
+
+def with_small_programs(command: list[str]) -> list[str]:
+    """Return a raylet's command with small programs in place of some of Ray's.
 
     Args:
-        command: The command line of the raylet, with the command lines of its agents.
+        command: The command line of the raylet, with the command lines of what it starts.
     """
-    return [_small_agent(argument) for argument in command]
+    return [_small_program(argument) for argument in command]
 
 
-def _small_agent(argument: str) -> str:
-    flag, _, agent = argument.partition("=")
-    words = shlex.split(agent) if flag in AGENT_FLAGS else []
-    options = [word for word in words if word.startswith("--") and "=" in word]
-    given = dict(word.removeprefix("--").split("=", 1) for word in options)
-    if flag == AGENT_FLAGS[0]:
-        program = [NODE_AGENT, given["session-dir"], given["node-id"], *NODE_AGENT_PORTS]
-    elif flag == AGENT_FLAGS[1]:
-        path = next(word for word in words if word.endswith(".py"))
-        others = [word for word in words[words.index(path) :] if "-agent-port=" not in word]
-        where = given["node-ip-address"], given["session-dir"], given["node-id"]
-        program = [ENVIRONMENT_AGENT, *where, *others]
-    else:
+def _small_program(argument: str) -> str:
+    flag, _, replaced = argument.partition("=")
+    words = shlex.split(replaced) if flag in SMALL_PROGRAMS else []
+    paths = [number for number, word in enumerate(words) if word.endswith(".py")]
+    if not paths:
         return argument
     # Without the packages of Python, which take three times the time.
-    return f"{flag}={subprocess.list2cmdline([sys.executable, '-S', '-c', *program])}"
+    program = [sys.executable, "-S", "-c", *SMALL_PROGRAMS[flag](words[paths[0] :])]
+    return f"{flag}={subprocess.list2cmdline(program)}"
 
 
-AGENT_FLAGS = ("--dashboard_agent_command", "--runtime_env_agent_command")
+def _node_agent(words: list[str]) -> list[str]:
+    given = _options(words)
+    return [NODE_AGENT, given["session-dir"], given["node-id"], *NODE_AGENT_PORTS]
+
+
+def _environment_agent(words: list[str]) -> list[str]:
+    given = _options(words)
+    others = [word for word in words if "-agent-port=" not in word]
+    where = given["node-ip-address"], given["session-dir"], given["node-id"]
+    return [ENVIRONMENT_AGENT, *where, *others]
+
+
+def _java_worker(words: list[str]) -> list[str]:
+    jars = Path(words[0]).parents[2] / "jars" / "*"
+    return [JAVA_WORKER, str(jars), *words]
+
+
+def _options(words: list[str]) -> dict[str, str]:
+    options = [word for word in words if word.startswith("--") and "=" in word]
+    return dict(word.removeprefix("--").split("=", 1) for word in options)
+
+
+SMALL_PROGRAMS: dict[str, Callable[[list[str]], list[str]]] = {
+    "--dashboard_agent_command": _node_agent,
+    "--runtime_env_agent_command": _environment_agent,
+    "--java_worker_command": _java_worker,
+}
+"""Option of the raylet → small program and its arguments, from those of Ray's program."""
 
 
 def leave_out_servers(ray_params: Any, head: bool) -> None:
@@ -139,8 +179,8 @@ def leave_out_servers(ray_params: Any, head: bool) -> None:
         start_process = services.start_ray_process
 
         def start_small(command: list[str], *others: Any, **options: Any) -> Any:
-            """Start a process of Ray, a raylet with small agents."""
-            return start_process(with_small_agents(command), *others, **options)
+            """Start a process of Ray, a raylet with small programs."""
+            return start_process(with_small_programs(command), *others, **options)
 
         node.Node.start_api_server = start_api_server
         services.start_ray_process = start_small

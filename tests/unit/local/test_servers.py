@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neve.local.servers import NODE_AGENT_PORTS, RAY_COMMAND, with_small_agents
+from neve.local.servers import NODE_AGENT_PORTS, RAY_COMMAND, with_small_programs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ link.sendall(b"agent " + link.recv(100))
 
 
 def agents(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    for argument in with_small_agents([word.format(folder=folder) for word in RAYLET])[2:]:
+    for argument in with_small_programs([word.format(folder=folder) for word in RAYLET])[2:]:
         command = shlex.split(argument.partition("=")[2])
         yield subprocess.Popen(command, stdin=subprocess.PIPE)
 
@@ -80,8 +80,50 @@ def test_the_agent_of_environments_answers_the_connection_that_starts_it(tmp_pat
         environment.communicate()
 
 
+SETUP = "import sys; print('ray', *sys.argv[1:])"
+"""Shows that it runs, as Ray's program for Java workers, and its arguments."""
+JAVA = """#!/bin/sh
+printf '%s\n' java "$@"
+"""
+ENVIRONMENT = '--serialized-runtime-env-context={"py_executable": "python", "env_vars": %s}'
+
+
+def java_worker(folder: Path, *added: str) -> list[str]:
+    """Return the words that are printed by what Ray starts for a worker in Java."""
+    setup = folder / "ray" / "_private" / "workers" / "setup_worker.py"
+    setup.parent.mkdir(parents=True)
+    setup.write_text(SETUP)
+    java = folder / "java"
+    java.write_text(JAVA)
+    java.chmod(0o700)
+    option = f"--java_worker_command=python {setup} -Dray.address=a:1 OPTIONS Worker"
+    words = shlex.split(with_small_programs([option])[0].partition("=")[2])
+    at = words.index("OPTIONS")
+    done = subprocess.run(
+        [*words[:at], *added, *words[at + 1 :], "--language=JAVA"],
+        env={"PATH": f"{folder}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split()
+
+
+def test_a_java_worker_is_started_without_a_program_that_imports_ray(tmp_path: Path) -> None:
+    added = ["-Xmx1g", "-javaagent:/raydp-agent-1.jar", "-javaagent:/own.jar", ENVIRONMENT % "{}"]
+    jars = str(tmp_path / "ray" / "jars" / "*")
+    options = ["-Dray.address=a:1", "-Xmx1g", "-javaagent:/own.jar"]
+    assert java_worker(tmp_path, *added) == ["java", "-cp", jars, *options, "Worker"]
+
+
+def test_ray_prepares_a_java_worker_that_asks_for_an_environment(tmp_path: Path) -> None:
+    words = java_worker(tmp_path, ENVIRONMENT % '{"A":"1"}')
+    assert words[:2] == ["ray", "-Dray.address=a:1"]
+    assert words[-1] == "--language=JAVA"
+
+
 def test_other_processes_of_ray_keep_their_command() -> None:
-    assert with_small_agents(["gcs_server", "--gcs_server_port=1"]) == [
+    assert with_small_programs(["gcs_server", "--gcs_server_port=1"]) == [
         "gcs_server",
         "--gcs_server_port=1",
     ]
