@@ -34,8 +34,20 @@ def die_with_parent(parent: int) -> None:
 # ----------------------------------------------------------------------- Warming up a Python worker
 
 
+SHARED_MODULES = (
+    *("pandas", "pyarrow.compute", "pyarrow.parquet"),
+    *("common.expressions.clauses", "common.settings", "common.wire"),
+)
+"""Loaded by Spark's daemon, once for all workers. Arrow loads pandas when it converts the first
+list. Polars is not among them: it starts threads, which a fork would lose."""
 WARM_MODULES = ("numpy", "polars", "pyarrow.parquet", "compactor.rewrite.merge.driver")
 WARM_UP_ROWS = 1 << 10
+
+
+def load_shared_modules() -> None:
+    """Load what all workers need; runs in Spark's daemon, before it forks any."""
+    for name in SHARED_MODULES:
+        importlib.import_module(name)
 
 
 def warm_up(_: int) -> None:

@@ -30,7 +30,7 @@ from pyspark import daemon
 
 from common.log_files import STDERR, TASK_LOGS_VARIABLE, send_to
 from common.runtime import ignore_what_is_loaded, shorten_thread_switches
-from compactor.spark.startup import die_with_parent
+from compactor.spark.startup import die_with_parent, load_shared_modules
 
 _run_task = daemon.worker
 CONNECTIONS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
@@ -52,6 +52,7 @@ def main() -> None:
     os.register_at_fork(after_in_child=bind)
     zipimporter.invalidate_caches = _as_it_was  # type: ignore[assignment,method-assign]  # the purpose
     daemon.worker = _run_task_at_once
+    load_shared_modules()
     daemon.manager()
 
 
