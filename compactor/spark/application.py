@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,6 +34,7 @@ from compactor.rewrite.memory_budget import (
     TASK_ENVIRON,
     TASK_SETTING,
 )
+from compactor.spark.class_archive import archive_options, class_path, package_folder
 from compactor.spark.driver_protocol import DriverSettings, EngineKind
 from compactor.spark.startup import warm_up
 
@@ -127,6 +127,7 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
     crashes = f"-XX:ErrorFile={crash_folder(settings)}/{CRASH_REPORT}%p.log"
     java_options = (
         f"-Djava.io.tmpdir={tempfile.gettempdir()} {crashes} -XX:-CreateCoredumpOnCrash {QUIET_JVM}"
+        f" {shlex.join(archive_options())}"
     )
     local = settings.engine is EngineKind.LOCAL
     compiler = EXECUTOR_COMPILER if local else QUICK_JVM
@@ -293,27 +294,9 @@ OPENED_PACKAGES = (
 """Packages of the JDK that Spark's launcher opens to Spark."""
 
 
-def class_path() -> str:
-    """Return the class path of every JVM of an application: RayDP's jars first, as it requires.
-
-    The launcher of the JVM replaces the asterisk by Spark's jars.
-    """
-    spark = os.environ.get("SPARK_HOME") or _package_folder("pyspark")
-    raydp, ray = (sorted(_package_folder(name).glob("jars/*.jar")) for name in ("raydp", "ray"))
-    return os.pathsep.join(map(str, (*raydp, Path(spark, "jars", "*"), *ray)))
-
-
-def _package_folder(package: str) -> Path:
-    """Return the folder of an installed package, without importing it."""
-    spec = find_spec(package)
-    assert spec is not None, package
-    assert spec.origin is not None, package
-    return Path(spec.origin).parent
-
-
 def raydp_agent() -> Path:
     """Return RayDP's Java agent, which sends the first messages of an executor's log to a file."""
-    return next(_package_folder("raydp").glob("jars/raydp-agent-*.jar"))
+    return next(package_folder("raydp").glob("jars/raydp-agent-*.jar"))
 
 
 def start_gateway(configs: Mapping[str, str], options: Sequence[str], heap: str) -> Any:

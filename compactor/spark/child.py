@@ -28,6 +28,7 @@ from compactor.core import RewriteProgress
 from compactor.rewrite.spark_tasks import SHARED_JOB_GROUP
 from compactor.spark import driver_protocol
 from compactor.spark.application import open_session
+from compactor.spark.class_archive import make_in_background
 from compactor.spark.driver_protocol import (
     Done,
     DriverSettings,
@@ -311,6 +312,7 @@ class Driver:
         self.send(
             driver_protocol.Started(session.spark.sparkContext.applicationId, took_s, jvm.pid)
         )
+        make_in_background()
         follow_jvm = partial(self._follow_jvm, jvm)
         threading.Thread(target=follow_jvm, daemon=True, name="JVM").start()
         threading.Thread(target=self._give_signs, daemon=True, name="signs").start()

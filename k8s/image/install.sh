@@ -46,6 +46,9 @@ java=$(bin/python -c 'import os; from neve.local.machine import find_java; print
     fail "no Java 17: install the distribution's (apt install openjdk-17-jre-headless), or set JAVA_HOME"
 ln -s "$java" java
 java/bin/java -version 2>&1 | grep -q '"17[."]' || fail "$java is not Java 17"
+# The JVMs of each pod start with an archive of their classes.
+JAVA_HOME=$target/java bin/python -m compactor.spark.class_archive
+ls share/neve/classes-*.jsa >/dev/null || fail "$java makes no archive of classes"
 bin/python -c 'import compactor.actor, coordinator.actor, neve.gateway.actor, raydp, pyspark' ||
     fail "a part of Névé cannot be imported"
 bin/neve --help >/dev/null || fail "the command line does not run"

@@ -11,7 +11,6 @@ from compactor.rewrite.memory_budget import REMOTE_SETTING
 from compactor.spark.application import (
     DRIVER_OPTIONS,
     QUICK_COMPILER,
-    class_path,
     crash_folder,
     spark_configs,
     start_gateway,
@@ -44,15 +43,6 @@ def test_a_driver_knows_whether_executors_may_be_on_other_machines() -> None:
 
 def test_without_a_log_reports_go_where_temporary_files_are() -> None:
     assert crash_folder(DriverSettings(name="c1")) == Path(os.environ.get("TMPDIR", "/tmp"))
-
-
-def test_classes_of_raydp_come_before_those_of_spark_that_they_replace() -> None:
-    *raydp, spark, ray = map(Path, class_path().split(os.pathsep))
-    assert raydp
-    assert {(jar.parts[-3], jar.exists()) for jar in raydp} == {("raydp", True)}
-    assert spark.name == "*"
-    assert list(spark.parent.glob("spark-core_*.jar"))
-    assert (ray.name, ray.exists()) == ("ray_dist.jar", True)
 
 
 def test_a_jvm_that_ends_at_once_fails_the_start(
