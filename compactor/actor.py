@@ -171,7 +171,7 @@ def _resident_bytes(process: psutil.Process) -> int:
 
 ANSWER_MAX_S = 10.0
 """Longest wait for Ray's list of draining nodes."""
-NODE_CHECK_INTERVAL_S = 1.0
+NODE_CHECK_INTERVAL_S = 2.0
 """Interval between checks whether Ray drains this compactor's node."""
 HAND_BACK_S = 10.0
 """Time reserved before a node goes, for handing back jobs."""

@@ -541,8 +541,11 @@ class _Handshake(asyncio.Protocol):
 # --------------------------------------------------------------------------------------- The server
 
 
+TICK = 5
+"""Tenths of a second between two ticks of the server; uvicorn counts in tenths, and wakes up for
+each. A server that is asked to end does so at the next tick."""
 CERTIFICATE_LOOK_TICKS = 20
-"""Server ticks (ten per second) between two checks of the certificate."""
+"""Tenths of a second between two checks of the certificate."""
 DRAIN_MAX_S = 5
 """How long running requests may still take when the server ends."""
 
@@ -560,8 +563,15 @@ class GatewayServer(uvicorn.Server):
         super().__init__(config)
         self._certificate = certificate
 
+    async def main_loop(self) -> None:
+        """Tick until the server ends."""
+        counter = 0
+        while not await self.on_tick(counter):
+            await asyncio.sleep(TICK / 10)
+            counter += TICK
+
     async def on_tick(self, counter: int) -> bool:
-        """Run the periodic work, ten times per second; return whether the server ends."""
+        """Run the periodic work, twice per second; return whether the server ends."""
         if self._certificate is not None and counter % CERTIFICATE_LOOK_TICKS == 0:
             self._certificate.look()
         return await super().on_tick(counter)
