@@ -48,7 +48,7 @@ ln -s "$java" java
 java/bin/java -version 2>&1 | grep -q '"17[."]' || fail "$java is not Java 17"
 # The JVMs of each pod start with an archive of their classes.
 JAVA_HOME=$target/java bin/python -m compactor.spark.class_archive
-ls share/neve/classes-*.jsa >/dev/null || fail "$java makes no archive of classes"
+[ -n "$(find share/neve -name 'classes-*.jsa' -size +0)" ] || fail "$java makes no archive of classes"
 bin/python -c 'import compactor.actor, coordinator.actor, neve.gateway.actor, raydp, pyspark' ||
     fail "a part of Névé cannot be imported"
 bin/neve --help >/dev/null || fail "the command line does not run"
