@@ -14,7 +14,6 @@ import ray
 
 from common import wire
 from common.settings import CompactorSettings, Settings, StoreSettings
-from compactor.actor import start
 
 COMPACTOR = "older-1"
 VARIABLES = ("OLDER_RAY", "OLDER_REDIS", "OLDER_LOGS", "OLDER_NODE_RESOURCE")
@@ -28,6 +27,8 @@ def wire_module() -> str:
 
 def main() -> None:
     """Start the compactor and return when its Spark is up."""
+    from compactor.actor import start  # of the older release
+
     address, store, logs, node_resource = (os.environ[name] for name in VARIABLES)
     environment = {"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}}
     ray.init(address=address, namespace=wire.NAMESPACE, log_to_driver=False, logging_level="ERROR")

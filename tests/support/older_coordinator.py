@@ -14,7 +14,6 @@ import ray
 
 from common import wire
 from common.settings import CoordinatorSettings, Settings, StoreSettings
-from coordinator.actor import start
 
 VARIABLES = ("OLDER_RAY", "OLDER_REDIS", "OLDER_LOGS")
 """The environment, not arguments, which everybody on the machine can read."""
@@ -27,6 +26,8 @@ def wire_module() -> str:
 
 def main() -> None:
     """Start the coordinator and return when it is ready."""
+    from coordinator.actor import start  # of the older release
+
     address, store, logs = (os.environ[name] for name in VARIABLES)
     # The older release has its own link to Redis, which fails on a loop that it does not bring.
     variables = {"PYTHONPATH": os.environ["PYTHONPATH"], "RAY_USE_UVLOOP": "0"}
