@@ -7,6 +7,7 @@
     driver_protocol   settings, orders and notices between the two
     child             the driver process: `python -m compactor.spark.child`, a thread per attempt
     application       starts the JVM, opens the Spark session, on RayDP or in the JVM itself
+    cluster           a Spark application on Ray that accepts only its own parts
     class_archive     class path of the JVMs, and the archive from which they load classes
     task_daemon       Spark's daemon for Python workers
     startup           set-up of the driver process and Python workers

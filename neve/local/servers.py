@@ -96,6 +96,9 @@ asked = {name for text in contexts for name, value in json.loads(text).items() i
 if asked <= {'py_executable'}:
     own = [word for word in words[1:] if not word.startswith(('--serialized-', '--language='))]
     own = [word for word in own if not ('raydp-agent' in word and word.startswith('-javaagent:'))]
+    for word in own:
+        if word.startswith('-Dray.logging.dir='):
+            os.makedirs(word.partition('=')[2], 0o700, exist_ok=True)
     os.execvp('java', ['java', '-cp', jars, *own])
 sys.argv = words
 import runpy, site
@@ -103,8 +106,9 @@ site.main()
 runpy.run_path(path, run_name='__main__')
 """
 """The program in place of Ray's for Java workers, which imports Ray only to start `java`. Ray's
-program still runs if a worker asks for an environment. RayDP's agent is left out: it only sends the
-first messages of a log to a file, and a JVM with an agent reads each class from its jar."""
+program still runs if a worker asks for an environment. RayDP's agent is left out: it only makes the
+folder of a log and sends first messages there, and a JVM with an agent reads each class from its
+jar."""
 
 
 def with_small_programs(command: list[str]) -> list[str]:

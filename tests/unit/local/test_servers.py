@@ -110,10 +110,18 @@ def java_worker(folder: Path, *added: str) -> list[str]:
 
 
 def test_a_java_worker_is_started_without_a_program_that_imports_ray(tmp_path: Path) -> None:
-    added = ["-Xmx1g", "-javaagent:/raydp-agent-1.jar", "-javaagent:/own.jar", ENVIRONMENT % "{}"]
+    logs = f"-Dray.logging.dir={tmp_path}/logs/executor-c1"
+    added = [
+        "-Xmx1g",
+        logs,
+        "-javaagent:/raydp-agent-1.jar",
+        "-javaagent:/own.jar",
+        ENVIRONMENT % "{}",
+    ]
     jars = str(tmp_path / "ray" / "jars" / "*")
-    options = ["-Dray.address=a:1", "-Xmx1g", "-javaagent:/own.jar"]
+    options = ["-Dray.address=a:1", "-Xmx1g", logs, "-javaagent:/own.jar"]
     assert java_worker(tmp_path, *added) == ["java", "-cp", jars, *options, "Worker"]
+    assert (tmp_path / "logs" / "executor-c1").is_dir()
 
 
 def test_ray_prepares_a_java_worker_that_asks_for_an_environment(tmp_path: Path) -> None:
