@@ -25,7 +25,7 @@ PIP := $(PY) -m pip install --disable-pip-version-check --no-compile $(QUIET)
 TEST_BUDGET_S := 4800
 # Concurrent test files; each starts its own Redis, Ray or Spark if it needs one: three such take 12 GB.
 # More workers than three begin with the fast tests (tests/conftest.py).
-TEST_WORKERS := $(or $(shell awk '/^MemTotal/ && $$2 > 16000000 {print 5}' /proc/meminfo 2> /dev/null),3)
+TEST_WORKERS := $(or $(shell awk '/^MemTotal/ && $$2 > 16000000 {print 4}' /proc/meminfo 2> /dev/null),3)
 # Fast tests wait for sockets and child processes: a third worker uses the cores meanwhile.
 FAST_WORKERS := 3
 FAST := not (integration or e2e or slow or tls)

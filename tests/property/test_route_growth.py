@@ -22,7 +22,7 @@ from tests.support.gateway import TOKEN, serving
 from tests.support.route_growth import Growth, growths
 
 LIST_SIZE, TEXT_SIZE = 2_500, 10_000
-TIMES, ROUNDS = 4, 3
+TIMES, ROUNDS = 4, 8
 RATIO_MAX = 9.0
 FREE_S = 0.3
 """What takes less is quick enough; an add of 10,000 files takes most of it."""

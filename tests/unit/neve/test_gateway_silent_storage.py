@@ -27,7 +27,7 @@ from tests.support.gateway import TOKEN, Gateway, Storage, serving
 from tests.support.patience import PATIENCE_S
 
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.int64())])
-DEADLINE_S = 0.5
+DEADLINE_S = 1.0
 SPLITS = ["10"]
 
 
