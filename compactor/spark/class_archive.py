@@ -79,7 +79,7 @@ def make_in_background() -> None:
 def make_archive(folder: Path = FOLDER) -> None:
     """Make the archive unless there is one, or another process makes it.
 
-    If Java makes none, an empty file prevents further attempts.
+    If Java makes none, or only a part, an empty file prevents further attempts.
 
     Args:
         folder: The folder of archives.
@@ -91,8 +91,11 @@ def make_archive(folder: Path = FOLDER) -> None:
         for rest in folder.glob("*.new"):
             rest.unlink()
         made = folder / f"{key}.new"
-        _dump(made)
+        if not _is_dumped(made):
+            made.unlink(missing_ok=True)
         made.touch()
+        with made.open("rb") as written:  # Java makes it read-only.
+            os.fsync(written)  # A power failure after the new name leaves the content whole.
         made.rename(folder / _name(key, made.stat().st_size))
         archives = sorted(folder.glob(_name("*", "*")), key=lambda path: path.stat().st_mtime)
         for archive in archives[:-ARCHIVES_MAX]:
@@ -112,8 +115,8 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
         yield
 
 
-def _dump(made: Path) -> None:
-    """Let Java write an archive; it may write none."""
+def _is_dumped(made: Path) -> bool:
+    """Let Java write an archive; return whether it has written all of it."""
     with tempfile.NamedTemporaryFile(suffix=".classes") as names:
         names.write(_names())
         names.flush()
@@ -121,7 +124,7 @@ def _dump(made: Path) -> None:
         # Heap objects are archived only with this collector; other collectors can load them.
         command = [_java(), "-Xshare:dump", "-XX:+UseG1GC", *options, "-cp", class_path()]
         with suppress(subprocess.TimeoutExpired):
-            subprocess.run(
+            done = subprocess.run(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -129,6 +132,8 @@ def _dump(made: Path) -> None:
                 timeout=MAKE_WAIT_MAX_S,
                 check=False,
             )
+            return done.returncode == 0
+    return False
 
 
 def _java() -> str:

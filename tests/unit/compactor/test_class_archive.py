@@ -21,6 +21,8 @@ UNABLE = """#!/bin/sh
 echo failed >>"${0%/bin/java}/runs"
 exit 1
 """
+FULL = f"{JAVA}exit 1\n"
+"""A Java that writes a part, as on a disk that becomes full."""
 
 
 @pytest.fixture
@@ -72,8 +74,11 @@ def test_another_java_gets_an_archive_of_its_own_and_few_are_kept(
     assert len(list(folder.glob("*.jsa"))) == ARCHIVES_MAX
 
 
-def test_a_java_that_makes_no_archive_is_asked_once(home: Path, tmp_path: Path) -> None:
-    launch(home, UNABLE)
+@pytest.mark.parametrize("java", [UNABLE, FULL], ids=["none", "a part"])
+def test_a_java_that_makes_no_whole_archive_is_asked_once(
+    home: Path, tmp_path: Path, java: str
+) -> None:
+    launch(home, java)
     make_archive(tmp_path)
     make_archive(tmp_path)
     assert runs(home) == 1
