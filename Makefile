@@ -21,7 +21,7 @@ READER := $(VENV)/reader
 READER_STAMP := $(READER)/.installed
 QUIET := $(if $(MAKE_TERMOUT),,--quiet)
 PIP := $(PY) -m pip install --disable-pip-version-check --no-compile $(QUIET)
-# A stuck run ends here; a healthy one takes some 20 minutes on two cores, twice as long on slow ones.
+# A stuck run ends here; a healthy one takes some 22 minutes on two cores, twice as long on slow ones.
 TEST_BUDGET_S := 4800
 # Concurrent test files; each starts its own Redis, Ray or Spark if it needs one: three such take 12 GB.
 # More workers than three begin with the fast tests (tests/conftest.py).
