@@ -126,7 +126,7 @@ def start_coordinator(
         edition: Identifies settings and release, to distinguish this coordinator from others.
         options: Further Ray actor options, such as `resources`.
     """
-    actor = _detached(COORDINATOR, COORDINATOR_NAME, CALLS_AT_ONCE, **options)
+    actor = detached(actor_class(COORDINATOR), COORDINATOR_NAME, CALLS_AT_ONCE, **options)
     return actor.remote(settings, log_folder, node_resource, edition)
 
 
@@ -160,7 +160,8 @@ def start_compactor(
     if node_resource:
         resources = {node_resource: PIN_AMOUNT}
     named = compactor_actor_name(name)
-    actor = _detached(COMPACTOR, named, COMPACTOR_CALLS_AT_ONCE, resources=resources, **options)
+    kind = actor_class(COMPACTOR)
+    actor = detached(kind, named, COMPACTOR_CALLS_AT_ONCE, resources=resources, **options)
     return actor.remote(
         settings,
         name,
@@ -171,9 +172,16 @@ def start_compactor(
     )
 
 
-def _detached(kind: str, name: str, calls_at_once: int, **options: Any) -> Any:
-    """Return an actor class with the options of a service's actor."""
-    return ray.remote(actor_class(kind)).options(
+def detached(kind: type, name: str, calls_at_once: int, **options: Any) -> Any:
+    """Return a class as an actor of a service: one of its name, which outlives its starter.
+
+    Args:
+        kind: The class.
+        name: Name of the actor, unique in the cluster.
+        calls_at_once: Calls that it takes concurrently.
+        options: Further Ray actor options.
+    """
+    return ray.remote(kind).options(
         name=name,
         namespace=NAMESPACE,
         lifetime="detached",

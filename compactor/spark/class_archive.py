@@ -61,9 +61,10 @@ def archive_options(folder: Path = FOLDER) -> list[str]:
     Args:
         folder: The folder of archives.
     """
-    for archive in folder.glob(_name(_key(), "*")):
+    key = _key()
+    for archive in folder.glob(_name(key, "*")):
         size_bytes = archive.stat().st_size
-        if size_bytes and archive.name == _name(_key(), size_bytes):
+        if size_bytes and archive.name == _name(key, size_bytes):
             return [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto"]
     return []
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import ray
 
-from common.coordinator_proxy import CoordinatorProxy
+from common.coordinator_proxy import CoordinatorProxy, detached
 from common.errors import ConfigError, SettingError, actor_error, first_line
 from common.log_files import LogFiles
 from common.runtime import (
@@ -246,16 +246,7 @@ def start(settings: Settings, *, log_folder: str = "", edition: str = "", **opti
             the cause.
     """
     require_token(settings)
-    actor = ray.remote(GatewayActor).options(
-        name=GATEWAY_NAME,
-        namespace=NAMESPACE,
-        lifetime="detached",
-        get_if_exists=True,
-        max_restarts=-1,
-        max_concurrency=CALLS_AT_ONCE,
-        num_cpus=0,
-        **options,
-    )
+    actor = detached(GatewayActor, GATEWAY_NAME, CALLS_AT_ONCE, **options)
     handle = actor.remote(settings, log_folder, edition)
     try:
         ray.get(handle.address.remote(), timeout=START_WAIT_MAX_S)
