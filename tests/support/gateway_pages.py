@@ -229,7 +229,7 @@ def _method_text(name: str, method: Any) -> str:
 
 
 def _verb_text(verb: Verb) -> str:
-    given = list(inspect.signature(verb.run).parameters.values())
+    given = list(inspect.signature(verb.with_signature()).parameters.values())
     words = [_metavar(each) for each in given if isinstance(_kind(each), ArgumentInfo)]
     lines = [
         f"### neve {verb.words}",
