@@ -7,11 +7,9 @@
     access/             callers, rights of routes, quotas, audit
     bodies              bodies of requests, and progress of long work as lines of JSON
     problems            errors as `application/problem+json`
-    metrics             metrics as Prometheus text
     services            dependencies of all slices: ports, settings, threads, look-ups
     store_watch         whether the store answers, and since when
-    console             pages of the console: sign-in, changes, events; links to it
-    sampler             answers that all viewers of the console share
+    console             pages of the console: sign-in, changes, events, shared answers; links
     table_locations     allowed locations of tables, and their owners
     table_settings      table settings that users may change, and their bounds
     key_views           keys, files, tablets and stories in user notation
@@ -26,9 +24,8 @@
     request_checks      validation of a user's request
     jobs                running and finished jobs, activity of tables
     compactors          compactors, groups, scaling, limits on bytes per second
-    planning            queue, plan, backlog, triggers, maintenance
-    simulations         simulations in a process of their own
-    service             status, settings, audit, probes, metrics
+    planning            queue, plan, backlog, triggers, maintenance; simulations
+    service             status, settings, audit, probes, metrics as Prometheus text
     notify/             messages to operators, by webhook and e-mail
     control             state of the controller; reports of read latency
     recovery            fsck, gc, rebuild, backup, restore

@@ -22,9 +22,8 @@ from common.config import secret_of
 from common.telemetry import Log
 from neve.gateway import problems
 from neve.gateway.access.callers import declared_routes, guard_routes
-from neve.gateway.access.issuer_sign_in import IssuerSignIn
 from neve.gateway.access.oidc import OidcTokens
-from neve.gateway.access.sessions import Sessions
+from neve.gateway.access.sessions import IssuerSignIn, Sessions
 from neve.gateway.access.tokens import KnownTokens
 from neve.gateway.authentication import (
     AnswerHeaders,
@@ -41,16 +40,14 @@ from neve.gateway.control import ControlRoutes
 from neve.gateway.imports import ImportRoutes
 from neve.gateway.jobs import JobRoutes
 from neve.gateway.lake import LakeRoutes
-from neve.gateway.metrics import RequestMetrics
-from neve.gateway.planning import PlanningRoutes
+from neve.gateway.planning import PlanningRoutes, SimulationRoutes
 from neve.gateway.recovery import RecoveryRoutes
 from neve.gateway.requests import RequestRoutes
 from neve.gateway.rows.buffered import BufferRoutes
 from neve.gateway.rows.ingestion import IngestRoutes
 from neve.gateway.rows.scan import ScanRoutes
-from neve.gateway.service import ProbeRoutes, ServiceRoutes
+from neve.gateway.service import ProbeRoutes, RequestMetrics, ServiceRoutes
 from neve.gateway.services import BEARER, Services
-from neve.gateway.simulations import SimulationRoutes
 from neve.gateway.table_summaries import TableSummaryRoutes
 from neve.gateway.tables import TableRoutes
 from neve.gateway.tablets import OperationRoutes, TabletRoutes

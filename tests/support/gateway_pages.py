@@ -134,7 +134,6 @@ NOUNS = {
 """The subjects of the operator's world; each has a reference page."""
 NOUN_OF_MODULE = {
     "simulate": "planning",
-    "simulations": "planning",
     "console": "access",
     "table_summaries": "tables",
     "lake": "tables",

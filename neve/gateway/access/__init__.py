@@ -3,8 +3,7 @@
     callers           roles, grants, callers, the current call, the right of each route
     tokens            the file of named tokens, which stores only digests
     oidc              tokens of an OpenID issuer, verified with its keys
-    issuer_sign_in    sign-in to the console at an OpenID issuer
-    sessions          one-time codes and browser sessions of the console
+    sessions          sign-in to the console at an OpenID issuer, one-time codes, browser sessions
     quotas            limits per caller, and limits of all concurrent scans
     audit             one entry for each call that may change something
 

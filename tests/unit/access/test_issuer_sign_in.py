@@ -15,7 +15,7 @@ from common.errors import ConfigError
 from common.runtime import SystemClock
 from common.settings import GatewaySettings, Settings
 from neve.gateway.access.callers import CONSOLE, SIGN_IN
-from neve.gateway.access.issuer_sign_in import IssuerSignIn
+from neve.gateway.access.sessions import IssuerSignIn
 from tests.support.console import Browser, flashes
 from tests.support.gateway import Gateway, serving
 from tests.support.issuer import AUDIENCE, Issuer, running_issuer

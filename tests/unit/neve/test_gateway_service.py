@@ -50,8 +50,8 @@ from neve.gateway.access.audit import AuditCounts
 from neve.gateway.access.callers import OPEN_PATHS
 from neve.gateway.access.quotas import BufferUse, ScanSlots
 from neve.gateway.authentication import LIST_BYTES_MAX
-from neve.gateway.metrics import RequestMetrics
 from neve.gateway.planning import plan_view
+from neve.gateway.service import RequestMetrics
 from neve.local.supervisor import ask_actors
 from tests.support.gateway import QUEUED, TOKEN, Gateway, serving
 from tests.support.patience import PATIENCE_S

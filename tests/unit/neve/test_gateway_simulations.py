@@ -15,8 +15,8 @@ from neve import api
 from neve.client import Client
 from neve.client.errors import CallerError, NotFoundError, QuotaError
 from neve.console.pages.what_if import CURVES, comparison, simulation_body
-from neve.gateway import simulations
-from neve.gateway.simulations import NO_COMPACTORS
+from neve.gateway import planning
+from neve.gateway.planning import NO_COMPACTORS
 from tests.support.console import HIDDEN, SEEN, Callers, callers
 
 KEYED = pa.schema([("x", pa.int64()), ("v", pa.int64())])
@@ -111,13 +111,13 @@ def test_a_wrong_order_is_refused(given: dict[str, Any], reason: str, door: Call
 def test_a_simulation_is_bounded(door: Callers, monkeypatch: pytest.MonkeyPatch) -> None:
     long = SMALL.replace("0.1", "300").replace('"5m"', '"2s"')
     with client_of(door, "read") as client:
-        monkeypatch.setattr(simulations, "CPU_S", 2)
+        monkeypatch.setattr(planning, "SIMULATION_CPU_S", 2)
         with pytest.raises(CallerError, match="needs more than 2 s of processor time"):
             client.simulate(long)
-        monkeypatch.setattr(simulations, "FILES_MAX", 2)
+        monkeypatch.setattr(planning, "SIMULATED_FILES_MAX", 2)
         with pytest.raises(CallerError, match="more than 2 files"):
             client.simulate(table=SEEN)
-        monkeypatch.setattr(simulations, "WALL_S", 0.05)
+        monkeypatch.setattr(planning, "SIMULATION_MAX_S", 0.05)
         with pytest.raises(CallerError, match="takes longer than"):
             client.simulate(SMALL)
 
@@ -132,7 +132,7 @@ def test_one_simulation_runs_at_a_time(door: Callers, monkeypatch: pytest.Monkey
         await may_end.wait()
         raise errors.RequestError("ended")
 
-    monkeypatch.setattr(simulations, "_simulated", held)
+    monkeypatch.setattr(planning, "_simulated", held)
     with client_of(door, "read") as first, client_of(door, "admin") as second:
         with ThreadPoolExecutor(1) as threads:
             running = threads.submit(first.simulate, SMALL)
