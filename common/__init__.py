@@ -4,7 +4,7 @@ In reading order:
 
     errors           the error tree: who must act? Removes secrets from texts
     units            bytes and durations, parsed and printed
-    documents        the one reader of untrusted values: kinds, bounds, sentences
+    documents        the one reader of untrusted values: kinds, bounds, sentences; declares settings
     primitives       digests, backoff, and maps that forget; values only
     runtime          time and random ids as ports; garbage collection and memory of a process
     model/           values without I/O: tables, tablets, files, jobs, requests, keys
@@ -12,7 +12,6 @@ In reading order:
     expressions/     predicates and assignments of users, as safe SQL
     spi/             the interfaces of plug-ins
     plugins          how plug-ins are found and loaded
-    setting_rules    what a setting may be
     access_settings  the section `access` of the settings
     windows          maintenance windows: cron, length and time zone
     control_settings  the section `control` of the settings

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from common.documents import FieldKind
-from common.setting_rules import (
+from common.documents import (
+    FieldKind,
     check_section,
     setting,
     size_setting,

@@ -2,7 +2,7 @@
 
 Pure: `common.config` reads file, environment and flags into these classes. A field's metadata
 carries the sentence for `docs/reference/settings.md` and the rule for its values
-(`common.setting_rules`). A test keeps page and code equal. Names end with the unit.
+(`common.documents`). A test keeps page and code equal. Names end with the unit.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,12 +17,11 @@ from common.control_settings import (
     IngestSettings,
     NotifySettings,
 )
-from common.documents import FieldKind, FieldRule
+from common.documents import FieldKind, FieldRule, check_section, check_value, setting, size_setting
 from common.errors import ConfigError, RequestError, SettingError
 from common.log_events import LogLevel
 from common.model.group import LIMIT_BYTES_S_MIN, Service
 from common.model.job import AGEING_PER_S, FAIR_BAND
-from common.setting_rules import check_section, check_value, setting, size_setting
 from common.windows import EXEMPTIONS, check_windows
 from neve.api.messages import readable_across_releases
 

@@ -50,16 +50,14 @@ from common.wire import (
 from coordinator.context import Generations, ShellContext
 from coordinator.core import events as on
 from coordinator.core.backlog import HISTORY_EVERY_S, TabletHistories, largest_tablets
-from coordinator.core.figures import (
-    compactor_figures,
-    recorded_series,
-    recorded_tables,
-    table_figures,
-)
 from coordinator.core.views import (
     closed_windows,
+    compactor_figures,
     following_jobs,
+    recorded_series,
+    recorded_tables,
     table_activity,
+    table_figures,
     tablet_loads,
     waiting_jobs,
 )

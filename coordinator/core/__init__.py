@@ -31,7 +31,6 @@
     scans           what a full scan reads; settled versions; how long replaced files stay
     requests        the next step of a request
     split_merge     the next step of a split or merge, and where to split
-    views           data for people and metrics
-    figures         what is recorded, and metrics of tables and compactors
+    views           data for people and metrics; what is recorded
     story           the history of each tablet, kept for explanations
 """

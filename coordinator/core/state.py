@@ -15,7 +15,7 @@ from common.settings import CoordinatorSettings
 from common.spi.planner import Heat
 from common.wire import CoordinatorStatus, QueuedJob, RunningAttempt, TabletStory
 from coordinator.core import actions as do
-from coordinator.core import assignment, attempt_events, events, figures, plan_events, views
+from coordinator.core import assignment, attempt_events, events, plan_events, views
 from coordinator.core.actions import Action
 from coordinator.core.assignment import answer_nothing, steer
 from coordinator.core.attempt_events import expire_attempts, lose_silent_compactors
@@ -51,7 +51,7 @@ def tick(
     cluster.grants.divide(now_s)
     _note_room(cluster)
     if cluster.series.is_due(now_s):
-        cluster.series.note(figures.series_sample(cluster, scaling, now_s), now_s)
+        cluster.series.note(views.series_sample(cluster, scaling, now_s), now_s)
     return [
         *lose_silent_compactors(cluster, now_s),
         *expire_attempts(cluster, now_s),
@@ -180,7 +180,7 @@ class CoordinatorState:
     def look(
         self, view: Callable[Concatenate[ClusterState, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Return what a function of `views` or `figures` reads from the state."""
+        """Return what a function of `views` reads from the state."""
         return view(self._cluster, *args, **kwargs)
 
     def queued(self, group: str | None, count: int, now_s: float) -> list[QueuedJob]:

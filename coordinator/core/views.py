@@ -6,6 +6,7 @@ The functions only read `ClusterState` and return wire values.
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from heapq import nlargest
 from itertools import chain, islice
 from typing import assert_never
 
@@ -16,11 +17,15 @@ from common.spi.controller import ShareClass
 from common.units import format_bytes, format_count
 from common.wire import (
     CoordinatorStatus,
+    MetricValue,
     QueuedJob,
+    RecordedSeries,
     RunningAttempt,
+    SeriesQuery,
 )
 from coordinator.core.assignment import (
     saturated_tables,
+    under_way,
     why_barred,
     why_no_buffers,
 )
@@ -28,10 +33,11 @@ from coordinator.core.attempts import (
     Attempt,
     AttemptState,
     Compactor,
+    attempt_work,
     work_done,
 )
 from coordinator.core.cluster_state import ClusterState, LastPlan
-from coordinator.core.control import ControlLoop, fractions
+from coordinator.core.control import ControlLoop, control_values, fractions
 from coordinator.core.plan_events import WAITS_FOR_WINDOW, why_not_queued
 from coordinator.core.queue import JobQueue
 from coordinator.core.queue_index import QueueEntry
@@ -39,6 +45,7 @@ from coordinator.core.retry import (
     is_group_queue,
     window_of_wait_queue,
 )
+from coordinator.core.series import SeriesSample
 from coordinator.core.throttle import UNLIMITED
 from coordinator.core.triggers import is_gated, triggers_text
 from coordinator.core.windows import Scope, WindowUsage
@@ -685,3 +692,103 @@ def _ago(seconds: float) -> str:
     if seconds < 120:
         return f"{max(0.0, seconds):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+# ---------------------------------------------------------------------- Recorded values and metrics
+# The sample of the series, and metrics that only a scrape needs.
+
+
+def series_sample(
+    cluster: ClusterState, scaling: Mapping[str, tuple[int, int]], now_s: float
+) -> SeriesSample:
+    """Return the values to record now. O(tables with a backlog + queued jobs).
+
+    Args:
+        cluster: The coordinator's memory.
+        scaling: Group → its desired and its starting compactors.
+        now_s: The current time.
+    """
+    table_bytes, group_bytes = cluster.backlogs.sums(work_done(cluster.attempts))
+    queued = Counter(job.tablet.table for _, queue in cluster.queues for job in queue.unordered())
+    busy = list(under_way(cluster))
+    held = {(attempt.tablet.table, attempt.compactor) for attempt in busy}
+    compactors = cluster.compactors.every()
+    return SeriesSample(
+        tables={
+            "backlog_bytes": {table: size for table, size in table_bytes.items() if size},
+            "queued_jobs": queued,
+            "running_jobs": Counter(attempt.tablet.table for attempt in busy),
+            "compactors": Counter(table for table, _ in held),
+        },
+        groups={
+            "backlog_bytes": group_bytes,
+            "queued_jobs": {group: len(queue) for group, queue in cluster.queues},
+            "running_jobs": Counter(attempt.group for attempt in busy),
+            "compactors": Counter(compactor.group for compactor in compactors),
+            "compactors_desired": {group: desired for group, (desired, _) in scaling.items()},
+            "compactors_starting": {group: starting for group, (_, starting) in scaling.items()},
+            "compactors_draining": Counter(
+                compactor.group for compactor in compactors if compactor.draining
+            ),
+        },
+        total=control_values(cluster.control, len(busy), now_s)
+        | {"backlog_bytes": sum(table_bytes.values())},
+        attempts={
+            attempt.id: (
+                attempt.tablet.table,
+                attempt.group,
+                attempt.since_s,
+                attempt.input_bytes * attempt_work(attempt).read_share,
+            )
+            for attempt in busy
+        },
+    )
+
+
+def recorded_series(cluster: ClusterState, query: SeriesQuery) -> RecordedSeries:
+    """Return recorded values; tables that were dropped are part of sums only."""
+    names = {table.id: table.name for table in cluster.tables.values()}
+    return cluster.series.read(query, names)
+
+
+def recorded_tables(cluster: ClusterState) -> list[str]:
+    """Return the names of the tables that have recorded values of their own."""
+    tables = cluster.tables
+    return [tables[table].name for table in cluster.series.tables.rows if table in tables]
+
+
+def compactor_figures(cluster: ClusterState) -> list[MetricValue]:
+    """Return the metrics of the living compactors, from their last heartbeats."""
+    return [
+        replace(value, labels=(compactor.group, compactor.name, *value.labels))
+        for compactor in cluster.compactors.every()
+        for value in compactor.metrics
+    ]
+
+
+WORST_TABLES_MAX = 99
+"""Tables that each metric of tables names."""
+
+
+def table_figures(cluster: ClusterState, now_s: float) -> list[MetricValue]:
+    """Return metrics of the tables that need most attention. O(queued jobs)."""
+    oldest: dict[str, float] = {}
+    for _, queue in cluster.queues:
+        for entry in queue.entries():
+            table, age_s = entry.job.tablet.table, now_s - entry.offered_s
+            oldest[table] = max(oldest.get(table, 0.0), age_s)
+    quarantined = Counter(tablet.table for tablet in cluster.retry.quarantined())
+    figures = [
+        ("neve_table_queue_oldest_seconds", table, oldest[table])
+        for table in nlargest(WORST_TABLES_MAX, oldest, key=lambda table: oldest[table])
+    ]
+    figures += [
+        ("neve_table_quarantined_tablets", table, count)
+        for table, count in quarantined.most_common(WORST_TABLES_MAX)
+    ]
+    for table, small, files in cluster.pressures.small_files(WORST_TABLES_MAX):
+        figures.append(("neve_table_small_files", table, small))
+        figures.append(("neve_table_files", table, files))
+    return [
+        MetricValue(metric, value, (cluster.table_name(table),)) for metric, table, value in figures
+    ]

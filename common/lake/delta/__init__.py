@@ -3,9 +3,8 @@
 In reading order:
 
     vectors   deletion vectors as bytes
-    actions   entries of the log, read as untrusted values and written
+    actions   entries of the log, read as untrusted values and written, with a file's statistics
     features  what Névé can compact, and schemas
-    statistics  bounds of a file's columns, from its footer
     log       versions and checkpoints, read whole or from a known version on
     checkpoints  checkpoints, and the clean-up of the log below them
     vacuum    files that no version needs any more

@@ -14,12 +14,12 @@ from common.lake.delta import checkpoints, log, vacuum
 from common.lake.delta.actions import (
     CommitLines,
     VectorEntry,
+    file_statistics,
     parse_json,
     relative_path,
     vector_of,
 )
 from common.lake.delta.features import IN_COMMIT_TIMESTAMPS
-from common.lake.delta.statistics import file_statistics
 from common.lake.delta.vectors import (
     VectorError,
     decode_vector,

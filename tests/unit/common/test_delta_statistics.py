@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from common.lake.delta.statistics import file_statistics
+from common.lake.delta.actions import file_statistics
 
 LAST = "\U0010ffff"
 

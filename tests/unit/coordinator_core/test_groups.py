@@ -12,9 +12,9 @@ from common.settings import CoordinatorSettings
 from common.wire import Heartbeat, MetricValue
 from coordinator.core import events as on
 from coordinator.core.attempt_events import METRICS_MAX
-from coordinator.core.figures import compactor_figures, table_figures
 from coordinator.core.limits import Limits
 from coordinator.core.state import CoordinatorState
+from coordinator.core.views import compactor_figures, table_figures
 from tests.unit.coordinator_core.test_turns import TABLE, planned
 
 pytestmark = pytest.mark.unit

@@ -14,7 +14,6 @@ from common.model.tablet import Record, TabletId
 from common.settings import CoordinatorSettings
 from common.wire import RecordedLine, RecordedSeries, SeriesQuery
 from coordinator.core import events as on
-from coordinator.core.figures import recorded_series, recorded_tables
 from coordinator.core.series import (
     MEMORY_BYTES_MAX,
     TABLES_MAX,
@@ -23,6 +22,7 @@ from coordinator.core.series import (
     SeriesStore,
 )
 from coordinator.core.state import CoordinatorState
+from coordinator.core.views import recorded_series, recorded_tables
 from neve import api
 
 STEP_S = api.SERIES_STEP_S
