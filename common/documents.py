@@ -431,9 +431,8 @@ def unknown(what: str, name: object, names: Collection[str]) -> RequestError:
 
 
 # -------------------------------------------------------------------------- Settings of the service
-# `setting` or `size_setting` declares every field of `common.settings` with its `FieldRule`. Both the
-# parser of texts and the constructors apply the rule, so a value that breaks its rule cannot be
-# created.
+# `setting` or `size_setting` declares every field of `common.settings` with its `FieldRule`. The
+# parser of texts and the constructors apply the rule, so no value can break its rule.
 
 
 _SETTING_KINDS = {**_KINDS, float: FieldKind.DURATION}

@@ -400,13 +400,13 @@ def file_statistics(footer: pq.FileMetaData, properties: Mapping[str, str]) -> s
 
 def _leaves(schema: Any, names: tuple[str, ...], number: int) -> Iterator[_Leaf]:
     """Yield the leaves of a schema or struct; lists and maps have no statistics."""
-    for field in schema:
-        inner = (*names, field.name)
-        if is_type.is_struct(field.type):
-            yield from _leaves(field.type, inner, number)
-        elif not is_type.is_nested(field.type):
-            yield _Leaf(number, inner, field.type)
-        number += _leaf_count(field.type)
+    for leaf_field in schema:
+        inner = (*names, leaf_field.name)
+        if is_type.is_struct(leaf_field.type):
+            yield from _leaves(leaf_field.type, inner, number)
+        elif not is_type.is_nested(leaf_field.type):
+            yield _Leaf(number, inner, leaf_field.type)
+        number += _leaf_count(leaf_field.type)
 
 
 def _leaf_count(arrow: pa.DataType) -> int:

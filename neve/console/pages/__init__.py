@@ -1,9 +1,8 @@
 """The views of the console, one module for each subject.
 
     overview    what needs the reader, and the last hour
-    tables      all tables, sortable and filterable
+    tables      all tables; one table: heat map, sizes of files, the last day, settings
     figures     geometry of heat maps, histograms, bars over a range, timelines
-    table       one table: heat map, sizes of files, the last day; its settings with a dry run
     tablet      one tablet: files over the keys, what the planner says, the story
     jobs        queues, running jobs, finished jobs
     requests    requests, one request, a new request with a dry run
@@ -25,8 +24,7 @@ from neve.console.pages.requests import (
     request_page,
     requests_page,
 )
-from neve.console.pages.table import settings_dry_run, settings_page, table_page
-from neve.console.pages.tables import tables
+from neve.console.pages.tables import settings_dry_run, settings_page, table_page, tables
 from neve.console.pages.tablet import tablet_page
 from neve.console.pages.what_if import what_if_page, what_if_simulated
 

@@ -8,7 +8,7 @@ from neve import api
 from neve.console.frame import Heading, Variables, View, address_of, listing, page
 from neve.console.pages.jobs import HISTORY, QUEUED_READ, finished_attempts, recent_tables
 from neve.console.pages.requests import REQUEST
-from neve.console.pages.table import TABLE
+from neve.console.pages.tables import TABLE
 from neve.console.pages.tablet import TABLET
 
 # -------------------------------------------------------------------------------------------- Audit

@@ -7,7 +7,7 @@ from common.errors import CompactionError
 from neve import api
 from neve.console.frame import Crumb, Heading, Variables, View, address_of, listing, page
 from neve.console.pages.jobs import recent_tables
-from neve.console.pages.table import table_crumbs
+from neve.console.pages.tables import table_crumbs
 
 REQUESTS = "/console/requests"
 REQUEST = "/console/tables/{table}/requests/{request}"

@@ -10,7 +10,7 @@ from common.units import format_bytes, utc_text
 from neve import api
 from neve.console.frame import Variables, View, page
 from neve.console.pages.figures import LANE, WIDTH, bar_between, ranked
-from neve.console.pages.table import table_crumbs
+from neve.console.pages.tables import table_crumbs
 
 TABLET = "/console/tables/{table}/tablets/{tablet}"
 FILES_DRAWN_MAX = 300

@@ -9,9 +9,21 @@ import pytest
 
 from neve import api
 from neve.cli import top
-from neve.console.pages import access, control, jobs, requests, table, tablet
+from neve.console.pages import access, control, jobs, requests, tablet
 from neve.console.pages.figures import SCALES
 from neve.console.pages.overview import headline, needs
+from neve.console.pages.tables import (
+    ATTEMPTS_READ,
+    TRIED_TABLETS,
+    MapTotals,
+    edited_settings,
+    last_day,
+    map_totals,
+    map_values,
+    plan_change,
+    setting_rows,
+    tried_tablets,
+)
 from neve.gateway.table_summaries import write_amplification
 from tests.support.gateway import COMPACTOR, CONTROL, GROUP
 
@@ -83,16 +95,14 @@ MAP = api.TabletMap(
 
 
 def test_totals_of_cells_of_several_tablets_are_estimates() -> None:
-    assert table.map_totals(MAP) == table.MapTotals(
-        tablets=5, files=13, size_bytes=130, exact=False
-    )
+    assert map_totals(MAP) == MapTotals(tablets=5, files=13, size_bytes=130, exact=False)
     whole = replace(MAP, tablets=3, counts=(1, 1, 1))
-    assert table.map_totals(whole).exact
-    assert not table.map_totals(replace(whole, unreadable=1)).exact
+    assert map_totals(whole).exact
+    assert not map_totals(replace(whole, unreadable=1)).exact
 
 
 def test_each_colour_of_the_map_has_its_column() -> None:
-    assert [list(table.map_values(MAP, name)) for name in SCALES] == [
+    assert [list(map_values(MAP, name)) for name in SCALES] == [
         [3, 0, 7],
         [1, 2, 3],
         [0, 9, 4],
@@ -102,7 +112,7 @@ def test_each_colour_of_the_map_has_its_column() -> None:
 
 
 def test_files_between_two_jobs_of_the_last_day_count_on_neither_side() -> None:
-    day = table.last_day(
+    day = last_day(
         [
             finished("att-3", inputs=("c", "d"), outputs=("e",), superseded=4, expired_dropped=1),
             finished("att-2", end="failed", outputs=(), bytes_out=0),
@@ -118,12 +128,12 @@ def test_files_between_two_jobs_of_the_last_day_count_on_neither_side() -> None:
 
 
 def test_a_day_with_more_attempts_than_are_read_says_since_when() -> None:
-    many = [finished(ended_s=NOW_S - 1 - n / 100) for n in range(table.ATTEMPTS_READ)]
-    assert table.last_day(many, NOW_S).since_s == many[-1].ended_s
+    many = [finished(ended_s=NOW_S - 1 - n / 100) for n in range(ATTEMPTS_READ)]
+    assert last_day(many, NOW_S).since_s == many[-1].ended_s
 
 
 def test_settings_have_a_source_and_the_planner_comes_first() -> None:
-    rows = table.setting_rows(EVENTS, {"ratio": "2"})
+    rows = setting_rows(EVENTS, {"ratio": "2"})
 
     assert [(row.name, row.text, row.source) for row in rows] == [
         ("planner", "", "default"),
@@ -136,7 +146,7 @@ def test_settings_have_a_source_and_the_planner_comes_first() -> None:
 
 def test_only_settings_that_differ_are_edited() -> None:
     form = {"set.ratio": "3.0", "set.ttl_s": " 7d ", "set.planner_options": "", "other": "x"}
-    assert table.edited_settings(EVENTS, form) == {"ttl_s": "7d", "planner_options": ""}
+    assert edited_settings(EVENTS, form) == {"ttl_s": "7d", "planner_options": ""}
 
 
 def test_plans_are_compared_by_their_files() -> None:
@@ -153,7 +163,7 @@ def test_plans_are_compared_by_their_files() -> None:
         left={"e": "too new"},
         input_bytes=50,
     )
-    change = table.plan_change(before, after, 4)
+    change = plan_change(before, after, 4)
 
     assert [job.files for job in change.gone] == [("a", "b")]
     assert [job.files for job in change.new] == [("a", "b", "f")]
@@ -163,7 +173,7 @@ def test_plans_are_compared_by_their_files() -> None:
 
 
 def test_a_dry_run_plans_the_busiest_tablets_and_some_others() -> None:
-    assert table.tried_tablets(MAP) == ["01", "02", "last"]
+    assert tried_tablets(MAP) == ["01", "02", "last"]
     count = 1000
     wide = replace(
         MAP,
@@ -172,8 +182,8 @@ def test_a_dry_run_plans_the_busiest_tablets_and_some_others() -> None:
         files=(1,) * count,
         backlog_bytes=tuple(n if n > 990 else 0 for n in range(count)),
     )
-    tried = table.tried_tablets(wide)
-    assert len(tried) == table.TRIED_TABLETS
+    tried = tried_tablets(wide)
+    assert len(tried) == TRIED_TABLETS
     assert tried == sorted(tried)
     assert {f"{n:04x}" for n in range(991, 1000)} <= set(tried)
 
