@@ -20,7 +20,7 @@ from common.model.table import Table
 from common.model.tablet import TabletId
 from common.runtime import growth_ignored
 from neve.recovery.rebuild import table_rebuild as rebuilding
-from neve.recovery.rebuild.evidence import Evidence
+from neve.recovery.rebuild.table_rebuild import Evidence
 from neve.recovery.scope import Steps, in_thread
 from neve.recovery.stored_files import OutputFooter, StoredFile
 

@@ -14,10 +14,10 @@ from common.model.outcome import AttemptEnd
 from common.model.table import Table, TableState
 from common.parquet.service_files import OWNER_PATH
 from neve.recovery.rebuild import table_rebuild as rebuilding
-from neve.recovery.rebuild.evidence import facts_of
 from neve.recovery.rebuild.table_rebuild import (
     RebuildOptions,
     RebuildResult,
+    facts_of,
     rebuild,
 )
 from neve.recovery.repair import RepairOptions, check_and_repair

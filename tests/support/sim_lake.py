@@ -41,8 +41,7 @@ from coordinator import context
 from neve import api
 from neve.gateway.rows import add
 from neve.recovery.rebuild import live_files
-from neve.recovery.rebuild.evidence import read_published_manifest
-from neve.recovery.rebuild.table_rebuild import RebuildOptions
+from neve.recovery.rebuild.table_rebuild import RebuildOptions, read_published_manifest
 from neve.recovery.repair import RepairOptions as Repairs
 from neve.recovery.scope import NOTES
 from neve.recovery.stored_files import FileOrigin, file_origin, read_output_footer

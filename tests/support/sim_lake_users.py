@@ -17,7 +17,8 @@ from common.model.request import RequestState
 from common.model.table import Table
 from common.parquet.location import open_location
 from neve import api
-from neve.recovery.rebuild.evidence import PublishedManifest, read_published_manifest
+from neve.recovery.rebuild.live_files import PublishedManifest
+from neve.recovery.rebuild.table_rebuild import read_published_manifest
 from neve.recovery.repair import RepairOptions
 from neve.recovery.scope import FindingCode
 from tests.support.sim_callers import GatewayLink, body_of

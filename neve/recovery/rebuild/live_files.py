@@ -1,4 +1,4 @@
-"""Find the live files of a location's last table, and the ends of its tablets. Pure.
+"""Evidence of a location's last table: its live files, and the ends of its tablets. Pure.
 
 The newest manifest lists the live files at its time. After that time, or without a manifest, the
 footers of outputs show which inputs they replaced.
@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from common.errors import RequestError
+from common.metadata.store_values import AcceptedLoss
 from common.model.location_identity import AppendTry, append_try_of
+from common.model.table import Table
 from common.model.tablet import TabletId
 from common.primitives import call_time_s
-from neve.recovery.rebuild.evidence import Evidence, PublishedManifest
 from neve.recovery.scope import Steps
 from neve.recovery.stored_files import (
     CLOCKS_APART_S,
@@ -24,6 +25,56 @@ from neve.recovery.stored_files import (
 )
 
 SERVICE_ROWS = frozenset({FileOrigin.OUTPUT, FileOrigin.APPENDED})
+
+# --------------------------------------------------------------------------- Evidence in a location
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedManifest:
+    """The content of a manifest: the state of the table at the time when its writing began."""
+
+    number: int
+    begun_s: float
+    """When its writing began, by the store's clock, in epoch seconds."""
+    table: str
+    """Id of the table."""
+    files: Mapping[str, str]
+    """Path → the tablet that held the file, in the manifest's notation."""
+    loss: AcceptedLoss | None = None
+    """Period whose files the manifest may lack, because the store has lost changes."""
+    complete: bool = True
+    """Whether the manifest states that it is complete. Earlier releases did not state it, and
+    published manifests of tables whose recovery had been interrupted."""
+
+    @property
+    def name(self) -> str:
+        """Name of the manifest for messages."""
+        return f"manifest {self.number}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Evidence:
+    """Files and documents found in a location."""
+
+    stored: dict[str, StoredFile]
+    described: Table | None
+    footers: dict[str, OutputFooter] = field(default_factory=dict)
+    added: list[str] = field(default_factory=list)
+    """Files that users or the gateway wrote."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Path of each unreadable file → reason."""
+    misfits: dict[str, str] = field(default_factory=dict)
+    """Path of each readable user file that does not fit this table → reason."""
+    published: PublishedManifest | None = None
+    """The newest manifest of the table."""
+    unusable: str = ""
+    """Why an existing manifest cannot be used."""
+
+    @property
+    def tables(self) -> list[str]:
+        """Ids of the tables that outputs were made for."""
+        return sorted({footer.table for footer in self.footers.values()})
+
 
 # ---------------------------------------------------------------------- Several tries of one append
 

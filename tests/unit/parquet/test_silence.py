@@ -28,7 +28,7 @@ from compactor.rewrite.verify import verify
 from neve.gateway.table_files import StoredFiles
 from neve.recovery.fsck import FileCheck, check_file
 from neve.recovery.gc import _read_orphan
-from neve.recovery.rebuild.evidence import read_published_manifest
+from neve.recovery.rebuild.table_rebuild import read_published_manifest
 from neve.recovery.scope import FindingCode
 from neve.recovery.stored_files import StoredFile
 from tests.support.tables_on_disk import (

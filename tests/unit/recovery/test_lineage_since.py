@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from common.metadata.store_values import AcceptedLoss
-from neve.recovery.rebuild.evidence import PublishedManifest
 from neve.recovery.rebuild.live_files import (
     COMMIT_DELAY_MAX_S,
     AttemptOutputs,
     Lineage,
+    PublishedManifest,
     trace_since_manifest,
 )
 from neve.recovery.scope import Steps

@@ -16,8 +16,12 @@ from common.model.file import DataFile
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 from common.rows.key_encoding import Partition
 from neve.recovery.archive import TabletDump
-from neve.recovery.rebuild.evidence import PublishedManifest
-from neve.recovery.rebuild.live_files import attempts_of, trace_lineage, trace_since_manifest
+from neve.recovery.rebuild.live_files import (
+    PublishedManifest,
+    attempts_of,
+    trace_lineage,
+    trace_since_manifest,
+)
 from neve.recovery.rebuild.table_rebuild import partition_tablets, range_tablets
 from neve.recovery.scope import SORTED_AT_ONCE, CallerLeftError, Steps, in_thread
 from neve.recovery.stored_files import OutputFooter, StoredFile
