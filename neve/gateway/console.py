@@ -33,9 +33,11 @@ from neve.console.frame import (
     View,
     address_of,
     page,
+    render_live,
+    render_page,
+    static_file,
 )
 from neve.console.pages import PAGES
-from neve.console.render import render_live, render_page, static_file
 from neve.gateway.access.audit import DONE, outcome_of
 from neve.gateway.access.callers import (
     CONSOLE,

@@ -51,7 +51,7 @@ from neve.import_survey import (
     read_import_footer,
     survey,
 )
-from neve.recovery.location_ownership import other_tables, sign_site
+from neve.recovery.table_creation import other_tables, sign_site
 
 # ------------------------------------------------------------------------------------------- Report
 

@@ -42,7 +42,7 @@ from neve.gateway.tables import (
     drop_remains,
     refuse_being_dropped,
 )
-from neve.recovery.location_ownership import OtherTables, other_tables, owners_upwards
+from neve.recovery.table_creation import OtherTables, other_tables, owners_upwards
 from neve.setting_values import settings_by_name
 
 REASONS_MAX = 10

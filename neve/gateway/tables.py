@@ -76,7 +76,7 @@ from neve.gateway.table_settings import (
     settings_of_new_table,
     settings_with_fixed,
 )
-from neve.recovery.location_ownership import (
+from neve.recovery.table_creation import (
     FreeSite,
     create_at_site,
     find_free_site,

@@ -37,12 +37,6 @@ from neve.recovery.archive import (
     line_of,
     read_archive,
 )
-from neve.recovery.location_ownership import (
-    FreeSite,
-    OtherTables,
-    find_free_site,
-    other_tables,
-)
 from neve.recovery.scope import (
     CALLS_FORGOTTEN,
     LOGS_WRITTEN_ANEW,
@@ -55,10 +49,14 @@ from neve.recovery.scope import (
 from neve.recovery.stored_files import list_location
 from neve.recovery.table_creation import (
     CreatedTable,
+    FreeSite,
+    OtherTables,
     absent,
     end_filling,
+    find_free_site,
     former_ids_of,
     make_table,
+    other_tables,
     unused_files,
 )
 

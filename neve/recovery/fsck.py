@@ -54,14 +54,14 @@ from common.rows.rules import RowRules
 from common.units import format_count
 from compactor.rewrite.parquet_bytes.sources import open_source, read_footer_of
 from neve.recovery.gc import find_orphans
-from neve.recovery.location_ownership import (
+from neve.recovery.scope import Finding, FindingCode, Steps, TableScope, gather_bounded, in_thread
+from neve.recovery.stored_files import StoredFile
+from neve.recovery.table_creation import (
     check_foreign_marks,
     check_generation,
     check_location_owner,
     check_shared_files,
 )
-from neve.recovery.scope import Finding, FindingCode, Steps, TableScope, gather_bounded, in_thread
-from neve.recovery.stored_files import StoredFile
 
 # ------------------------------------------------------------------------------------ Tablet checks
 # Checks of the metadata of single tablets and of neighbouring tablets. Pure.

@@ -15,12 +15,6 @@ from common.model.tablet import TabletId
 from common.parquet.file_inspection import inspect_file
 from common.parquet.location import Location, existing_files
 from common.rows.rules import RowRules
-from neve.recovery.location_ownership import (
-    check_foreign_marks,
-    check_generation,
-    check_location_owner,
-    check_shared_files,
-)
 from neve.recovery.scope import Finding, FindingCode, Steps, TableScope, gather_bounded, in_thread
 from neve.recovery.stored_files import (
     CLOCKS_APART_S,
@@ -32,6 +26,12 @@ from neve.recovery.stored_files import (
     partition_of_file,
     read_output_footer,
     table_of_file,
+)
+from neve.recovery.table_creation import (
+    check_foreign_marks,
+    check_generation,
+    check_location_owner,
+    check_shared_files,
 )
 
 # ----------------------------------------------------- Which orphans may hold the only copy of rows

@@ -10,9 +10,8 @@ from typing import Any
 
 from common.units import format_bytes
 from neve import api
-from neve.console.frame import Variables, View, page
+from neve.console.frame import Series, Variables, View, page
 from neve.console.pages.figures import WIDTH
-from neve.console.render import Series
 
 CURVE_HEIGHT = 300
 MARKS_MAX = 200

@@ -7,9 +7,8 @@ from markupsafe import Markup
 
 from common.units import format_count
 from neve import api
-from neve.console.frame import Variables, View, page
+from neve.console.frame import Series, Variables, View, href, page, plot
 from neve.console.pages.control import last_hour, times_of
-from neve.console.render import Series, href, plot
 
 SHOWN_MAX = 20
 """Things of one kind that are listed; the others are counted."""

@@ -14,8 +14,7 @@ from markupsafe import Markup
 
 from common.errors import CompactionError
 from common.units import format_count
-from neve.console.frame import Variables, View, page
-from neve.console.render import Series, plot
+from neve.console.frame import Series, Variables, View, page, plot
 
 SIMULATE = "POST /v1/simulations"
 WHAT_IF = "/console/what-if"

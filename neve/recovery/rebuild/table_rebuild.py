@@ -48,10 +48,6 @@ from common.storage_threads import StorageThreads
 from common.units import format_count
 from neve import api
 from neve.recovery.archive import TabletDump
-from neve.recovery.location_ownership import (
-    find_free_site,
-    other_tables,
-)
 from neve.recovery.rebuild.live_files import (
     Evidence,
     Lineage,
@@ -82,8 +78,10 @@ from neve.recovery.stored_files import (
 )
 from neve.recovery.table_creation import (
     end_filling,
+    find_free_site,
     former_ids_of,
     make_table,
+    other_tables,
 )
 
 NEVER = (

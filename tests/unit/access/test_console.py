@@ -16,8 +16,7 @@ import httpx
 import pytest
 
 from neve.api import Quarantine
-from neve.console.frame import address_of
-from neve.console.render import asset
+from neve.console.frame import address_of, asset
 from neve.gateway.access.callers import CONSOLE, INCLUDED, OPERATOR, SIGN_IN, Role
 from neve.gateway.access.sessions import CODE_LIFE_S, CODE_PREFIX, OF_TOKEN_MAX, Sessions
 from neve.gateway.console import CSRF_MARK, body_of
