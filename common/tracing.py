@@ -12,7 +12,7 @@ import importlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from common.errors import ConfigError
 from common.primitives import digest
@@ -67,12 +67,12 @@ class TraceContext:
         return f"00-{self.trace:032x}-{self.span:016x}-01"
 
 
-class Spans(Protocol):
-    """Destination of spans. No method blocks or fails."""
+class Spans:
+    """Destination of spans; this one drops them: tracing is off. No method blocks or fails."""
 
     def begin(self, attempt: str) -> str:
         """Return the context of an attempt for messages; empty: the attempt is not traced."""
-        ...
+        return ""
 
     def emit(
         self,
@@ -89,27 +89,9 @@ class Spans(Protocol):
             times_s: Begin and end, in seconds since the epoch.
             attributes: Attributes of the span.
         """
-        ...
 
 
-class NoSpans:
-    """Tracing is off."""
-
-    def begin(self, attempt: str) -> str:
-        """Return the empty context."""
-        return ""
-
-    def emit(
-        self,
-        context: str,
-        name: str,
-        times_s: tuple[float, float],
-        attributes: Mapping[str, str | int] | None = None,
-    ) -> None:
-        """Do nothing."""
-
-
-class OtlpSpans:
+class OtlpSpans(Spans):
     """Sends spans to an OTLP/HTTP endpoint from a separate thread."""
 
     def __init__(self, settings: TraceSettings, part: str) -> None:
@@ -188,4 +170,4 @@ def spans_of(settings: TraceSettings, part: str) -> Spans:
     Raises:
         ConfigError: Traces are on, but the packages that send spans are not installed.
     """
-    return OtlpSpans(settings, part) if settings.endpoint else NoSpans()
+    return OtlpSpans(settings, part) if settings.endpoint else Spans()

@@ -45,7 +45,7 @@ from common.runtime import Clock, IdSource
 from common.settings import DEFAULT_GROUP, CompactorSettings
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
-from common.tracing import NoSpans, Spans
+from common.tracing import Spans
 from common.wire import (
     Assignment,
     AttemptReport,
@@ -431,7 +431,7 @@ class CompactorService:
             metrics=metrics,
             clock=clock,
             log=log,
-            spans=spans or NoSpans(),
+            spans=spans or Spans(),
             catalog=catalog or CatalogSettings(),
         )
         self.incarnation = ids.next("compactor")

@@ -54,7 +54,7 @@ from common.primitives import Backoff, BoundedMap
 from common.runtime import Clock, IdSource, SystemClock
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
-from common.tracing import NoSpans, Spans
+from common.tracing import Spans
 
 # ------------------------------------------------------------------------------------- Table faults
 # Isolation of unexpected failures of work on one table, so that loops over all tables continue.
@@ -486,7 +486,7 @@ class ShellContext:
     """Random id under which this coordinator has claimed the lead."""
     generations: Generations | None = None
     """Refuses changes of tables whose store has lost recent changes."""
-    spans: Spans = field(default_factory=NoSpans)
+    spans: Spans = field(default_factory=Spans)
     """Receives the spans of attempts."""
     faults: TableFaults = field(init=False)
     """Keeps failures of one table from stopping the work on all tables."""

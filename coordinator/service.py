@@ -30,7 +30,7 @@ from common.model.table import Table
 from common.model.tablet import TabletId
 from common.primitives import BoundedMap
 from common.telemetry import Log
-from common.tracing import ATTEMPT, NoSpans, Spans
+from common.tracing import ATTEMPT, Spans
 from common.wire import (
     Assignment,
     AttemptReport,
@@ -329,7 +329,7 @@ class JobTraces:
             now_s: Returns the current time.
         """
         self._spans, self._now_s = spans, now_s
-        self._off = isinstance(spans, NoSpans)
+        self._off = type(spans) is Spans
         """Whether tracing is disabled, so that no times are recorded."""
         self._asked: BoundedMap[TabletId, float] = BoundedMap(NOTES_MAX)
         self._planned: BoundedMap[str, tuple[float, float]] = BoundedMap(NOTES_MAX)

@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from common.errors import CompactionError, MetadataError, UnavailableError
 from common.metadata.changes import (
@@ -159,18 +158,6 @@ class LookResult:
     ended: bool = False
 
 
-class FatalFiles(Protocol):
-    """Remembers the files that crash every process that reads them."""
-
-    def of(self, tablet: TabletId) -> str | None:
-        """Return why the files of a tablet must not be read, or None."""
-        ...
-
-    def note(self, tablet: TabletId, path: str, cause: str) -> None:
-        """Record a file; it is quarantined."""
-        ...
-
-
 class OperationSteps:
     """Takes steps. Stateless."""
 
@@ -180,7 +167,7 @@ class OperationSteps:
         plan: PlanTablet,
         why_given_up: Callable[[Job], str | None],
         rules: OperationRules,
-        fatal_files: FatalFiles,
+        fatal_file: Callable[[TabletId], str | None],
         *,
         submit: Submit = lambda _event: None,
     ) -> None:
@@ -189,7 +176,7 @@ class OperationSteps:
         self._submit = submit
         self._plan = plan
         self._why_given_up = why_given_up
-        self._fatal_files = fatal_files
+        self._fatal_file = fatal_file
         self.rules = rules
 
     async def look(self, tablet: TabletId, table: Table) -> LookResult:
@@ -226,10 +213,13 @@ class OperationSteps:
         rest_s = self.rules.lasts_max_s
         if read is None or (why := why_split(read, table, now_s, rest_s)) is None:
             return False
-        if (cause := self._fatal_files.of(tablet)) is not None:
+        if (cause := self._fatal_file(tablet)) is not None:
             self._context.log("a quarantined tablet is not split", tablet=str(tablet), cause=cause)
             return False
-        note = partial(self._fatal_files.note, tablet)
+
+        def note(path: str, cause: str) -> None:
+            self._submit(on.FileFatal(tablet=tablet, path=path, cause=cause))
+
         context = self._context
         keys = await choose_split_keys(
             read, table, context.log, fatal=note, threads=context.threads

@@ -456,22 +456,6 @@ class CoordinatorParts:
             self.requests.look_at_deadlines()
 
 
-@dataclass(frozen=True, slots=True)
-class FatalFilesInCore:
-    """The core's quarantine of files that crash every process that reads them."""
-
-    state: CoordinatorState
-    submit: Submit
-
-    def of(self, tablet: TabletId) -> str | None:
-        """Return why the files of a tablet must not be read, or None."""
-        return self.state.fatal_file(tablet)
-
-    def note(self, tablet: TabletId, path: str, cause: str) -> None:
-        """Quarantine a file."""
-        self.submit(on.FileFatal(tablet=tablet, path=path, cause=cause))
-
-
 def storage_loops(
     settings: Settings, parts: CoordinatorParts, writable: Callable[[], Collection[Table]]
 ) -> list[Coroutine[Any, Any, None]]:
@@ -718,8 +702,9 @@ def _operations(
 ) -> OperationDriver:
     """Return the driver of splits and merges."""
     rules = OperationRules(lasts_max_s=own.operation_max_s, at_once_max=own.operations_max)
-    fatal = FatalFilesInCore(state, submit)
-    steps = OperationSteps(context, plan, state.why_given_up, rules, fatal, submit=submit)
+    steps = OperationSteps(
+        context, plan, state.why_given_up, rules, state.fatal_file, submit=submit
+    )
     return OperationDriver(context, steps)
 
 

@@ -49,7 +49,7 @@ from neve.gateway.access.callers import open_table, refuse_lake_table, sees_tabl
 from neve.gateway.access.quotas import BufferUse, Quotas, ScanSlots, Shares
 from neve.gateway.notify.notifier import Notifier
 from neve.gateway.store_watch import StoreWatch
-from neve.gateway.table_files import StoredFiles, TableFiles
+from neve.gateway.table_files import StoredFiles
 from neve.gateway.table_locations import (
     Locations,
     Owners,
@@ -341,7 +341,7 @@ class Services:
     """Threads for short work on storage: footers, listings, marks."""
     rows: StorageThreads = field(init=False)
     """Threads for long work on rows, step by step: scans and appends."""
-    files: TableFiles = field(default_factory=StoredFiles)
+    files: StoredFiles = field(default_factory=StoredFiles)
     owners: Owners = field(default_factory=Owners)
     generations: GenerationChecks = field(default_factory=GenerationChecks)
     unread_settings: UnreadSettings = lambda _: {}
@@ -615,8 +615,8 @@ async def check_table_owner(services: Services, table: Table) -> None:
         return
     store = await services.store.store_id()
     now_s = services.clock.now_s()
-    owners, files = services.owners, services.files
-    await services.looks.run(table.location, owners.check, table, store, now_s, files)
+    owner_of = services.files.owner
+    await services.looks.run(table.location, services.owners.check, table, store, now_s, owner_of)
 
 
 async def check_location_allowed(services: Services, table: Table) -> None:
@@ -656,7 +656,7 @@ async def check_writable(services: Services, table: Table) -> int:
 def _look_at_location(services: Services, table: Table, store: str, now_s: float) -> int:
     """Check a location in a thread, and return its generation."""
     services.owners.admit(table, services.locations, now_s)
-    services.owners.check(table, store, now_s, services.files)
+    services.owners.check(table, store, now_s, services.files.owner)
     return services.files.generation(table)
 
 

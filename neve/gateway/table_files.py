@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -143,14 +142,22 @@ class TabletReader:
         """Stored bytes of row groups read so far; footers and samples of texts are left out."""
 
     def read(self, tablet: Tablet, start: bytes | None, end: bytes | None) -> Iterator[pa.Table]:
-        """Yield the visible rows of a tablet with keys in `(start, end]`, by key."""
+        """Yield the visible rows of a tablet with keys in `(start, end]`, by key.
+
+        Raises:
+            RequestError: A file is missing or damaged.
+            UnavailableError: The storage does not answer.
+        """
         files = [file for _, file in sorted(tablet.files.items()) if _overlaps(file, start, end)]
         for piece in self._pieces(files, start, end):
             if piece.num_rows:
                 yield piece.select(self._columns)
 
     def counts(self, tablet: Tablet, start: bytes | None, end: bytes | None) -> Iterator[int]:
-        """Yield counts of visible rows with keys in `(start, end]`; their sum is the result."""
+        """Yield counts of visible rows with keys in `(start, end]`; their sum is the result.
+
+        Raises: As `read`.
+        """
         files = [file for _, file in sorted(tablet.files.items()) if _overlaps(file, start, end)]
         if not self._rules.key:
             for file in files:
@@ -303,107 +310,15 @@ def _lies_in(file: DataFile, start: bytes | None, end: bytes | None) -> bool:
     return end is None or (file.key_max is not None and file.key_max <= end)
 
 
-# ------------------------------------------------------------- The port, and its storage adapter
+# --------------------------------------------------------------------------------- Files of a table
 
 
-class RowReader(Protocol):
-    """Reads tablets of one table as of one time, for a fixed set of columns."""
-
-    @property
-    def read_bytes(self) -> int:
-        """Bytes read from storage so far."""
-        ...
-
-    def read(self, tablet: Tablet, start: bytes | None, end: bytes | None) -> Iterator[pa.Table]:
-        """Yield the visible rows of a tablet with keys in `(start, end]`, by key.
-
-        Raises:
-            RequestError: A file is missing or damaged.
-            UnavailableError: The storage does not answer.
-        """
-        ...
-
-    def counts(self, tablet: Tablet, start: bytes | None, end: bytes | None) -> Iterator[int]:
-        """Yield counts of visible rows with keys in `(start, end]`; their sum is the result.
-
-        Raises:
-            RequestError: A file is missing or damaged.
-            UnavailableError: The storage does not answer.
-        """
-        ...
-
-
-class TableFiles(Protocol):
-    """Port to the files in a table's location, for adds, appends and scans.
+class StoredFiles:
+    """The files in a table's location, for adds, appends and scans.
 
     Every method may raise `UnavailableError` if the storage does not answer. Paths are relative
     to the location.
     """
-
-    def owner(self, table: Table) -> LocationOwner | None:
-        """Return store and table of the location's owner mark, or None without a mark."""
-        ...
-
-    def generation(self, table: Table) -> int:
-        """Return the generation written in a location; 0: none was ever written."""
-        ...
-
-    def sizes(self, table: Table, paths: Sequence[str]) -> dict[str, int]:
-        """Return path → size of the given files that exist."""
-        ...
-
-    def inspect(self, table: Table, paths: Sequence[str]) -> list[FileFacts | CompactionError]:
-        """Return the facts of files to add, in the order of paths.
-
-        For a file that is missing, damaged or does not fit the table, the list has the error.
-        """
-        ...
-
-    def write(self, table: Table, path: str, rows: pa.Table) -> FileFacts:
-        """Write rows of one tablet to a file, which appears under its name when it is complete.
-
-        Args:
-            table: Table with the rules and settings.
-            path: A unique path.
-            rows: Rows in the table's columns.
-        """
-        ...
-
-    def copy(self, table: Table, path: str, copy: str, *, truncate: bool) -> None:
-        """Copy a file, and convert its nanosecond timestamps to microseconds.
-
-        Args:
-            table: Table with the settings.
-            path: Path of a user's file.
-            copy: Path of the copy; an existing file is replaced.
-            truncate: Whether to truncate digits below a microsecond; otherwise reject them.
-        """
-        ...
-
-    def reader(
-        self,
-        table: Table,
-        now_s: float,
-        columns: Sequence[str],
-        *,
-        deleted: bool = False,
-        memory: Mapping[str, pa.Buffer] | None = None,
-    ) -> RowReader:
-        """Return a reader of the rows of a table that are visible at one time.
-
-        Args:
-            table: The table, with the rules of visibility.
-            now_s: The time.
-            columns: Columns to return.
-            deleted: Whether to return deletes as well, each followed by the newest row that it
-                hides.
-            memory: Files of buffered rows, by path.
-        """
-        ...
-
-
-class StoredFiles:
-    """Files in storage; satisfies `TableFiles`."""
 
     def __init__(self) -> None:
         """Start with empty caches."""
@@ -423,7 +338,10 @@ class StoredFiles:
         return existing_files(open_location(table.location), paths)
 
     def inspect(self, table: Table, paths: Sequence[str]) -> list[FileFacts | CompactionError]:
-        """Return the facts of files to add or their errors, in the order of paths."""
+        """Return the facts of files to add, in the order of paths.
+
+        For a file that is missing, damaged or does not fit the table, the list has the error.
+        """
         location, rules = open_location(table.location), RowRules.of(table)
         if mark := foreign_mark(location, paths):
             return [RefusedError(mark.refusal(location.uri)) for _ in paths]
@@ -434,12 +352,25 @@ class StoredFiles:
             return [_inspect_or_error(location, path, rules) for path in paths]
 
     def write(self, table: Table, path: str, rows: pa.Table) -> FileFacts:
-        """Write rows; a local file gets its name when it is complete."""
+        """Write rows of one tablet to a file, which appears under its name when it is complete.
+
+        Args:
+            table: Table with the rules and settings.
+            path: A unique path.
+            rows: Rows in the table's columns.
+        """
         self._guard_directory(open_location(table.location), table, [path])
         return write_appended(table, path, rows)
 
     def copy(self, table: Table, path: str, copy: str, *, truncate: bool) -> None:
-        """Copy a file in microseconds; a local copy gets its name when it is complete."""
+        """Copy a file, and convert its nanosecond timestamps to microseconds.
+
+        Args:
+            table: Table with the settings.
+            path: Path of a user's file.
+            copy: Path of the copy; an existing file is replaced.
+            truncate: Whether to truncate digits below a microsecond; otherwise reject them.
+        """
         location, footer = open_location(table.location), {TABLE_FOOTER: table.id}
         open_file(location, path)  # Probe in a reader process, which a malformed file may crash.
         self._guard_directory(location, table, [path, copy])
@@ -466,8 +397,17 @@ class StoredFiles:
         *,
         deleted: bool = False,
         memory: Mapping[str, pa.Buffer] | None = None,
-    ) -> RowReader:
-        """Return a reader of the rows of a table that are visible at one time."""
+    ) -> TabletReader:
+        """Return a reader of the rows of a table that are visible at one time.
+
+        Args:
+            table: The table, with the rules of visibility.
+            now_s: The time.
+            columns: Columns to return.
+            deleted: Whether to return deletes as well, each followed by the newest row that it
+                hides.
+            memory: Files of buffered rows, by path.
+        """
         looks, weights = self._looks, self._weights
         return TabletReader(table, now_s, columns, looks, weights, deleted=deleted, memory=memory)
 

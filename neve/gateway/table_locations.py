@@ -9,10 +9,9 @@ and writes its owner mark. Credentials come from the environment's credential ch
 URI.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from common.errors import RefusedError, RequestError, SettingError, redacted
@@ -248,12 +247,8 @@ def read_columns(location: str, path: str) -> tuple[Column, ...]:
         return columns_of(file.schema_arrow)
 
 
-class SignedLocations(Protocol):
-    """Reads the owner marks of table locations."""
-
-    def owner(self, table: Table) -> LocationOwner | None:
-        """Return store and table of the location's owner mark, or None without a mark."""
-        ...
+OwnerOf = Callable[[Table], LocationOwner | None]
+"""Returns store and table of a location's owner mark, or None without a mark."""
 
 
 class Owners:
@@ -268,7 +263,7 @@ class Owners:
         seen = (self._seen_s, self._admitted_s)
         return all(_seen_recently(seen_s, table.id, now_s) for seen_s in seen)
 
-    def check(self, table: Table, store: str, now_s: float, files: SignedLocations) -> None:
+    def check(self, table: Table, store: str, now_s: float, owner_of: OwnerOf) -> None:
         """Reject a table whose location belongs to another store or table.
 
         Raises:
@@ -276,7 +271,7 @@ class Owners:
             UnavailableError: The storage does not answer.
         """
         if not _seen_recently(self._seen_s, table.id, now_s):
-            refuse_other_owner(table.location, files.owner(table), store, table.id)
+            refuse_other_owner(table.location, owner_of(table), store, table.id)
             self._seen_s[table.id] = now_s
 
     def admit(self, table: Table, locations: Locations, now_s: float) -> None:

@@ -48,7 +48,7 @@ from neve.client import Client
 from neve.gateway.server import server_of
 from neve.gateway.services import Services, TabletPlanner
 from neve.gateway.store_watch import StoreWatch
-from neve.gateway.table_files import StoredFiles, TableFiles
+from neve.gateway.table_files import StoredFiles
 from tests.support.memory_store import MemoryStore
 
 # An application makes a thousand validators of types, 120 ms of processor time. Those of the same
@@ -547,7 +547,7 @@ class Gateway:
 class Storage:
     """How a gateway reaches storage."""
 
-    files: TableFiles = field(default_factory=StoredFiles)
+    files: StoredFiles = field(default_factory=StoredFiles)
     threads: StorageThreads = field(default_factory=StorageThreads)
 
 

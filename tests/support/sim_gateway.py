@@ -30,7 +30,7 @@ from neve.gateway.rows.ingestion import append_rows
 from neve.gateway.rows.scan import ScanOptions, open_scan
 from neve.gateway.services import Services
 from neve.gateway.store_watch import StoreWatch
-from neve.gateway.table_files import TableFiles
+from neve.gateway.table_files import StoredFiles
 from tests.support.predictable import CountedIds
 from tests.support.sim_disk import ROW_BYTES, Rows, key_number
 from tests.support.sim_loop import SimLoop, World
@@ -52,7 +52,7 @@ StoreOf = Callable[[Callable[[], None]], TabletStore]
 
 
 class SimFiles:
-    """The simulated disk as gateways see it; satisfies `neve.gateway.table_files.TableFiles`."""
+    """The simulated disk as gateways see it: the methods of `table_files.StoredFiles`."""
 
     def __init__(self, world: World, truth: Truth, wrote: Callable[[], None]) -> None:
         """Call `wrote` whenever a file was written."""
@@ -193,7 +193,7 @@ class SimGateway:
         if event == "background work failed":
             self._world.fail(AssertionError(f"{self.name}: {event}: {facts}"))
 
-    def _files(self) -> TableFiles:
+    def _files(self) -> StoredFiles:
         return SimFiles(self._world, self._truth, self._freeze_if_meant)
 
     def _told(self, piece: pa.Table) -> list[Any]:

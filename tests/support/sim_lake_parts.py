@@ -30,7 +30,7 @@ from neve import api
 from neve.gateway.problems import require_applied
 from neve.gateway.requests import stored_request, submit_request
 from neve.gateway.services import check_writable
-from neve.gateway.table_files import StoredFiles, TableFiles
+from neve.gateway.table_files import StoredFiles
 from neve.gateway.tables import GatewayAdmission, create_table, drop_named
 from neve.recovery.gc import GcResult, collect_orphans
 from neve.recovery.rebuild.table_rebuild import (
@@ -185,7 +185,7 @@ class LakeGateway(SimGateway):
 
     columns = tuple(SCHEMA.names)
 
-    def _files(self) -> TableFiles:
+    def _files(self) -> StoredFiles:
         return LakeFiles(self._freeze_if_meant)
 
     def _told(self, piece: pa.Table) -> list[Any]:

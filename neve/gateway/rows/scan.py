@@ -41,7 +41,7 @@ from neve.gateway.bodies import begun_stream
 from neve.gateway.key_views import key_range
 from neve.gateway.problems import problem_body, short_of_memory
 from neve.gateway.services import Services, check_location_allowed, check_table_owner
-from neve.gateway.table_files import RowReader
+from neve.gateway.table_files import TabletReader
 
 BATCH_ROWS = 65_536
 _Part = TypeVar("_Part", pa.Table, int)
@@ -196,7 +196,7 @@ async def _tablets(
 
 async def _reader(
     services: Services, table: Table, options: ScanOptions, memory: Mapping[str, pa.Buffer]
-) -> RowReader:
+) -> TabletReader:
     now_s = await services.store.now_s()
     return services.files.reader(
         _table_to_read(table, options),
@@ -305,7 +305,7 @@ async def _parts_of_tablets(
     tablets: Sequence[Tablet],
     options: ScanOptions,
     *,
-    reader: RowReader,
+    reader: TabletReader,
     read: "_ReadTablet[_Part]",
 ) -> AsyncIterator[_Part]:
     """Yield the parts of one tablet after the other, each read in a thread and paid for."""

@@ -10,7 +10,7 @@ import pytest
 
 from common.errors import ConfigError
 from common.settings import TraceSettings
-from common.tracing import QUEUE_MAX, NoSpans, OtlpSpans, TraceContext, spans_of
+from common.tracing import QUEUE_MAX, OtlpSpans, Spans, TraceContext, spans_of
 from neve.local.machine import free_ports
 from tests.support.trace_receiver import trace_receiver
 
@@ -100,7 +100,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("text", ["", "00-1", "00-x-y-01"])
 def test_a_context_that_cannot_be_read_is_none(text: str) -> None:
     assert TraceContext.parse(text) is None
-    NoSpans().emit(text, "attempt", (1.0, 2.0))
+    Spans().emit(text, "attempt", (1.0, 2.0))
 
 
 def test_a_context_is_a_traceparent() -> None:

@@ -9,7 +9,7 @@ import pytest
 from common.model.job import TabletPlan
 from common.model.outcome import AttemptEnd
 from common.model.tablet import Record
-from common.tracing import NoSpans, Spans
+from common.tracing import Spans
 from common.wire import Assignment, AttemptReport
 from coordinator.core import actions as do
 from coordinator.core import events as on
@@ -122,7 +122,7 @@ def test_a_coordinator_that_was_started_again_ends_the_span_from_the_report() ->
 
 @pytest.mark.parametrize("traced", [True, False])
 def test_nothing_is_kept_when_it_is_off(traced: bool) -> None:
-    story = Story(FakeSpans() if traced else NoSpans())
+    story = Story(FakeSpans() if traced else Spans())
     trace = replace(story.given, trace="trace-a" if traced else "")
 
     assert story.handed_out() == trace

@@ -22,7 +22,7 @@ from common.storage_threads import StorageThreads
 from neve.client import Client
 from neve.client.errors import NeveError, UnavailableError
 from neve.gateway import services
-from neve.gateway.table_files import RowReader, StoredFiles
+from neve.gateway.table_files import StoredFiles, TabletReader
 from tests.support.gateway import TOKEN, Gateway, Storage, serving
 from tests.support.patience import PATIENCE_S
 
@@ -57,7 +57,9 @@ class HangingFiles(StoredFiles):
         self.step(table, "write")
         return super().write(table, path, rows)
 
-    def reader(self, table: Table, now_s: float, columns: Sequence[str], **more: Any) -> RowReader:
+    def reader(
+        self, table: Table, now_s: float, columns: Sequence[str], **more: Any
+    ) -> TabletReader:
         return HangingReader(super().reader(table, now_s, columns, **more), self, table)
 
 
@@ -65,7 +67,7 @@ class HangingFiles(StoredFiles):
 class HangingReader:
     """Reads; its second tablet is where it may stand still."""
 
-    reader: RowReader
+    reader: TabletReader
     files: HangingFiles
     table: Table
     tablets: int = 0
