@@ -2,12 +2,7 @@
 
 from dataclasses import dataclass
 
-from common.documents import (
-    FieldKind,
-    check_section,
-    setting,
-    size_setting,
-)
+from common.documents import FieldKind, check_section, setting, size_setting
 from neve.api.messages import readable_across_releases
 
 

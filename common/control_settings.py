@@ -5,12 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from common.documents import (
-    FieldKind,
-    check_section,
-    setting,
-    size_setting,
-)
+from common.documents import FieldKind, check_section, setting, size_setting
 from common.errors import SettingError
 from common.model.group import LIMIT_BYTES_S_MIN
 from neve.api.messages import readable_across_releases

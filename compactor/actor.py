@@ -32,12 +32,7 @@ from common.runtime import RandomIds, SystemClock, control_group_bytes
 from common.settings import AUTO, CompactorSettings, Settings
 from common.telemetry import event_log
 from common.tracing import spans_of
-from common.wire import (
-    NAMESPACE,
-    Heartbeat,
-    MetricValue,
-    compactor_actor_name,
-)
+from common.wire import NAMESPACE, Heartbeat, MetricValue, compactor_actor_name
 from compactor.service import CompactorService, TableStorage
 from compactor.spark.driver_protocol import DriverSettings, driver_settings
 from compactor.spark.engine import SparkEngine

@@ -22,24 +22,14 @@ from common.errors import (
     UnavailableError,
     UnknownOutcomeError,
 )
-from common.metadata.changes import (
-    Applied,
-    CommitAttempt,
-    Refused,
-    RetagFiles,
-    Unknown,
-)
+from common.metadata.changes import Applied, CommitAttempt, Refused, RetagFiles, Unknown
 from common.metadata.store import TabletStore
 from common.model.file import DataFile
 from common.model.job import KEEPS_DELETED, KNOWS_BUFFERS, KNOWS_LAKE, JobAction
 from common.model.outcome import AttemptEnd, Refusal, RefusalCode, RowCounts
 from common.model.table import Table
 from common.parquet.location import Location, existing_files
-from common.parquet.service_files import (
-    LocationOwner,
-    read_owner,
-    refuse_other_owner,
-)
+from common.parquet.service_files import LocationOwner, read_owner, refuse_other_owner
 from common.primitives import Backoff, BoundedMap
 from common.runtime import Clock, IdSource
 from common.settings import DEFAULT_GROUP, CompactorSettings

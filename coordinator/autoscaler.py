@@ -10,12 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from common.errors import (
-    MetadataError,
-    RequestError,
-    UnavailableError,
-    UnknownGroupError,
-)
+from common.errors import MetadataError, RequestError, UnavailableError, UnknownGroupError
 from common.metadata.changes import SetScale
 from common.settings import COMPACTORS_MAX, Settings
 from coordinator.context import ShellContext

@@ -22,13 +22,7 @@ from functools import partial
 from typing import TypeVar
 
 from common.control_settings import CatalogSettings
-from common.errors import (
-    CompactionError,
-    MetadataError,
-    RefusedError,
-    UnavailableError,
-    redacted,
-)
+from common.errors import CompactionError, MetadataError, RefusedError, UnavailableError, redacted
 from common.lake.mirror import (
     Difference,
     Mirrored,

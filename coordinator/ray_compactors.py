@@ -20,11 +20,7 @@ from common.settings import Settings
 from common.wire import COORDINATOR_NAME, NAMESPACE, PIN_AMOUNT, compactor_actor_name
 from coordinator.ports import Lack, PlanTablet
 from coordinator.registry import planner_for
-from coordinator.scan.full_scan import (
-    LocalRangeScans,
-    RangeFindings,
-    ScanRange,
-)
+from coordinator.scan.full_scan import LocalRangeScans, RangeFindings, ScanRange
 
 ANSWER_MAX_S = 5.0
 SHUT_DOWN_ANSWER_MAX_S = 10.0

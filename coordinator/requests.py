@@ -17,13 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from threading import Event
 
-from common.errors import (
-    CompactionError,
-    MetadataError,
-    PluginError,
-    UnavailableError,
-    redacted,
-)
+from common.errors import CompactionError, MetadataError, PluginError, UnavailableError, redacted
 from common.metadata.changes import (
     Applied,
     CancelHere,

@@ -31,13 +31,7 @@ from common.model.tablet import TabletId
 from common.primitives import BoundedMap
 from common.telemetry import Log
 from common.tracing import ATTEMPT, Spans
-from common.wire import (
-    Assignment,
-    AttemptReport,
-    Heartbeat,
-    HeartbeatReply,
-    TakeRequest,
-)
+from common.wire import Assignment, AttemptReport, Heartbeat, HeartbeatReply, TakeRequest
 from coordinator.context import ShellContext, TableFaults
 from coordinator.core import actions as do
 from coordinator.core import events as on

@@ -14,13 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from common.errors import CompactionError, MetadataError, UnavailableError
-from common.metadata.changes import (
-    Applied,
-    BeginOperation,
-    Outcome,
-    Refused,
-    Unknown,
-)
+from common.metadata.changes import Applied, BeginOperation, Outcome, Refused, Unknown
 from common.metadata.changes.split_merge import operation_tablets
 from common.model.file import DataFile, may_cross
 from common.model.job import Job

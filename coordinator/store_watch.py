@@ -9,13 +9,7 @@ from contextlib import suppress
 from functools import partial
 
 from common.errors import ConfigError, MetadataError, UnavailableError
-from common.metadata.changes import (
-    Applied,
-    ClaimCoordination,
-    SaveSeries,
-    SetLimit,
-    StoreDays,
-)
+from common.metadata.changes import Applied, ClaimCoordination, SaveSeries, SetLimit, StoreDays
 from common.metadata.store import TabletStore
 from common.metadata.store_values import StoreHealth
 from common.model.group import LimitScope, checked_limit

@@ -42,12 +42,7 @@ from coordinator.core.shadow import COMPARED_TABLETS_MAX, ShadowPlans
 from coordinator.core.state import CoordinatorState
 from coordinator.core.views import BACKLOGS_MAX
 from coordinator.lake import LakeFollower, LakeRules
-from coordinator.maintenance import (
-    LakeMaintenance,
-    Maintenance,
-    OwnKind,
-    OwnMaintenance,
-)
+from coordinator.maintenance import LakeMaintenance, Maintenance, OwnKind, OwnMaintenance
 from coordinator.ports import CompactorLever, PlanTablet, Submit
 from coordinator.registry import control_loop, planner_for
 from coordinator.requests import (

@@ -9,14 +9,7 @@ with one parameter object; see `docs/plugins.md`.
 from common.errors import ConfigError, PluginError, RequestError
 from common.model.file import ChunkGrid, DataFile
 from common.model.group import Group
-from common.model.job import (
-    IntervalState,
-    JobAction,
-    Kind,
-    Plan,
-    PlannedInterval,
-    PlannedJob,
-)
+from common.model.job import IntervalState, JobAction, Kind, Plan, PlannedInterval, PlannedJob
 from common.model.request import OutputSpec
 from common.model.table import Column, Table, TableSettings
 from common.model.tablet import TabletId

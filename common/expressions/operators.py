@@ -16,13 +16,7 @@ from types import MappingProxyType
 import pyarrow as pa
 from pyarrow import types as is_type
 
-from common.expressions.grammar import (
-    CAST_TYPES,
-    Apply,
-    Literal,
-    LiteralKind,
-    Node,
-)
+from common.expressions.grammar import CAST_TYPES, Apply, Literal, LiteralKind, Node
 from common.expressions.lexer import (
     DIGITS_MAX,
     PATTERN_CHARS_MAX,

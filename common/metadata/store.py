@@ -44,12 +44,7 @@ from common.metadata.codec import table as codec_table
 from common.metadata.codec.layout import stored_name, whole_number
 from common.metadata.codec.table import request_of_member, unpack_request
 from common.metadata.codec.tablet import unpack_chunks, unpack_running
-from common.metadata.executor import (
-    Executor,
-    ExecutorCounts,
-    RetryLimits,
-    time_s,
-)
+from common.metadata.executor import Executor, ExecutorCounts, RetryLimits, time_s
 from common.metadata.keys import (
     COORDINATOR,
     HISTORY_MAX,

@@ -30,13 +30,7 @@ from common.model.location_identity import append_file_names
 from common.model.outcome import RefusalCode
 from common.model.table import Table
 from common.model.tablet import Bounds, Tablet, TabletId
-from common.parquet.append import (
-    WRITTEN_MAX_S,
-    AppendTarget,
-    TabletRows,
-    cut_by_tablet,
-    targets_of,
-)
+from common.parquet.append import WRITTEN_MAX_S, AppendTarget, TabletRows, cut_by_tablet, targets_of
 from common.parquet.file_inspection import FileFacts
 from common.parquet.write import sorted_by_key
 from common.rows.conform import conform

@@ -22,11 +22,7 @@ from common.readers.pool import ReaderDeathError, in_reader
 from common.rows.conform import BATCH_ROWS, conform, refuse_nulls, requires_values
 from common.rows.key_encoding import encode_keys, fill_of_path, filled
 from common.rows.merge import in_range
-from common.rows.row_facts import (
-    RowFacts,
-    RowTally,
-    data_file_of,
-)
+from common.rows.row_facts import RowFacts, RowTally, data_file_of
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema, normal_field, require_readable
 

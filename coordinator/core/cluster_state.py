@@ -8,11 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from common.model.group import (
-    DEFAULT_VOLUME,
-    LimitScope,
-    limit_scopes,
-)
+from common.model.group import DEFAULT_VOLUME, LimitScope, limit_scopes
 from common.model.job import FAIR_BAND, Job, is_urgent
 from common.model.outcome import TabletStatistics
 from common.model.table import Table, TableState
@@ -21,13 +17,7 @@ from common.primitives import BoundedMap
 from common.units import format_count, format_duration
 from common.windows import WindowRule
 from common.wire import AttemptReport
-from coordinator.core.attempts import (
-    Attempt,
-    Attempts,
-    AttemptState,
-    LivingCompactors,
-    Takes,
-)
+from coordinator.core.attempts import Attempt, Attempts, AttemptState, LivingCompactors, Takes
 from coordinator.core.backlog import Backlogs
 from coordinator.core.control import ControlLoop, ControlRules, Pressures
 from coordinator.core.limits import Limits

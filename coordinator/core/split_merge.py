@@ -29,11 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from common.metadata.changes import (
-    AbandonOperation,
-    EndOperation,
-    StepOperation,
-)
+from common.metadata.changes import AbandonOperation, EndOperation, StepOperation
 from common.metadata.changes.split_merge import may_end, may_step
 from common.model.file import DataFile, may_cross
 from common.model.keys import SPLIT_BYTES_MAX

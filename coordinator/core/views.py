@@ -23,28 +23,14 @@ from common.wire import (
     RunningAttempt,
     SeriesQuery,
 )
-from coordinator.core.assignment import (
-    saturated_tables,
-    under_way,
-    why_barred,
-    why_no_buffers,
-)
-from coordinator.core.attempts import (
-    Attempt,
-    AttemptState,
-    Compactor,
-    attempt_work,
-    work_done,
-)
+from coordinator.core.assignment import saturated_tables, under_way, why_barred, why_no_buffers
+from coordinator.core.attempts import Attempt, AttemptState, Compactor, attempt_work, work_done
 from coordinator.core.cluster_state import ClusterState, LastPlan
 from coordinator.core.control import ControlLoop, control_values, fractions
 from coordinator.core.plan_events import WAITS_FOR_WINDOW, why_not_queued
 from coordinator.core.queue import JobQueue
 from coordinator.core.queue_index import QueueEntry
-from coordinator.core.retry import (
-    is_group_queue,
-    window_of_wait_queue,
-)
+from coordinator.core.retry import is_group_queue, window_of_wait_queue
 from coordinator.core.series import SeriesSample
 from coordinator.core.throttle import UNLIMITED
 from coordinator.core.triggers import is_gated, triggers_text

@@ -12,15 +12,7 @@ changes may then have been missed, and the whole table is scanned.
 
 import asyncio
 from collections import Counter
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -38,11 +30,7 @@ from common.model.table import Table, TableState
 from common.model.tablet import Analysis, Tablet, TabletId
 from common.spi.planner import NOTHING_KNOWN, RequestFacts, Surroundings
 from common.telemetry import Log
-from coordinator.context import (
-    STORE_AWAY_ERRORS,
-    TableFaults,
-    is_store_away,
-)
+from coordinator.context import STORE_AWAY_ERRORS, TableFaults, is_store_away
 from coordinator.core import events as on
 from coordinator.core.requests import facts_of
 from coordinator.core.scans import (

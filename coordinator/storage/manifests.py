@@ -22,25 +22,13 @@ from typing import Any
 
 from pyarrow.parquet import FileMetaData
 
-from common.errors import (
-    CompactionError,
-    ConflictError,
-    RefusedError,
-    UnavailableError,
-    redacted,
-)
+from common.errors import CompactionError, ConflictError, RefusedError, UnavailableError, redacted
 from common.metadata.changes import Applied, PublishManifest
 from common.metadata.file_pin import RENEW_S, FilePin
 from common.metadata.store import TabletStore, walk_tiles
 from common.metadata.store_values import Manifest
 from common.model.location_identity import MANIFEST_FOLDER
-from common.model.table import (
-    PUBLISH_DELTA,
-    PUBLISH_ICEBERG,
-    PUBLISH_OFF,
-    Table,
-    TableState,
-)
+from common.model.table import PUBLISH_DELTA, PUBLISH_ICEBERG, PUBLISH_OFF, Table, TableState
 from common.model.tablet import Tablet
 from common.parquet import manifest as manifest_files
 from common.parquet.file_inspection import open_table_file

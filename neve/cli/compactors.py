@@ -18,15 +18,7 @@ from common.units import (
     whole_number,
 )
 from neve import api
-from neve.cli.render import (
-    RIGHT,
-    WHOLE,
-    facts,
-    grid,
-    lines,
-    shortened,
-    time_text,
-)
+from neve.cli.render import RIGHT, WHOLE, facts, grid, lines, shortened, time_text
 from neve.cli.session import Panel, Session, verb
 
 COMPACTOR = Annotated[str, typer.Argument(metavar="COMPACTOR", help="Name of the compactor.")]

@@ -7,13 +7,7 @@ from typing import Annotated, Literal, Self
 
 import typer
 from rich.console import RenderableType
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from common.units import format_bytes, format_count
 from neve.api import ImportProgress, ImportReport

@@ -13,23 +13,8 @@ from common.errors import RequestError
 from common.runtime import SystemClock
 from common.units import format_bytes, format_count, format_duration
 from neve import api
-from neve.cli.render import (
-    RIGHT,
-    WHOLE,
-    TabletKeys,
-    grid,
-    shortened,
-    time_text,
-)
-from neve.cli.session import (
-    Count,
-    Every,
-    Name,
-    Panel,
-    Session,
-    Watch,
-    verb,
-)
+from neve.cli.render import RIGHT, WHOLE, TabletKeys, grid, shortened, time_text
+from neve.cli.session import Count, Every, Name, Panel, Session, Watch, verb
 
 QUIET_MIN_S = 5.0
 """Shorter silences are normal, because heartbeats arrive every few seconds."""

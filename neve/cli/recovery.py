@@ -8,20 +8,8 @@ import typer
 from rich.console import RenderableType
 
 from common.units import format_bytes, format_count
-from neve.api import (
-    Finding,
-    FsckReport,
-    GcReport,
-    RebuildReport,
-    RestoreReport,
-)
-from neve.cli.render import (
-    TabletKeys,
-    facts,
-    grid,
-    lines,
-    shortened,
-)
+from neve.api import Finding, FsckReport, GcReport, RebuildReport, RestoreReport
+from neve.cli.render import TabletKeys, facts, grid, lines, shortened
 from neve.cli.session import Columns, Name, Panel, Session, absolute, name_values, names, verb
 
 # ------------------------------------------------------------------------------- Results for people

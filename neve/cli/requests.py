@@ -10,16 +10,7 @@ from rich.console import RenderableType
 
 from common.units import format_bytes, format_count, format_duration, parse_duration_s
 from neve import api
-from neve.cli.render import (
-    RIGHT,
-    WHOLE,
-    facts,
-    grid,
-    lines,
-    range_text,
-    shortened,
-    time_text,
-)
+from neve.cli.render import RIGHT, WHOLE, facts, grid, lines, range_text, shortened, time_text
 from neve.cli.session import Name, Panel, Session, WholeIds, name_values, verb
 from neve.client.errors import CallerError
 from neve.client.requests import PLUGIN_FORM as PLUGIN

@@ -17,24 +17,9 @@ from common.errors import ConfigError, RequestError
 from common.units import format_bytes, format_count, format_duration, parse_duration_s
 from neve import api
 from neve.cli import render
-from neve.cli.compactors import (
-    render_compactors,
-    render_groups,
-    render_scaling,
-    task_memory_texts,
-)
-from neve.cli.render import (
-    facts,
-    lines,
-    quarantine_texts,
-    time_text,
-)
-from neve.cli.session import (
-    Panel,
-    Session,
-    verb,
-    visible,
-)
+from neve.cli.compactors import render_compactors, render_groups, render_scaling, task_memory_texts
+from neve.cli.render import facts, lines, quarantine_texts, time_text
+from neve.cli.session import Panel, Session, verb, visible
 from neve.client import Client
 from neve.client.errors import NeveError, UnavailableError
 

@@ -32,13 +32,7 @@ from common.errors import (
 from neve.cli.render import KnownTables
 from neve.client import Client
 from neve.client.connect import connect, find_target
-from neve.client.errors import (
-    EXIT_FAILED,
-    EXIT_REFUSED,
-    EXIT_UNAVAILABLE,
-    EXIT_USAGE,
-    NeveError,
-)
+from neve.client.errors import EXIT_FAILED, EXIT_REFUSED, EXIT_UNAVAILABLE, EXIT_USAGE, NeveError
 from neve.client.errors import UnavailableError as NeveUnavailableError
 
 # ------------------------------------------------------------------- Arguments that many verbs have

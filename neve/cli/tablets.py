@@ -13,26 +13,9 @@ from common.errors import RequestError
 from common.units import format_bytes, parse_duration_s
 from neve import api
 from neve.api import Operation
-from neve.cli.render import (
-    RIGHT,
-    WHOLE,
-    TabletKeys,
-    grid,
-    lines,
-    reasons,
-    shortened,
-    time_text,
-)
+from neve.cli.render import RIGHT, WHOLE, TabletKeys, grid, lines, reasons, shortened, time_text
 from neve.cli.requests import Timeout, wait_max_s
-from neve.cli.session import (
-    Name,
-    OptionalTablet,
-    Panel,
-    Session,
-    Verbose,
-    WholeIds,
-    verb,
-)
+from neve.cli.session import Name, OptionalTablet, Panel, Session, Verbose, WholeIds, verb
 from neve.client.errors import CallerError
 
 

@@ -18,11 +18,7 @@ from pyarrow import types as is_type
 
 from neve.api import STREAM_PROBLEM
 from neve.api.column_types import read_type
-from neve.client.errors import (
-    CallerError,
-    ProtocolError,
-    error_of,
-)
+from neve.client.errors import CallerError, ProtocolError, error_of
 
 # ------------------------------------------------------------------------------------- Dictionaries
 # Lossless conversion of dictionaries to an Arrow table with the column types of the service.

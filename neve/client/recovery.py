@@ -12,12 +12,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 from neve import api
-from neve.client.errors import (
-    CallerError,
-    NeveError,
-    ProtocolError,
-    error_of,
-)
+from neve.client.errors import CallerError, NeveError, ProtocolError, error_of
 from neve.client.http import Connection, Parameters, decode
 from neve.client.tables import table_path
 

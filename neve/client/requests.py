@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Union, Unpack
 from urllib.parse import quote
 
 from neve import api
-from neve.client.errors import (
-    CallerError,
-    RequestFailedError,
-    UnavailableError,
-)
+from neve.client.errors import CallerError, RequestFailedError, UnavailableError
 from neve.client.http import Connection, PollPauses, decode, decode_list, new_call
 from neve.client.tables import table_path
 

@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, Union, over
 from urllib.parse import quote
 
 from neve import api
-from neve.client.http import (
-    AsyncConnection,
-    Connection,
-    Parameters,
-    decode,
-    new_call,
-)
+from neve.client.http import AsyncConnection, Connection, Parameters, decode, new_call
 from neve.client.tables import table_path
 
 if TYPE_CHECKING:

@@ -9,12 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from neve import api
-from neve.client.errors import (
-    CallerError,
-    NotFoundError,
-    RequestFailedError,
-    UnavailableError,
-)
+from neve.client.errors import CallerError, NotFoundError, RequestFailedError, UnavailableError
 from neve.client.http import Connection, PollPauses, decode, decode_list
 from neve.client.planning import REST_POLL_S
 from neve.client.tables import table_path

@@ -26,10 +26,7 @@ from common.runtime import (
 )
 from common.settings import Settings
 from common.telemetry import event_log
-from common.wire import (
-    GATEWAY_NAME,
-    NAMESPACE,
-)
+from common.wire import GATEWAY_NAME, NAMESPACE
 from neve.gateway.tls import require_safe_listener
 
 if TYPE_CHECKING:  # The gateway calls the coordinator's actor, but does not import it.

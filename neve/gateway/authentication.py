@@ -44,12 +44,7 @@ from neve.gateway.access.quotas import CallerUse, Quotas
 from neve.gateway.access.sessions import Sessions, session_cookies
 from neve.gateway.access.tokens import KnownTokens
 from neve.gateway.bodies import timed_receive
-from neve.gateway.problems import (
-    QuotaError,
-    TooLargeError,
-    UnauthorizedError,
-    problem_response,
-)
+from neve.gateway.problems import QuotaError, TooLargeError, UnauthorizedError, problem_response
 from neve.gateway.service import RequestMetrics
 
 JSON_BYTES_MAX = 1024**2

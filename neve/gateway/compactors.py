@@ -7,18 +7,9 @@ from fastapi import Query
 from common.model.group import LimitScope, LimitScopeKind, checked_limit
 from common.units import parse_size_bytes
 from neve import api
-from neve.gateway.access.callers import (
-    ADMIN_ALL,
-    READ_ALL,
-    route,
-)
+from neve.gateway.access.callers import ADMIN_ALL, READ_ALL, route
 from neve.gateway.problems import UnknownCompactorError
-from neve.gateway.services import (
-    Services,
-    checked_label,
-    known_group,
-    whole_id,
-)
+from neve.gateway.services import Services, checked_label, known_group, whole_id
 
 STOP_WAIT_MAX_S = 86_400.0
 

@@ -19,12 +19,7 @@ from neve.gateway.access.callers import (
     sees_table,
 )
 from neve.gateway.problems import UnknownJobError
-from neve.gateway.services import (
-    LIST_MAX,
-    Services,
-    bounded_count,
-    whole_id,
-)
+from neve.gateway.services import LIST_MAX, Services, bounded_count, whole_id
 
 
 def job_view(running: RunningAttempt) -> api.Job:

@@ -37,11 +37,7 @@ from neve.gateway.access.callers import ADMIN, ADMIN_ALL, current_call, route
 from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.services import Services, checked_label
 from neve.gateway.table_settings import LAKE_SETTINGS, settings_of_new_table
-from neve.gateway.tables import (
-    check_columns,
-    drop_remains,
-    refuse_being_dropped,
-)
+from neve.gateway.tables import check_columns, drop_remains, refuse_being_dropped
 from neve.recovery.table_creation import OtherTables, other_tables, owners_upwards
 from neve.setting_values import settings_by_name
 

@@ -38,12 +38,7 @@ from neve.gateway.compactors import CompactorRoutes
 from neve.gateway.jobs import JobRoutes
 from neve.gateway.problems import QuotaError
 from neve.gateway.rows.ingestion import IngestRoutes
-from neve.gateway.services import (
-    LIST_MAX,
-    Services,
-    bounded_count,
-    checked_label,
-)
+from neve.gateway.services import LIST_MAX, Services, bounded_count, checked_label
 from neve.gateway.table_settings import check_table_planner, settings_with_fixed
 from neve.gateway.tables import TableRoutes
 

@@ -19,26 +19,13 @@ from common.model.table import Table
 from common.units import parse_duration_s
 from neve import api
 from neve.gateway.access.callers import ADMIN, ADMIN_ALL, current_call, route
-from neve.gateway.bodies import (
-    LongWork,
-    error_line,
-    progress_lines,
-)
+from neve.gateway.bodies import LongWork, error_line, progress_lines
 from neve.gateway.problems import BodyError
 from neve.gateway.services import Services, checked_label, flush_rows
 from neve.gateway.tables import GatewayAdmission
-from neve.recovery.backup import (
-    NOT_IN_ARCHIVES,
-    BackupOptions,
-    RestoreOptions,
-    backup,
-    restore,
-)
+from neve.recovery.backup import NOT_IN_ARCHIVES, BackupOptions, RestoreOptions, backup, restore
 from neve.recovery.gc import GcResult, collect_orphans
-from neve.recovery.rebuild.table_rebuild import (
-    RebuildOptions,
-    rebuild,
-)
+from neve.recovery.rebuild.table_rebuild import RebuildOptions, rebuild
 from neve.recovery.repair import RepairOptions, RepairReport, check_and_repair
 from neve.recovery.scope import (
     NOTES,
@@ -50,9 +37,7 @@ from neve.recovery.scope import (
     TableScope,
     ignore_progress,
 )
-from neve.recovery.table_creation import (
-    CreatedTable,
-)
+from neve.recovery.table_creation import CreatedTable
 
 # --------------------------------------------------------------------------- Results as wire models
 

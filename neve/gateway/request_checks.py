@@ -21,20 +21,11 @@ from common.model.request import (
     TransformSpec,
 )
 from common.model.table import Table
-from common.parquet.file_inspection import (
-    CODECS,
-    LEVELS,
-    codec_name,
-    has_level,
-)
+from common.parquet.file_inspection import CODECS, LEVELS, codec_name, has_level
 from common.plugins import TRANSFORMS, load_requested, load_selector, request_errors
 from common.spi.planner import Selector
 from common.units import parse_duration_s, parse_size_bytes
-from neve.api import (
-    NewRequest,
-    Output,
-    Plugin,
-)
+from neve.api import NewRequest, Output, Plugin
 from neve.gateway.key_views import key_range
 from neve.gateway.rows.calls import request_id
 

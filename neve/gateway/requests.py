@@ -56,12 +56,7 @@ from neve.gateway.access.callers import COMPACT, READ, Role, current_call, route
 from neve.gateway.key_views import key_range, key_text, key_types, range_types
 from neve.gateway.problems import UnknownRequestError, require_applied
 from neve.gateway.request_checks import checked_request, load_request_selector, request_bytes
-from neve.gateway.rows.calls import (
-    Call,
-    checked_call,
-    known_call,
-    require_same_call,
-)
+from neve.gateway.rows.calls import Call, checked_call, known_call, require_same_call
 from neve.gateway.rows.scan import pin_listed_files
 from neve.gateway.services import (
     LONG_STEP_MAX_S,

@@ -18,17 +18,10 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 
-from common.errors import (
-    MetadataError,
-    UnavailableError,
-)
+from common.errors import MetadataError, UnavailableError
 from common.metadata.keys import AUDIT_KINDS
 from common.model.table import recovery_note
 from common.telemetry import METRICS, Metric
@@ -36,20 +29,9 @@ from common.units import format_duration
 from common.wire import CoordinatorStatus, MetricValue
 from neve import api
 from neve.gateway.access.audit import AuditCounts, entry_from, folded
-from neve.gateway.access.callers import (
-    ADMIN_ALL,
-    OPEN,
-    READ_ALL,
-    route,
-    sees_table,
-)
+from neve.gateway.access.callers import ADMIN_ALL, OPEN, READ_ALL, route, sees_table
 from neve.gateway.access.quotas import BufferUse, ScanSlots
-from neve.gateway.services import (
-    LIST_MAX,
-    Services,
-    SharedAnswer,
-    bounded_count,
-)
+from neve.gateway.services import LIST_MAX, Services, SharedAnswer, bounded_count
 from neve.service_settings import settings_to_document, shown_settings
 
 

@@ -50,11 +50,7 @@ from neve.gateway.access.quotas import BufferUse, Quotas, ScanSlots, Shares
 from neve.gateway.notify.notifier import Notifier
 from neve.gateway.store_watch import StoreWatch
 from neve.gateway.table_files import StoredFiles
-from neve.gateway.table_locations import (
-    Locations,
-    Owners,
-    locations_of,
-)
+from neve.gateway.table_locations import Locations, Owners, locations_of
 
 if TYPE_CHECKING:  # The gateway calls the coordinator's actor, but does not import it.
     from coordinator.actor import CoordinatorActor

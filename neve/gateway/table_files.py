@@ -29,12 +29,7 @@ from common.parquet.file_inspection import (
     stream_rows,
 )
 from common.parquet.foreign_formats import foreign_mark, own_log, read_note
-from common.parquet.location import (
-    Location,
-    existing_files,
-    map_files,
-    open_location,
-)
+from common.parquet.location import Location, existing_files, map_files, open_location
 from common.parquet.manifest import files_to_merge
 from common.parquet.row_batches import OpenFile, decoded_bytes, folders_of, place_guards
 from common.parquet.service_files import LocationOwner, read_owner, written_generation
@@ -42,12 +37,7 @@ from common.parquet.write import TABLE_FOOTER, copy_in_microseconds
 from common.primitives import BoundedMap
 from common.readers.pool import ReaderDeathError
 from common.rows.key_encoding import encode_keys
-from common.rows.merge import (
-    count_visible,
-    in_range,
-    scan_tables,
-    visible_rows,
-)
+from common.rows.merge import count_visible, in_range, scan_tables, visible_rows
 from common.rows.rules import RowRules, may_expire
 from common.rows.schema import arrow_schema
 from neve import api

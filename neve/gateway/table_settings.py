@@ -22,11 +22,7 @@ from common.model.table import (
     Table,
     TableSettings,
 )
-from common.parquet.file_inspection import (
-    CODECS,
-    LEVELS,
-    has_level,
-)
+from common.parquet.file_inspection import CODECS, LEVELS, has_level
 from common.plugins import (
     DEFAULT_PLANNER,
     PLANNERS,

@@ -33,12 +33,7 @@ from common.model.tablet import Record, Tablet, TabletId
 from common.parquet.foreign_formats import foreign_mark, foreign_mark_below, remove_own_log
 from common.parquet.location import Location, ResolvedLocation, open_location
 from common.parquet.row_batches import remove_guards
-from common.rows.schema import (
-    COLUMNS_MAX,
-    arrow_schema,
-    changed_schema,
-    columns_of,
-)
+from common.rows.schema import COLUMNS_MAX, arrow_schema, changed_schema, columns_of
 from common.storage_threads import StorageThreads
 from common.units import format_count
 from coordinator.core.split_merge import has_ranges

@@ -6,11 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import Query
 
-from common.errors import (
-    BrokenValueError,
-    RefusedError,
-    RequestError,
-)
+from common.errors import BrokenValueError, RefusedError, RequestError
 from common.metadata.changes import AbandonOperation, BeginOperation, LowerWatermark
 from common.metadata.changes.files import recent_adds_bound
 from common.metadata.changes.split_merge import operation_tablets
@@ -26,12 +22,7 @@ from common.rows.rules import RowRules
 from coordinator.core.split_merge import WaitForTablets, has_ranges, next_change
 from coordinator.split_merge import choose_split_keys
 from neve import api
-from neve.gateway.access.callers import (
-    ADMIN,
-    COMPACT,
-    READ,
-    route,
-)
+from neve.gateway.access.callers import ADMIN, COMPACT, READ, route
 from neve.gateway.key_views import key_text, key_types, story_view
 from neve.gateway.problems import ChangeRefusedError, require_applied
 from neve.gateway.services import (

@@ -20,11 +20,7 @@ from common.metadata.store import walk_tiles
 from common.model.location_identity import overlapping_pair
 from common.model.table import Table, TableState
 from common.model.tablet import Tablet
-from common.parquet.location import (
-    Location,
-    child_uri,
-    open_location,
-)
+from common.parquet.location import Location, child_uri, open_location
 from common.parquet.service_files import table_to_plain, write_description
 from common.runtime import IdSource
 from common.units import format_count

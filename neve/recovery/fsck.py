@@ -41,12 +41,7 @@ from common.model.file import FAULTY_LAYOUT, DataFile
 from common.model.outcome import RefusalCode
 from common.model.tablet import PLUS_INFINITY, Bounds, Tablet, TabletId
 from common.parquet.buffered import read_buffer
-from common.parquet.file_inspection import (
-    FileFacts,
-    chunk_fault,
-    inspect_file,
-    open_table_file,
-)
+from common.parquet.file_inspection import FileFacts, chunk_fault, inspect_file, open_table_file
 from common.parquet.location import Location, fault, only_copies
 from common.parquet.row_batches import OpenFile, open_parquet_file, row_batches
 from common.readers.pool import in_reader

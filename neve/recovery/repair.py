@@ -6,12 +6,7 @@ from dataclasses import dataclass
 from common.errors import CompactionError
 from common.metadata.changes import Applied, Refused
 from neve.recovery.fsck import TableCheck, fsck
-from neve.recovery.scope import (
-    Finding,
-    FindingCode,
-    RepairedFinding,
-    TableScope,
-)
+from neve.recovery.scope import Finding, FindingCode, RepairedFinding, TableScope
 
 ROUNDS_MAX = 3
 """Limit of repair rounds: a repair may reveal further damage, such as a wrong count."""

@@ -13,12 +13,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from common.errors import RequestError, UnavailableError
-from common.model.location_identity import (
-    APPEND_FOLDER,
-    SERVICE_FOLDER,
-    is_guard,
-    is_service_path,
-)
+from common.model.location_identity import APPEND_FOLDER, SERVICE_FOLDER, is_guard, is_service_path
 from common.model.table import Table
 from common.model.tablet import TabletId
 from common.parquet.file_inspection import open_table_file

@@ -67,12 +67,7 @@ from neve.recovery.scope import (
     identities_now,
     in_thread,
 )
-from neve.recovery.stored_files import (
-    FileOrigin,
-    StoredFile,
-    file_origin,
-    list_location,
-)
+from neve.recovery.stored_files import FileOrigin, StoredFile, file_origin, list_location
 
 # ----------------------------------------------------------------------- Finding and claiming sites
 

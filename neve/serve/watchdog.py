@@ -32,13 +32,7 @@ from common.primitives import digest
 from common.runtime import Clock, SystemClock
 from common.settings import Settings
 from common.telemetry import Log, event_log
-from common.wire import (
-    COORDINATOR_NAME,
-    GATEWAY_NAME,
-    NAMESPACE,
-    PIN_AMOUNT,
-    CoordinatorStatus,
-)
+from common.wire import COORDINATOR_NAME, GATEWAY_NAME, NAMESPACE, PIN_AMOUNT, CoordinatorStatus
 from coordinator.ray_compactors import shut_down_all
 from neve import __version__
 from neve.serve.preflight import (

@@ -16,13 +16,7 @@ from common.errors import ConfigError, RequestError
 from common.model.file import DataFile
 from common.model.group import Group
 from common.model.table import DNS_LABEL, TableSettings
-from common.plugins import (
-    DEFAULT_PLANNER,
-    TRACKERS,
-    load_planner,
-    load_tracker,
-    request_errors,
-)
+from common.plugins import DEFAULT_PLANNER, TRACKERS, load_planner, load_tracker, request_errors
 from common.settings import AutoscalerSettings, CoordinatorSettings
 from common.spi.controller import TrackerPlugin
 from common.spi.planner import Planner, check_options, check_table, with_derived

@@ -20,13 +20,7 @@ from typing import Any
 
 from common.errors import RefusedError
 from common.lake.delta import log
-from common.lake.delta.actions import (
-    VectorEntry,
-    entry_text,
-    parse_json,
-    relative_path,
-    vector_of,
-)
+from common.lake.delta.actions import VectorEntry, entry_text, parse_json, relative_path, vector_of
 from common.lake.delta.checkpoints import VACUUM, bounded, removed_ms, replayed
 from common.lake.source import Freed, LakeSurvey, MaintenanceRules, Snapshot, WasteFile
 from common.lake.storage import LakeStorage, ListedFile

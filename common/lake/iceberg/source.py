@@ -65,12 +65,7 @@ from common.lake.iceberg.manifests import (
     read_list,
     schemas_of,
 )
-from common.lake.iceberg.write import (
-    columns_without_bounds,
-    file_schema,
-    sort_keys,
-    stored_columns,
-)
+from common.lake.iceberg.write import columns_without_bounds, file_schema, sort_keys, stored_columns
 from common.lake.source import (
     LOCATIONS,
     Answer,

@@ -22,13 +22,7 @@ from pyarrow import types as is_type
 from pyarrow.parquet import FileMetaData
 from pyiceberg.avro.codecs import AVRO_CODEC_KEY, CODEC_MAPPING_ICEBERG_TO_AVRO
 from pyiceberg.avro.encoder import BinaryEncoder
-from pyiceberg.avro.file import (
-    _SCHEMA_KEY,
-    MAGIC,
-    META_SCHEMA,
-    AvroFileHeader,
-    AvroOutputFile,
-)
+from pyiceberg.avro.file import _SCHEMA_KEY, MAGIC, META_SCHEMA, AvroFileHeader, AvroOutputFile
 from pyiceberg.avro.resolver import construct_writer
 from pyiceberg.avro.writer import Writer
 from pyiceberg.io.pyarrow import StatsAggregator, schema_to_pyarrow

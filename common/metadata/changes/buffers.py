@@ -43,12 +43,7 @@ from common.metadata.changes.protocol import (
     whole_table,
 )
 from common.metadata.changes.tables import may_fill
-from common.metadata.codec.table import (
-    LAST_SEGMENT,
-    count_fields,
-    unpack_buffer,
-    unpack_segments,
-)
+from common.metadata.codec.table import LAST_SEGMENT, count_fields, unpack_buffer, unpack_segments
 from common.metadata.keys import BUFFERED_CALL_LIFE_S, BUFFERED_MARK_LIFE_S, TableKeys, TabletKeys
 from common.metadata.keyspace import Command, Word, get, hgetall, hincrby, hset, pexpire
 from common.metadata.store_values import BufferSegment, CallKind, CallMark

@@ -59,17 +59,7 @@ from common.metadata.codec.tablet import (
     unpack_file,
 )
 from common.metadata.keys import TableKeys, TabletKeys
-from common.metadata.keyspace import (
-    Command,
-    Word,
-    delete,
-    get,
-    hdel,
-    hmget,
-    hset,
-    sadd,
-    set_string,
-)
+from common.metadata.keyspace import Command, Word, delete, get, hdel, hmget, hset, sadd, set_string
 from common.metadata.store_values import (
     AttemptOutcome,
     HistoryEntry,

@@ -28,12 +28,7 @@ from common.metadata.changes.protocol import (
 from common.metadata.changes.tables import TRIGGER_STEP_S, may_fill
 from common.metadata.codec import table as codec_table
 from common.metadata.codec.layout import pack, whole_number
-from common.metadata.codec.table import (
-    GARBAGE,
-    LOSS,
-    MANIFEST,
-    PIN,
-)
+from common.metadata.codec.table import GARBAGE, LOSS, MANIFEST, PIN
 from common.metadata.codec.tablet import (
     ANALYSIS,
     ANALYSIS_GROUP,

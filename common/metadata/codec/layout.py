@@ -17,11 +17,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgpack
 
 from common.errors import BrokenValueError, MetadataError
-from common.model.fields import (
-    UNKNOWN,
-    StoredValue,
-    known_fields,
-)
+from common.model.fields import UNKNOWN, StoredValue, known_fields
 
 VERSION = 1
 VALUE_BYTES_MAX = 32 * 1024**2

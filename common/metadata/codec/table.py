@@ -46,11 +46,7 @@ from common.metadata.store_values import (
     PublishingMark,
     TableBuffer,
 )
-from common.model.fields import (
-    UNKNOWN,
-    StoredValue,
-    known_fields,
-)
+from common.model.fields import UNKNOWN, StoredValue, known_fields
 from common.model.location_identity import LocationIdentity
 from common.model.outcome import AttemptEnd
 from common.model.request import (

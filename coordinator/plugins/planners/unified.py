@@ -49,18 +49,9 @@ from common.spi.options import of_table, option, option_names, read_options, set
 from common.spi.planner import PlanParameters
 from common.units import format_bytes, format_count, shown, whole_number
 from coordinator.plugins.planners.budgeted import row_sets
-from coordinator.plugins.planners.leveled import (
-    OUTPUTS_MAX,
-    overlapping_sets,
-    span_of,
-)
+from coordinator.plugins.planners.leveled import OUTPUTS_MAX, overlapping_sets, span_of
 from coordinator.plugins.planners.packing import capacity_bytes, cut_keys, forced_merges
-from coordinator.plugins.planners.size_tiered import (
-    PlanDraft,
-    by_size,
-    is_result,
-    is_under_way,
-)
+from coordinator.plugins.planners.size_tiered import PlanDraft, by_size, is_result, is_under_way
 from coordinator.plugins.planners.time_window import TimeWindowOptions, drop_expired
 
 _NAME = "planner unified"

@@ -18,12 +18,7 @@ from neve.console.pages.access import audit_page, rights_page, search_page
 from neve.console.pages.control import compactors_page, control_page
 from neve.console.pages.jobs import history_page, queue_page, running_page
 from neve.console.pages.overview import overview
-from neve.console.pages.requests import (
-    compact_dry_run,
-    compact_page,
-    request_page,
-    requests_page,
-)
+from neve.console.pages.requests import compact_dry_run, compact_page, request_page, requests_page
 from neve.console.pages.tables import settings_dry_run, settings_page, table_page, tables
 from neve.console.pages.tablet import tablet_page
 from neve.console.pages.what_if import what_if_page, what_if_simulated

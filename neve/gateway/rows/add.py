@@ -32,12 +32,7 @@ from common.rows.schema import normal_type, schema_id_of, type_to_text
 from neve import api
 from neve.gateway.key_views import file_view, key_text, key_types
 from neve.gateway.problems import ChangeRefusedError, require_applied
-from neve.gateway.rows.calls import (
-    call_once,
-    checked_call,
-    repeated_view,
-    require_same_call,
-)
+from neve.gateway.rows.calls import call_once, checked_call, repeated_view, require_same_call
 from neve.gateway.services import Services, check_writable, flush_rows
 
 # ------------------------------------------------------------------------------------------ Routing

@@ -22,9 +22,7 @@ from common.model.location_identity import append_file_names
 from common.model.table import Table
 from common.parquet.append import content_digest, cut_by_tablet
 from common.rows.conform import conform, refuse_nulls
-from common.rows.key_encoding import (
-    encode_column,
-)
+from common.rows.key_encoding import encode_column
 from common.rows.row_facts import RowTally
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema
@@ -43,18 +41,8 @@ from neve.gateway.rows.add import (
     refuse_future_versions,
     refuse_unknown_columns,
 )
-from neve.gateway.rows.calls import (
-    Call,
-    call_once,
-    call_view,
-    checked_call,
-    require_same_call,
-)
-from neve.gateway.services import (
-    PAGE_TABLETS,
-    Services,
-    bounded_count,
-)
+from neve.gateway.rows.calls import Call, call_once, call_view, checked_call, require_same_call
+from neve.gateway.services import PAGE_TABLETS, Services, bounded_count
 
 # -------------------------------------------------------------------------------------- Stream size
 # The decompressed size of an Arrow IPC stream, computed from its metadata alone.

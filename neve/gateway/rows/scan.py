@@ -14,23 +14,13 @@ from common.errors import CompactionError, ConflictError, RequestError
 from common.metadata.file_pin import FilePin
 from common.metadata.store import walk_tiles
 from common.model.key_values import KeyType
-from common.model.keys import (
-    PLUS_INFINITY,
-    decode_key,
-    encode_key,
-    key_before,
-    parse_key,
-)
+from common.model.keys import PLUS_INFINITY, decode_key, encode_key, key_before, parse_key
 from common.model.request import KeyRange
 from common.model.table import Table
 from common.model.tablet import Tablet
 from common.parquet.buffered import READS_MAX, is_buffered, read_buffer, with_buffered
 from common.parquet.location import open_location
-from common.parquet.manifest import (
-    ManifestTotals,
-    manifest_entries,
-    manifest_header,
-)
+from common.parquet.manifest import ManifestTotals, manifest_entries, manifest_header
 from common.rows.rules import RowRules, keeps_deleted_rows
 from common.rows.schema import arrow_schema
 from neve import api

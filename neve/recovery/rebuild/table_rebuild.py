@@ -30,13 +30,7 @@ from common.model.location_identity import DESCRIPTION_PATH, is_service_path
 from common.model.table import Table, TableState
 from common.model.tablet import PLUS_INFINITY, Bounds, TabletId
 from common.parquet.file_inspection import inspect_file, open_table_file
-from common.parquet.location import (
-    Location,
-    existing_files,
-    fault,
-    is_silence,
-    open_location,
-)
+from common.parquet.location import Location, existing_files, fault, is_silence, open_location
 from common.parquet.manifest import FORMAT, FORMAT_VERSION, POINTER_PATH
 from common.parquet.service_files import read_copied, read_description, read_small
 from common.readers.pool import in_reader
