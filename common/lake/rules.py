@@ -477,14 +477,6 @@ def _end(state: Publishing, ending: PublishEnd, reason: str = "") -> EndPublishi
 # --------------------------------------------------------------------------- Follower and collector
 
 
-def lost_inputs(inputs: Iterable[str], head: Snapshot) -> tuple[str, ...]:
-    """Return the inputs of a running attempt that left the head: they doom it.
-
-    The follower looks for the attempt first: its own commit removes its inputs, too (rule 8).
-    """
-    return tuple(sorted(path for path in inputs if path not in head.files))
-
-
 def never_committed(sighting: Sighting, paths: Iterable[str]) -> list[str]:
     """Return the outputs of an attempt that no version has added.
 

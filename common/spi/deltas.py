@@ -32,6 +32,21 @@ def span_of(files: Iterable[DataFile]) -> Span:
     return min(low for low, _ in spans), max(high for _, high in spans)
 
 
+def overlapping_sets(files: Sequence[DataFile]) -> list[list[DataFile]]:
+    """Group files into sets; files that overlap, directly or through others, are in the same."""
+    sets: list[list[DataFile]] = []
+    end = b""
+    for file in sorted(files, key=lambda file: (*span_of([file]), file.path)):
+        low, high = span_of([file])
+        if sets and low <= end:
+            sets[-1].append(file)
+            end = max(end, high)
+        else:
+            sets.append([file])
+            end = high
+    return sets
+
+
 @dataclass(frozen=True, slots=True)
 class DeltaSet:
     """Files whose key ranges overlap, directly or through other files."""
@@ -131,15 +146,7 @@ def delta_sets(files: Iterable[DataFile]) -> list[DeltaSet]:
 
 def _sets(base: Sequence[DataFile], deltas: Sequence[DataFile]) -> list[DeltaSet]:
     base_paths = {file.path for file in base}
-    sets, group, end = list[DeltaSet](), list[DataFile](), b""
-    for file in sorted([*base, *deltas], key=lambda f: (*span_of([f]), f.path)):
-        low, high = span_of([file])
-        if group and low > end:
-            sets.append(_set_of(group, base_paths))
-            group = []
-        end = high if not group else max(end, high)
-        group.append(file)
-    return [*sets, _set_of(group, base_paths)] if group else sets
+    return [_set_of(files, base_paths) for files in overlapping_sets([*base, *deltas])]
 
 
 def _set_of(files: Sequence[DataFile], base: set[str]) -> DeltaSet:

@@ -19,7 +19,6 @@ MAGIC = 1_681_511_377
 POSITIONS_MAX = 2**26
 """Most positions in one vector: 512 MiB of them in memory."""
 VECTOR_BYTES_MAX = 64 * 1024**2
-FILE_VERSION = 1
 
 _WITH_RUNS, _WITHOUT_RUNS = 12_347, 12_346
 _ARRAY_MAX = 4096

@@ -370,7 +370,7 @@ CANCELLED_RANGES_MAX = 100
 """Largest number of separately cancelled ranges of a request."""
 
 
-def may_cancel_range(request: Request, keys: KeyRange) -> Refusal | None:
+def may_cancel_range(request: Request) -> Refusal | None:
     """Return why a range of a request may not be cancelled separately, or None if it may."""
     subject = f"request {request.id}"
     if request.state is not RequestState.ACTIVE:
@@ -397,7 +397,7 @@ def cancel_range(change: CancelRange) -> Transaction:
             return request_missing(change.request)
         if change.range in request.cancelled_ranges:
             return NoWrite()
-        if refusal := may_cancel_range(request, change.range):
+        if refusal := may_cancel_range(request):
             return refusal
         ranges = (*request.cancelled_ranges, change.range)
         return Write(

@@ -35,6 +35,7 @@ from common.model.file import DataFile, total_bytes
 from common.model.job import JobAction, Kind, Plan
 from common.model.table import TableSettings
 from common.spi.controller import LEVEL_TAG
+from common.spi.deltas import Span, overlapping_sets, span_of
 from common.spi.options import of_table, option, option_names, read_options, settings_of
 from common.spi.planner import PlanParameters
 from common.units import format_bytes, format_count, whole_number
@@ -134,19 +135,6 @@ class LeveledPlanner:
 
 
 # ------------------------------------------------------------------------------------------- Levels
-
-
-Span = tuple[bytes, bytes]
-_ABOVE = b"\xff" * 64
-"""Greater than every encoded key."""
-
-
-def span_of(files: Iterable[DataFile]) -> Span:
-    """Return the key range of some files; a file with unknown keys covers all keys."""
-    spans = [
-        (file.key_min or b"", _ABOVE if file.key_max is None else file.key_max) for file in files
-    ]
-    return min(low for low, _ in spans), max(high for _, high in spans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -602,18 +590,3 @@ def _level_for(size_bytes: int, options: LeveledOptions) -> int:
     """Return the first level whose target size is large enough."""
     levels = range(1, LEVEL_MAX)
     return next((level for level in levels if options.target_bytes(level) >= size_bytes), LEVEL_MAX)
-
-
-def overlapping_sets(files: Sequence[DataFile]) -> list[list[DataFile]]:
-    """Group files into sets; overlapping files are in the same set."""
-    sets: list[list[DataFile]] = []
-    end = b""
-    for file in sorted(files, key=lambda file: (*span_of([file]), file.path)):
-        low, high = span_of([file])
-        if sets and low <= end:
-            sets[-1].append(file)
-            end = max(end, high)
-        else:
-            sets.append([file])
-            end = high
-    return sets

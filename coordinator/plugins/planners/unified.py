@@ -45,11 +45,12 @@ from common.model.file import DataFile, total_bytes
 from common.model.job import Kind, Plan
 from common.model.table import TableSettings
 from common.spi.controller import BacklogTracker, WorkUnderWay
+from common.spi.deltas import overlapping_sets, span_of
 from common.spi.options import of_table, option, option_names, read_options, settings_of
 from common.spi.planner import PlanParameters
 from common.units import format_bytes, format_count, shown, whole_number
 from coordinator.plugins.planners.budgeted import row_sets
-from coordinator.plugins.planners.leveled import OUTPUTS_MAX, overlapping_sets, span_of
+from coordinator.plugins.planners.leveled import OUTPUTS_MAX
 from coordinator.plugins.planners.packing import capacity_bytes, cut_keys, forced_merges
 from coordinator.plugins.planners.size_tiered import PlanDraft, by_size, is_result, is_under_way
 from coordinator.plugins.planners.time_window import TimeWindowOptions, drop_expired

@@ -269,10 +269,6 @@ def test_an_old_attempt_does_not_send() -> None:
     assert (late.ending, late.was_sent) == (rules.PublishEnd.TOO_OLD, False)
 
 
-def test_inputs_that_left_the_head_doom_an_attempt() -> None:
-    assert rules.lost_inputs(["b", "x", "c"], HEAD) == ("c", "x")
-
-
 def test_outputs_are_deleted_when_no_request_can_name_them() -> None:
     assert rules.may_delete_outputs(noted_version=5, head_version=6)
     assert not rules.may_delete_outputs(noted_version=6, head_version=6)
