@@ -66,14 +66,7 @@ class CountedMetrics:
     def attempt_ended(
         self, end: AttemptEnd, *, read_bytes: int, written_bytes: int, waited_s: float
     ) -> None:
-        """Count an attempt.
-
-        Args:
-            end: Its outcome.
-            read_bytes: Size of its inputs; 0 unless it committed.
-            written_bytes: Size of its outputs; 0 unless it committed.
-            waited_s: Total time that its tasks have waited for the grant.
-        """
+        """Count an attempt; see `CompactorMetrics`."""
         self._add("attempts_total", 1, end.value)
         self._add("read_bytes_total", read_bytes)
         self._add("written_bytes_total", written_bytes)
@@ -90,12 +83,7 @@ class CountedMetrics:
             self._add("rows_dropped_total", rows, reason)
 
     def values(self, slots: int, busy: int) -> tuple[MetricValue, ...]:
-        """Return the current value of each metric.
-
-        Args:
-            slots: Number of concurrent attempts at most.
-            busy: Attempts that the compactor holds.
-        """
+        """Return the current value of each metric; see `CompactorMetrics`."""
         counted = [
             MetricValue(f"neve_compactor_{name}", value, labels)
             for (name, labels), value in self._counts.items()

@@ -733,11 +733,7 @@ class TableStorage:
             await asyncio.sleep(STORE_BACKOFF.wait_s(failures))
 
     async def missing(self, table: Table, paths: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the files that do not exist.
-
-        Raises:
-            UnavailableError: The storage does not answer.
-        """
+        """Return the files that do not exist; see `OwnFiles`."""
         if not paths:
             return ()
         return await self._threads.run(table.location, _missing, table.location, paths)

@@ -565,11 +565,7 @@ class ArrowStorage:
         return await self._asked(location, self._delete, location, path, until_s)
 
     async def owner(self, location: str) -> LocationOwner | None:
-        """Return the owner according to the mark of a location, or None if there is no mark.
-
-        Raises:
-            RewriteError: The storage refused or did not answer.
-        """
+        """Return the owner by the mark of a location, or None; see `Storage`."""
         return await self._asked(location, _owner, location)
 
     async def only_copies(
@@ -583,11 +579,7 @@ class ArrowStorage:
         return await self._asked(location, _only_copies, location, outputs, inputs)
 
     async def foreign_mark(self, location: str, paths: Sequence[str]) -> ForeignMark | None:
-        """Return the mark of another table format that owns a location or files in it.
-
-        Raises:
-            RewriteError: The storage refused or did not answer.
-        """
+        """Return the mark of another format that owns the location or files; see `Storage`."""
         return await self._asked(location, _foreign_mark, location, paths)
 
     async def _asked(

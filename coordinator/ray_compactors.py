@@ -214,13 +214,7 @@ class RayCompactorLever:
         return "its actor answers again"
 
     async def lack(self, group: str, *, asked: bool) -> Lack:
-        """Return the resources that the compactors of a group need and no node has.
-
-        Args:
-            group: The group.
-            asked: Whether compactors are starting. If not, a node that was removed, for example
-                after the last job, does not count as missing.
-        """
+        """Return the resources that a group needs and no node has; see `CompactorLever`."""
         # At rest the answer is known: it costs no query of Ray.
         if group not in self._settings.groups or (group in self._had and not asked):
             return Lack()

@@ -153,6 +153,9 @@ class Planner(Protocol):
         """Return the jobs to run now, and the reason for each candidate that is left out.
 
         Must reach a fixed point: repeated planning and committing ends with a plan without jobs.
+
+        Raises:
+            ConfigError: An option or setting is invalid.
         """
         ...
 

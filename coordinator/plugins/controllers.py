@@ -187,11 +187,7 @@ class ControlPointsControllers:
     option_names = option_names(ControlPointsOptions)
 
     def controller(self, options: Mapping[str, object]) -> Controller:
-        """Return a controller.
-
-        Raises:
-            ConfigError: An option is unknown or invalid.
-        """
+        """Return a controller; see `ControllerPlugin`."""
         what = "controller control-points"
         parsed = read_options(ControlPointsOptions, what, options)
         line = parse_points(parsed.points, what)
@@ -266,11 +262,7 @@ class DrainTimeControllers:
     option_names = option_names(DrainTimeOptions)
 
     def controller(self, options: Mapping[str, object]) -> Controller:
-        """Return a controller.
-
-        Raises:
-            ConfigError: An option is unknown or invalid.
-        """
+        """Return a controller; see `ControllerPlugin`."""
         parsed = read_options(DrainTimeOptions, "controller drain-time", options)
         return DrainTimeController(parsed.goal_s, parsed.min_shares)
 
@@ -318,11 +310,7 @@ class SharesControllers:
     option_names = option_names(SharesOptions)
 
     def controller(self, options: Mapping[str, object]) -> Controller:
-        """Return a controller.
-
-        Raises:
-            ConfigError: An option is unknown or invalid.
-        """
+        """Return a controller; see `ControllerPlugin`."""
         return SharesController(read_options(SharesOptions, "controller shares", options).goal_s)
 
 
@@ -430,11 +418,7 @@ class DebtControllers:
     option_names = option_names(DebtOptions)
 
     def controller(self, options: Mapping[str, object]) -> Controller:
-        """Return a controller.
-
-        Raises:
-            ConfigError: An option is unknown or invalid.
-        """
+        """Return a controller; see `ControllerPlugin`."""
         parsed = read_options(DebtOptions, "controller debt", options)
         if 0 < parsed.max_slots < parsed.min_slots:
             raise ConfigError(
@@ -479,9 +463,5 @@ class StaticControllers:
     option_names = option_names(StaticOptions)
 
     def controller(self, options: Mapping[str, object]) -> Controller:
-        """Return a controller.
-
-        Raises:
-            ConfigError: An option is unknown or invalid.
-        """
+        """Return a controller; see `ControllerPlugin`."""
         return StaticController(read_options(StaticOptions, "controller static", options).slots)

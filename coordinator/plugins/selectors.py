@@ -98,11 +98,7 @@ class AllFiles:
     """Chooses every file of the tablet."""
 
     def check(self, options: Mapping[str, str]) -> None:
-        """Reject invalid options.
-
-        Raises:
-            RequestError: An option is unknown or invalid.
-        """
+        """Reject invalid options; see `Selector`."""
         check_names("all", options, {FILES_MIN})
         files_min(options)
 
@@ -318,11 +314,7 @@ class ExpiredRatio:
     """
 
     def check(self, options: Mapping[str, str]) -> None:
-        """Reject invalid options.
-
-        Raises:
-            RequestError: An option is unknown or invalid.
-        """
+        """Reject invalid options; see `Selector`."""
         check_names("expired", options, {EXPIRED_RATIO, FILES_MIN})
         share_option(options, EXPIRED_RATIO, EXPIRED_RATIO_DEFAULT)
         files_min(options)
@@ -365,11 +357,7 @@ class SchemaDrift:
     """Chooses files whose schema is older than the table's."""
 
     def check(self, options: Mapping[str, str]) -> None:
-        """Reject invalid options.
-
-        Raises:
-            RequestError: An option is unknown or invalid.
-        """
+        """Reject invalid options; see `Selector`."""
         check_names("schema", options, {FILES_MIN})
         files_min(options)
 
@@ -390,11 +378,7 @@ class FaultyLayout:
     """
 
     def check(self, options: Mapping[str, str]) -> None:
-        """Reject invalid options.
-
-        Raises:
-            RequestError: An option is unknown or invalid.
-        """
+        """Reject invalid options; see `Selector`."""
         check_names("layout", options, {FILES_MIN})
         files_min(options)
 

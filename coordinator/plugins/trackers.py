@@ -266,11 +266,7 @@ class TierTrackers(Generic[OptionsType]):
         self._name, self._kind, self._make = f"tracker {name}", kind, make
 
     def tracker(self, settings: TableSettings, options: Mapping[str, object]) -> BacklogTracker:
-        """Return the tracker of a tablet without files.
-
-        Raises:
-            ConfigError: An option is unknown or invalid.
-        """
+        """Return the tracker of a tablet without files; see `TrackerPlugin`."""
         parsed = read_options(self._kind, self._name, options, settings)
         check_tier_options(self._name, parsed)
         return self._make(parsed)
@@ -319,11 +315,7 @@ class FixedTrackers:
     setting_names: frozenset[str] = frozenset()
 
     def tracker(self, settings: TableSettings, options: Mapping[str, object]) -> BacklogTracker:
-        """Return the tracker of a tablet without files.
-
-        Raises:
-            ConfigError: An option is unknown or invalid.
-        """
+        """Return the tracker of a tablet without files; see `TrackerPlugin`."""
         parsed = read_options(FixedBacklogOptions, "tracker fixed", options)
         return FixedTracker(parsed.backlog_bytes)
 
@@ -334,11 +326,7 @@ class NullTrackers(FixedTrackers):
     option_names: frozenset[str] = frozenset()
 
     def tracker(self, settings: TableSettings, options: Mapping[str, object]) -> BacklogTracker:
-        """Return the tracker of a tablet without files.
-
-        Raises:
-            ConfigError: An option is given.
-        """
+        """Return the tracker of a tablet without files; see `TrackerPlugin`."""
         read_options(_NoOptions, "tracker none", options)
         return FixedTracker()
 
@@ -520,11 +508,7 @@ class RatioTrackers:
     setting_names = settings_of(RatioRule)
 
     def tracker(self, settings: TableSettings, options: Mapping[str, object]) -> BacklogTracker:
-        """Return the tracker of a tablet without files.
-
-        Raises:
-            ConfigError: An option is unknown or invalid.
-        """
+        """Return the tracker of a tablet without files; see `TrackerPlugin`."""
         rule = rule_of(settings, options)
         return SeedTracker() if rule.backlog_mode == SEED else RatioTracker(rule)
 

@@ -302,20 +302,11 @@ class GatewayAdmission:
         return cls(services.locations, services.footers, services.settings.services)
 
     async def site(self, uri: str) -> ResolvedLocation:
-        """Resolve a location, and check that a table is allowed there.
-
-        Raises:
-            RequestError: The text is not a location.
-            RefusedError: No table is allowed there.
-        """
+        """Resolve a location, and check that a table is allowed there; see `TableAdmission`."""
         return await self._threads.run(uri, self._locations.admitted, uri)
 
     def checked(self, table: Table) -> Table:
-        """Return the table as `create` would create it, with validated settings.
-
-        Raises:
-            RequestError: Its name, columns or settings are invalid.
-        """
+        """Return the table as `create` would create it; see `TableAdmission`."""
         checked_label(table.name, "table name")
         schema = columns_of(arrow_schema(table.schema))
         if not schema:

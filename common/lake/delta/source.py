@@ -202,11 +202,7 @@ class DeltaSource:
         return max(now_ms, entries.time_ms + 1)
 
     def require_conditions(self, name: str) -> None:
-        """Refuse a storage on which two writers could replace each other's commits.
-
-        Args:
-            name: A random name for a file of the trial, which is deleted at the end.
-        """
+        """Refuse a storage on which writers could replace commits; see `TableSource`."""
         self._storage.require_conditions(f"{log.LOG}/.{name}.tmp")
 
     def stored_columns(self, snapshot: Snapshot, file: LakeFile, schema: pa.Schema) -> pa.Schema:

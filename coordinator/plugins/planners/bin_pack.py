@@ -151,19 +151,11 @@ class BinPackPlanner:
     setting_names = settings_of(BinPackOptions) | {"ttl_s", "tombstone_retention_s"}
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Reject options with which no plan can be made.
-
-        Raises:
-            ConfigError: Names the option, its value and what is expected.
-        """
+        """Reject options with which no plan can be made; see `DeclaredPlanner`."""
         _options(None, options)
 
     def plan(self, parameters: PlanParameters) -> Plan:
-        """Return the jobs to run now, and why each other candidate is left.
-
-        Raises:
-            ConfigError: A setting is invalid.
-        """
+        """Return the jobs to run now, and why each other candidate is left; see `Planner`."""
         options = _options(parameters.settings, parameters.options)
         work = _Work(parameters, options, running_outputs(parameters))
         if parameters.kind is Kind.USER:

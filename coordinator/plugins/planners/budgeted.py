@@ -424,11 +424,7 @@ class BudgetedPlanner:
     setting_names = settings_of(BudgetedOptions)
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Reject options with which no plan can be made.
-
-        Raises:
-            ConfigError: Names the option, its value and what is expected.
-        """
+        """Reject options with which no plan can be made; see `DeclaredPlanner`."""
         _options(None, options)
 
     def plan(self, parameters: PlanParameters) -> Plan:

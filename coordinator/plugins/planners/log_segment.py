@@ -337,11 +337,7 @@ class LogSegmentPlanner:
     setting_names = settings_of(LogSegmentOptions) | DERIVED_SETTINGS
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Reject options with which no plan can be made.
-
-        Raises:
-            ConfigError: Names the option, its value and what is expected.
-        """
+        """Reject options with which no plan can be made; see `DeclaredPlanner`."""
         read_segment_options(options)
 
     def fixed_settings(
@@ -367,11 +363,7 @@ class LogSegmentPlanner:
         return _kept_deletes(read_options(LogSegmentOptions, _NAME, options, settings), settings)
 
     def plan(self, parameters: PlanParameters) -> Plan:
-        """Return the jobs to run now, and why each other candidate is left.
-
-        Raises:
-            ConfigError: An option or setting is invalid.
-        """
+        """Return the jobs to run now, and why each other candidate is left; see `Planner`."""
         options = _options_of(parameters)
         draft = PlanDraft(parameters, options.file_limit)
         if parameters.kind is Kind.USER:

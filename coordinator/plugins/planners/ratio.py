@@ -199,19 +199,11 @@ class RatioPlanner:
     setting_names = settings_of(RatioRule)
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Reject options with which no plan can be made.
-
-        Raises:
-            ConfigError: Names the option, its value and what is expected.
-        """
+        """Reject options with which no plan can be made; see `DeclaredPlanner`."""
         rule_of(TableSettings(), options)
 
     def plan(self, parameters: PlanParameters) -> Plan:
-        """Return the jobs to run now, and why each other candidate is left.
-
-        Raises:
-            ConfigError: A setting is invalid.
-        """
+        """Return the jobs to run now, and why each other candidate is left; see `Planner`."""
         rule = rule_of(parameters.settings, parameters.options)
         files = sorted([(file.size_bytes, 0, file.path) for file in parameters.candidates])
         if not files:

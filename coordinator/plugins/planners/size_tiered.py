@@ -544,19 +544,11 @@ class SizeTieredPlanner:
     setting_names = settings_of(TierOptions)
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Reject options with which no plan can be made.
-
-        Raises:
-            ConfigError: Names the option, its value and what is expected.
-        """
+        """Reject options with which no plan can be made; see `DeclaredPlanner`."""
         _options(options)
 
     def plan(self, parameters: PlanParameters) -> Plan:
-        """Return the jobs to run now, and why each other candidate is left.
-
-        Raises:
-            ConfigError: An option or setting is invalid.
-        """
+        """Return the jobs to run now, and why each other candidate is left; see `Planner`."""
         options = _options(parameters.options, parameters.settings)
         draft = PlanDraft(parameters, options.file_limit)
         running = is_under_way(parameters.kind, parameters)

@@ -277,11 +277,7 @@ class TimeChunkPlanner:
         self._rules = tuple(rules)
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Reject options with which no plan can be made.
-
-        Raises:
-            ConfigError: Names the option, its value and what is expected.
-        """
+        """Reject options with which no plan can be made; see `DeclaredPlanner`."""
         _options(options)
 
     def chunk_grid(self, options: Mapping[str, object], settings: TableSettings) -> ChunkGrid:
@@ -290,11 +286,7 @@ class TimeChunkPlanner:
         return ChunkGrid(read.granularity_s, read.origin_s)
 
     def plan(self, parameters: PlanParameters) -> Plan:
-        """Return the jobs to run now, and why each other candidate is left.
-
-        Raises:
-            ConfigError: An option or setting is invalid.
-        """
+        """Return the jobs to run now, and why each other candidate is left; see `Planner`."""
         options = _options(parameters.options, parameters.settings)
         if why := _no_chunks(parameters):
             return Plan(left=dict.fromkeys((file.path for file in parameters.candidates), why))

@@ -114,11 +114,7 @@ class TimeWindowPlanner:
     setting_names = settings_of(TimeWindowOptions) | {"ttl_s"}
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Reject options with which no plan can be made.
-
-        Raises:
-            ConfigError: Names the option, its value and what is expected.
-        """
+        """Reject options with which no plan can be made; see `DeclaredPlanner`."""
         _options(options)
 
     def check_table(self, *, keyed: bool, timed: bool) -> None:
@@ -135,11 +131,7 @@ class TimeWindowPlanner:
             )
 
     def plan(self, parameters: PlanParameters) -> Plan:
-        """Return the jobs to run now, and why each other candidate is left.
-
-        Raises:
-            ConfigError: An option or setting is invalid.
-        """
+        """Return the jobs to run now, and why each other candidate is left; see `Planner`."""
         options = _options(parameters.options, parameters.settings)
         draft = PlanDraft(parameters, options.file_limit)
         work = _Work(parameters, options, draft)

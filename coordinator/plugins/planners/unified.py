@@ -373,19 +373,11 @@ class UnifiedPlanner:
     setting_names = settings_of(UnifiedOptions) | {"ttl_s"}
 
     def check(self, options: Mapping[str, object]) -> None:
-        """Reject options with which no plan can be made.
-
-        Raises:
-            ConfigError: Names the option, its value and what is expected.
-        """
+        """Reject options with which no plan can be made; see `DeclaredPlanner`."""
         _options(options)
 
     def plan(self, parameters: PlanParameters) -> Plan:
-        """Return the jobs to run now, and why each other candidate is left.
-
-        Raises:
-            ConfigError: An option or setting is invalid.
-        """
+        """Return the jobs to run now, and why each other candidate is left; see `Planner`."""
         options = _options(parameters.options, parameters.settings)
         draft = PlanDraft(parameters, options.file_limit)
         pieces = pieces_of(parameters.files.values(), keyed=parameters.keyed)
@@ -600,9 +592,5 @@ class UnifiedTrackers:
     setting_names = settings_of(UnifiedOptions)
 
     def tracker(self, settings: TableSettings, options: Mapping[str, object]) -> BacklogTracker:
-        """Return the tracker of a tablet without files.
-
-        Raises:
-            ConfigError: An option is unknown or invalid.
-        """
+        """Return the tracker of a tablet without files; see `TrackerPlugin`."""
         return UnifiedTracker(_options(options, settings))
