@@ -66,7 +66,6 @@ class LogFiles:
 
         Args:
             parts: Names of the parts.
-            parts: Whose files.
         """
         chosen = tuple(parts)
         while self.folder is not None:

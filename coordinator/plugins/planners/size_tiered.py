@@ -2,7 +2,7 @@
 
 This is the rule of the strategy of the same name in Cassandra and ScyllaDB. Files are grouped into
 tiers of similar size. A tier of `min_threshold` files becomes one file of a higher tier, so each
-byte is rewritten once per tier. See `tiers.py` for the parts and the differences.
+byte is rewritten once per tier. Section *Tiers* has the parts and the differences.
 
 If a tablet has no other work, one file at a time is rewritten alone to drop its tombstones. Such a
 file keeps its live rows, so drop jobs do not replace this rewrite.
