@@ -3,7 +3,6 @@
 In reading order:
 
     source  the port `TableSource` and the values that cross it; no word of any format
-    storage  files of a table's root, and the creation of one only if it is absent
     rules   what an attempt may commit, and the steps of publishing, as decisions without I/O
     storage  files of a table's root, and the creation of one only if it is absent
     delta/  Delta tables
