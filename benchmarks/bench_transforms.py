@@ -1,12 +1,13 @@
 """What does a transform cost, compared with the rewrite of the same files without one?
 
     python -m benchmarks.bench_transforms [--rows N] [--rounds N] [--sets keyed,bag,rest]
-        [--cases NAME …] [--json FILE]
+        [--cases NAME …] [--json FILE] [--first]
 
 A real Spark driver with two cores does whole jobs in a warm session, in turns, and round by round:
 without a transform, and with each transform. Figures are processor seconds of all processes of
 the driver (Python, JVM, tasks), the least of all rounds; other work on the machine does not change
-them much. Sets:
+them much. With `--first` each job is the first one of an application of its own, as after a start
+or the death of a driver. Sets:
 
     keyed   16 sorted files over one key range, with tombstones; plain: the merge
     bag     the same rows without a key; plain: the copy row by row, because codecs differ
@@ -20,7 +21,8 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -232,15 +234,44 @@ async def measure(
     figures: Figures = {turn: [] for turn in turns}
     for number in range(rounds + 1):
         for turn in turns:
-            assignment = turn.files.assignment(turn.spec)
-            before_s, begun_s = used_s(), time.perf_counter()
-            result = await engine.run(assignment, lambda _: None)
-            figure = (used_s() - before_s, time.perf_counter() - begun_s, result.kernel)
-            turn.files.remove_outputs()
+            figure = await measured(engine, turn)
             if number:  # The first round warms the session up.
                 figures[turn].append(figure)
         if number:
             save(figures)
+
+
+async def measure_first(
+    settings: DriverSettings, turns: Sequence[Turn], rounds: int, save: Callable[[Figures], None]
+) -> None:
+    """Measure each turn as the first job of an application."""
+    figures: Figures = {turn: [] for turn in turns}
+    for _ in range(rounds):
+        for turn in turns:
+            async with started(settings) as engine:
+                figures[turn].append(await measured(engine, turn))
+        save(figures)
+
+
+@asynccontextmanager
+async def started(settings: DriverSettings) -> AsyncIterator[SparkEngine]:
+    """Start an application, and stop it in the end."""
+    engine = SparkEngine(settings)
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+async def measured(engine: SparkEngine, turn: Turn) -> tuple[float, float, str]:
+    """Return processor seconds, elapsed seconds and kernel of a job."""
+    assignment = turn.files.assignment(turn.spec)
+    before_s, begun_s = used_s(), time.perf_counter()
+    result = await engine.run(assignment, lambda _: None)
+    figure = (used_s() - before_s, time.perf_counter() - begun_s, result.kernel)
+    turn.files.remove_outputs()
+    return figure
 
 
 def lines_of(figures: Figures) -> Iterator[str]:
@@ -282,12 +313,12 @@ async def _run(wanted: argparse.Namespace) -> None:
         start_timeout_s=600.0,
         configs={"spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"]},
     )
-    engine = SparkEngine(settings)
-    await engine.start()
-    try:
-        await measure(engine, turns, wanted.rounds, partial(_save, wanted.json))
-    finally:
-        await engine.stop()
+    save = partial(_save, wanted.json)
+    if wanted.first:
+        await measure_first(settings, turns, wanted.rounds, save)
+        return
+    async with started(settings) as engine:
+        await measure(engine, turns, wanted.rounds, save)
 
 
 def _save(file: str, figures: Figures) -> None:
@@ -316,6 +347,7 @@ def main() -> None:
     parser.add_argument("--sets", default="keyed,bag,rest")
     parser.add_argument("--cases", nargs="*", help="names of transforms; all of them otherwise")
     parser.add_argument("--json", default="", help="write all figures to this file")
+    parser.add_argument("--first", action="store_true", help="each job in a new application")
     parser.add_argument("--data", default=str(Path(tempfile.gettempdir()) / "neve-transforms"))
     wanted = parser.parse_args()
     os.environ.setdefault("JAVA_HOME", str(find_java(os.environ).home))
