@@ -98,7 +98,7 @@ def summary(results: Iterable[Result]) -> list[str]:
         ("adds and appends acknowledged", f"{numbers['adds'] + numbers['appends']:,}"),
         ("buffered calls acknowledged (rows, in segments)", _buffered(numbers)),
         ("rows acknowledged", f"{numbers['rows']:,}"),
-        ("calls asked again, since nobody answered", f"{_again(numbers):,}"),
+        ("calls repeated after no answer", f"{_again(numbers):,}"),
         ("scans checked (rows)", f"{numbers['scans']:,} ({numbers['rows scanned']:,})"),
         ("scans broken off", f"{numbers['scans broken off']:,}"),
         ("requests", f"{numbers['requests']} ({_ends(numbers, 'requests ')})"),
