@@ -193,7 +193,7 @@ class Repairs:
 PROGRAM = "from neve.local.supervisor import main; main()"
 LOOK_INTERVAL_S = 1.0
 ASK_INTERVAL_S = 5.0
-"""Interval between requests to gateway and coordinator."""
+"""Interval between requests to Redis, gateway and coordinator."""
 END_WAIT_MAX_S = 10.0
 ACTORS = (COORDINATOR, GATEWAY)
 
@@ -231,6 +231,9 @@ class Supervisor:
     _asker: Thread | None = None
     _answers: dict[str, PartSight] = field(default_factory=dict)
     """The latest result of asking them."""
+    _redis_asked_s: float | None = None
+    """When Redis was last asked; None since it has ended."""
+    _redis_answers: bool = True
     _over: bool = False
     _saving: Lock = field(default_factory=Lock)
     _processes: Lock = field(default_factory=Lock)
@@ -304,7 +307,7 @@ class Supervisor:
     def _sights(self, state: StackState, now_s: float) -> dict[str, PartSight]:
         sights, roles = {}, {process.role for process in state.processes}
         if REDIS in roles:
-            sights[REDIS] = self._redis_sight(state)
+            sights[REDIS] = self._redis_sight(state, now_s)
         if roles.intersection(RAY_ROLES):
             dead = [role for role in RAY_ROLES if not state.role_alive(role)]
             sights[RAY] = PartSight(ended=f"{', '.join(dead)} has ended" if dead else "")
@@ -312,10 +315,13 @@ class Supervisor:
             sights |= self._actor_sights(state, now_s)
         return sights
 
-    def _redis_sight(self, state: StackState) -> PartSight:
+    def _redis_sight(self, state: StackState, now_s: float) -> PartSight:
         if not state.role_alive(REDIS):
+            self._redis_asked_s = None
             return PartSight(ended="its process has ended")
-        return PartSight(answers=self._server(state).heard())
+        if self._redis_asked_s is None or now_s - self._redis_asked_s >= ASK_INTERVAL_S:
+            self._redis_asked_s, self._redis_answers = now_s, self._server(state).heard()
+        return PartSight(answers=self._redis_answers)
 
     def _actor_sights(self, state: StackState, now_s: float) -> dict[str, PartSight]:
         """Return the condition of the actors; a thread asks them, because they may be slow."""
