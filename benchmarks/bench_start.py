@@ -61,11 +61,13 @@ class Watch:
         """Read all processes once."""
         parents: dict[int, int] = {}
         times: dict[int, tuple[str, float]] = {}
+        names: dict[int, str] = {}
         for name in filter(str.isdigit, os.listdir("/proc")):
             try:
-                fields = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
+                command, _, rest = Path("/proc", name, "stat").read_text().rpartition(")")
             except OSError:
                 continue
+            fields, names[int(name)] = rest.split(), command.partition("(")[2]
             parents[int(name)] = int(fields[1])
             times[int(name)] = fields[19], (int(fields[11]) + int(fields[12])) / TICKS_PER_S
         self.living = set()
@@ -74,7 +76,7 @@ class Watch:
                 start, cpu_s = times[pid]
                 key = pid, start
                 self.cpu_s[key] = cpu_s
-                self.roles[key] = _role(pid) or self.roles.get(key, "ended early")
+                self.roles[key] = _role(pid) or self.roles.get(key, f"ended early: {names[pid]}")
                 self.living.add(key)
 
     @staticmethod
