@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
+import importlib
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from httpx._transports import default as http_transports
@@ -78,12 +82,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFileA
     return ByFileAndStack(config, log) if config.getoption("dist") == "loadfile" else None
 
 
+IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
+if IS_WORKER:
+    # After all that libraries do at the end. The worker has reported its tests; to take them apart,
+    # one by one, takes seconds.
+    atexit.register(os._exit, 0)
+
+
 def make_session_folder() -> Path | None:
     """Give this test session a folder and a home of its own; None in a worker, which inherits both.
 
     Libraries read the home: with a token in `~/.ray`, Ray's clusters would refuse each other.
     """
-    if "PYTEST_XDIST_WORKER" in os.environ:
+    if IS_WORKER:
         return None
     folder = Path(tempfile.mkdtemp(prefix="neve-tests-"))
     # What was downloaded already serves the tests as well.
@@ -121,19 +132,40 @@ http_transports.create_ssl_context = cache(http_transports.create_ssl_context)
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """Have no garbage looked for among 10,000 tests, neither while they are found nor later."""
     gc.disable()
     try:
+        import_from_own_part_on(session.config)
         yield
     finally:
         gc.enable()
         gc.freeze()
 
 
+def import_from_own_part_on(config: pytest.Config) -> None:
+    """Import the test modules of whole folders, in each worker another part of them first.
+
+    In a new checkout pytest rewrites the assertions of each module, and stores the result. This way
+    each worker rewrites a part, and finds what the others have stored.
+    """
+    worker: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if worker is None:
+        return
+    number, count = int(worker["workerid"].removeprefix("gw")), int(worker["workercount"])
+    paths = sorted(path for arg in config.args for path in Path(arg).rglob("test_*.py"))
+    begin = len(paths) * number // count
+    for path in paths[begin:] + paths[:begin]:
+        if not path.with_name("__init__.py").exists():  # Pytest would import it again.
+            module = path.resolve().relative_to(TESTS.parent).with_suffix("")
+            with suppress(Exception, pytest.skip.Exception):  # Pytest reports it.
+                importlib.import_module(".".join(module.parts))
+
+
 def pytest_unconfigure() -> None:
     """Let libraries find at the end of the process that nothing of theirs is left."""
-    gc.unfreeze()
+    if not IS_WORKER:
+        gc.unfreeze()
     if SESSION_FOLDER is not None:
         shutil.rmtree(SESSION_FOLDER, ignore_errors=True)
 

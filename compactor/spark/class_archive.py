@@ -2,7 +2,8 @@
 
 A JVM of Spark loads about 10,000 classes from jars and verifies their code, which takes half of the
 processor time of its start. With an archive (class data sharing) a JVM maps them into memory. The
-archive is made once for each Java and set of jars, by a process that the first driver starts:
+archive is made once for each Java and set of jars, by a process that the first driver starts, and
+that goes on when the driver or its stack ends:
 
     python -m compactor.spark.class_archive
 
@@ -35,6 +36,10 @@ ARCHIVES_MAX = 2
 """Archives that are kept: of an environment that is used with two versions of Java."""
 MAKE_WAIT_MAX_S = 300.0
 NICENESS = 19
+DETACH = "--detach"
+"""Argument of a process that another process goes on for."""
+OF_A_STACK = ("NEVE_", "RAY_")
+"""First letters of variables by which the processes of a stack are recognised and ended."""
 
 
 def class_path() -> str:
@@ -69,11 +74,19 @@ def archive_options(folder: Path = FOLDER) -> list[str]:
     return []
 
 
-def make_in_background() -> None:
-    """Start a process that makes the archive, if there is none."""
-    if not list(FOLDER.glob(_name(_key(), "*"))):
-        command = [sys.executable, "-m", "compactor.spark.class_archive"]
-        run = partial(subprocess.run, command, stdin=subprocess.DEVNULL, check=False)
+def make_in_background(folder: Path = FOLDER) -> None:
+    """Start a process that makes the archive, if there is none.
+
+    The process belongs to no stack. Otherwise it would be ended with a stack of a few minutes, such
+    as that of `neve demo`, and each next one would begin anew.
+
+    Args:
+        folder: The folder of archives.
+    """
+    if not list(folder.glob(_name(_key(), "*"))):
+        kept = {name: os.environ[name] for name in os.environ if not name.startswith(OF_A_STACK)}
+        command = [sys.executable, "-m", "compactor.spark.class_archive", DETACH, str(folder)]
+        run = partial(subprocess.run, command, stdin=subprocess.DEVNULL, env=kept, check=False)
         threading.Thread(target=run, daemon=True, name="classes").start()
 
 
@@ -118,7 +131,8 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
 
 def _is_dumped(made: Path) -> bool:
     """Let Java write an archive; return whether it has written all of it."""
-    with tempfile.NamedTemporaryFile(suffix=".classes") as names:
+    # The temporary folder of a stack ends with the stack.
+    with tempfile.NamedTemporaryFile(dir=made.parent, suffix=".new") as names:
         names.write(_names())
         names.flush()
         options = [f"-XX:SharedClassListFile={names.name}", f"-XX:SharedArchiveFile={made}"]
@@ -127,6 +141,7 @@ def _is_dumped(made: Path) -> bool:
         with suppress(subprocess.TimeoutExpired):
             done = subprocess.run(
                 command,
+                cwd=made.parent,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -167,8 +182,12 @@ def _key() -> str:
 
 def main() -> None:
     """Make the archive, with low priority: nothing waits for it."""
+    if sys.argv[1:2] == [DETACH]:
+        if os.fork():
+            return
+        os.setsid()
     os.nice(NICENESS)
-    make_archive()
+    make_archive(*map(Path, sys.argv[2:]))
 
 
 if __name__ == "__main__":

@@ -9,12 +9,14 @@ import pytest
 from common.settings import CompactorCount
 from neve.local import StackOptions
 from neve.local.options import with_group
-from neve.local.servers import NODE_RESOURCE
 from tests.support import older_compactor
 from tests.support.installed_stack import InstalledStack
 from tests.support.older_release import check_a_job_is_done, older_release, run_from
+from tests.support.plain_node import plain_node
 from tests.support.stack import SETTINGS, Service
 
+OLDER_NODE = "neve_node_older"
+"""A pod has its own image: processes of this node import the older release."""
 WARNING = f"compactor {older_compactor.COMPACTOR} of group default is of an older release"
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
@@ -25,10 +27,13 @@ def test_a_job_is_done_and_the_compactor_drained(tmp_path: Path) -> None:
     # The group may have a compactor, and needs none until there is a job.
     count = CompactorCount(min=0, max=1)
     options = StackOptions(settings=with_group(SETTINGS, "compactors", compactors=count))
-    with InstalledStack.start(home=tmp_path / "home", options=options) as stack:
+    with (
+        InstalledStack.start(home=tmp_path / "home", options=options) as stack,
+        plain_node(stack, {OLDER_NODE: 1}, cpus=4, memory_bytes=4 << 30, java=True, release=older),
+    ):
         service = Service(stack, tmp_path, compactors=0)
         client = service.client
-        told = (stack.ray_address, stack.redis_url, str(stack.folder.logs), NODE_RESOURCE)
+        told = (stack.ray_address, stack.redis_url, str(stack.folder.logs), OLDER_NODE)
         wire = run_from(older, older_compactor, told, stack)
         assert wire == str(older / "common" / "wire.py")
         (compactor,) = service.wait("heartbeat", client.compactors)

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from neve.local import LocalStack, StackOptions
 from neve.local.stack import DEFAULT_NAME
-from tests.support.installed import installation
+from tests.support.installed import installation, make_class_archive
 from tests.support.patience import SERVICE_S
 
 START = (
@@ -40,6 +40,7 @@ class InstalledStack(LocalStack):
         Raises:
             AssertionError: It did not start; the message has the process's errors.
         """
+        make_class_archive()
         orders = {"home": home, "name": name, "options": options, **more}
         started = subprocess.run(
             [sys.executable, "-c", START],

@@ -93,5 +93,5 @@ def check_a_job_is_done(
     service.wait("goodbye", lambda: not client.compactors())
     table.check_rows()
     history = client.history(table.name)
-    assert {each.compactor for each in history} == {compactor}
+    assert {each.compactor for each in history} == {compactor}, (history, service.describe(table))
     assert {each.end for each in history} == {"committed"}

@@ -12,17 +12,24 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from neve.local import LocalStack
 from neve.local.machine import LOOPBACK
 from tests.support.patience import PATIENCE_S
 
-VARIABLES = ("PLAIN_NODE_RAY", "PLAIN_NODE_FOLDER", "PLAIN_NODE_OFFERS")
+VARIABLES = ("PLAIN_NODE_RAY", "PLAIN_NODE_FOLDER", "PLAIN_NODE_OFFERS", "PLAIN_NODE_RELEASE")
 
 
 @contextmanager
 def plain_node(
-    stack: LocalStack, resources: Mapping[str, float], *, cpus: int, memory_bytes: int, java: bool
+    stack: LocalStack,
+    resources: Mapping[str, float],
+    *,
+    cpus: int,
+    memory_bytes: int,
+    java: bool,
+    release: Path | None = None,
 ) -> Iterator[None]:
     """Join a node for the length of a block.
 
@@ -32,6 +39,7 @@ def plain_node(
         cpus: That it says it has.
         memory_bytes: Likewise.
         java: Whether its processes find a Java, as in an image that has one.
+        release: Folder of another release, which its processes import, as in an older image.
     """
     state = stack.folder.load()
     assert state is not None
@@ -40,7 +48,7 @@ def plain_node(
     if not java:
         del environ["JAVA_HOME"]
         environ["PATH"] = os.path.dirname(sys.executable)
-    told = (state.ray_address, str(state.ray_folder), offers)
+    told = (state.ray_address, str(state.ray_folder), offers, str(release or ""))
     with (
         (stack.folder.logs / "plain-node.log").open("ab") as errors,
         subprocess.Popen(
@@ -67,7 +75,11 @@ def main() -> None:
     from ray._private.node import Node
     from ray._private.parameter import RayParams
 
-    address, folder, offers = (os.environ[name] for name in VARIABLES)
+    address, folder, offers, release = (os.environ[name] for name in VARIABLES)
+    if release:
+        # Not before: this program's own modules are of this release.
+        path = [release, *os.environ["PYTHONPATH"].split(os.pathsep)]
+        os.environ["PYTHONPATH"] = os.pathsep.join(path)
     resources, cpus, memory_bytes = json.loads(offers)
     parameters = RayParams(
         gcs_address=address,

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from compactor.spark import class_archive
 from compactor.spark.class_archive import ARCHIVES_MAX, archive_options, class_path, make_archive
+from neve.local.processes import MARK_VARIABLE, processes_of_stack
+from tests.support.patience import PATIENCE_S, wait_until
 
 JAVA = """#!/bin/sh
 for word in "$@"; do
@@ -21,6 +25,8 @@ UNABLE = """#!/bin/sh
 echo failed >>"${0%/bin/java}/runs"
 exit 1
 """
+SLOW = JAVA.replace("\n", '\ntouch "$0.begun"\nwhile [ -e "$0.begun" ]; do sleep 0.1; done\n', 1)
+"""A Java that goes on when its mark is removed."""
 FULL = f"{JAVA}exit 1\n"
 """A Java that writes a part, as on a disk that becomes full."""
 
@@ -91,6 +97,31 @@ def test_two_processes_do_not_make_the_archive_at_once(home: Path, tmp_path: Pat
         make_archive(tmp_path)
         assert runs(home) == 0
     make_archive(tmp_path)
+    assert runs(home) == 1
+
+
+def test_an_archive_is_made_though_the_stack_that_began_it_ends(home: Path, tmp_path: Path) -> None:
+    launch(home, SLOW)
+    begun = home / "bin" / "java.begun"
+    call = "class_archive.make_in_background(Path(sys.argv[1])); time.sleep(60)"
+    imports = (
+        "import sys, time; from pathlib import Path; from compactor.spark import class_archive"
+    )
+    mark = str(tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{imports}; {call}", str(tmp_path)],
+        env=os.environ | {MARK_VARIABLE: mark},
+    ) as driver:
+        wait_until(begun.exists, "a Java that runs", wait_max_s=PATIENCE_S)
+
+        def is_alone() -> bool:
+            return [process.pid for process in processes_of_stack(mark)] == [driver.pid]
+
+        wait_until(is_alone, "a stack without the process", wait_max_s=PATIENCE_S)
+        driver.kill()
+    assert archive_options(tmp_path) == []
+    begun.unlink()
+    wait_until(lambda: bool(archive_options(tmp_path)), "the archive", wait_max_s=PATIENCE_S)
     assert runs(home) == 1
 
 
