@@ -222,7 +222,7 @@ def _best_of_each(order: Int64s, begins: Flags, rank: BitField, row_bits: int) -
     ranked |= order.view(np.uint64)
     best = np.maximum.reduceat(ranked, np.flatnonzero(begins))
     row = (best & np.uint64((1 << row_bits) - 1)).view(np.int64)
-    group = np.cumsum(begins)
+    group = np.cumsum(begins, dtype=np.int64)
     group -= 1
     same = ranks == (best >> np.uint64(row_bits)).take(group)
     if np.count_nonzero(same) == len(row):
