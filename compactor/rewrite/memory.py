@@ -20,13 +20,13 @@ import polars as pl
 import pyarrow as pa
 
 from common.errors import CompactionError, EngineDiedError, MemoryShortError
-from compactor.rewrite.memory_budget import MemoryBudget
+from compactor.rewrite.memory_budget import PAGES_KEPT_MS, MemoryBudget
 
 CHECK_INTERVAL_S = 0.05
 CLEAN_UP_CHECKS = 60
 """Checks that a task above its limit gets for an orderly end."""
-RELEASE_CHECKS = 30
-"""Three times as long as allocators keep unused pages: see `TASK_ENVIRON`."""
+RELEASE_CHECKS = int(3 * PAGES_KEPT_MS / 1000 / CHECK_INTERVAL_S)
+"""Three times as long as allocators keep unused pages."""
 BEGUN, OUTGROWN = "begun-", "outgrown-"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _OUT_OF_MEMORY = re.compile(

@@ -22,17 +22,22 @@ TASK_SETTING, LIMIT_SETTING = "spark.neve.task.bytes", "spark.neve.task.limit.by
 """Settings that carry the limits to a driver; Spark keeps unknown settings."""
 REMOTE_SETTING = "spark.neve.executors.remote"
 """Present if executors may be on other machines than the driver."""
+PAGES_KEPT_MS = 2000
+"""Time that allocators keep freed pages, because a merge soon needs as many again."""
 TASK_ENVIRON = {
     "MALLOC_ARENA_MAX": "1",
     "ARROW_DEFAULT_MEMORY_POOL": "jemalloc",
-    "JE_ARROW_MALLOC_CONF": "narenas:1,dirty_decay_ms:500,muzzy_decay_ms:0",
-    "_RJEM_MALLOC_CONF": "narenas:2,muzzy_decay_ms:0",
+    "JE_ARROW_MALLOC_CONF": f"narenas:1,dirty_decay_ms:{PAGES_KEPT_MS},muzzy_decay_ms:0",
+    "_RJEM_MALLOC_CONF": f"narenas:2,dirty_decay_ms:{PAGES_KEPT_MS},muzzy_decay_ms:0",
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 1024**2),
+    "MALLOC_TRIM_THRESHOLD_": str(64 * 1024**2),
 }
 """Environment of task processes. By default every thread, and every allocator, keeps memory that
 others cannot use: 100 to 150 MB of a merge, without making it faster. Arrow's writer fragments the
-system's allocator, by 0.5 MB with every row group of long texts, so it uses another one. The last
-variable is for the allocator in Polars; returning pages earlier than it does (after 0.5 s) saves
-50 MB more, but takes up to 40 % more time."""
+system's allocator, by 0.5 MB with every row group of long texts, so it uses another one. `_RJEM` is
+the allocator in Polars; returning pages at once would save 50 MB more, but take up to 40 % more
+time. The system's allocator would raise its thresholds to the last two values by itself, but only
+after an array of 32 MB was freed."""
 BASE_BYTES = 280 * 1024**2
 """A Python worker with all libraries (110 MB), data that waits between the threads of a merge, data
 that they encode, and memory that three allocators return late."""

@@ -16,6 +16,7 @@ from common.model.key_values import KeyType
 from common.model.keys import encode_value
 from common.rows.key_encoding import encode_keys
 from common.rows.schema import arrow_schema
+from compactor.rewrite.kernel import winners as winners_module
 from compactor.rewrite.kernel.normalized_keys import (
     LongKeyError,
     RowGroup,
@@ -27,7 +28,7 @@ from compactor.rewrite.kernel.normalized_keys import (
     rows_before,
     words_of_row,
 )
-from compactor.rewrite.kernel.winners import order_of, winners
+from compactor.rewrite.kernel.winners import RUNS_MAX, order_of, sorted_words, winners
 from compactor.rewrite.merge.ranges import (
     CHUNK_BYTES,
     CopiedRun,
@@ -236,9 +237,10 @@ WIDTHS = [1, 8, 40, 64]
 
 
 @pytest.mark.parametrize("seed", first_fast(50, range(200), slow=50))
-def test_winners_are_those_of_plain_sorting(seed: int) -> None:
+def test_winners_are_those_of_plain_sorting(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = np.random.default_rng(seed)
     rows = int(chance.choice([1, 2, 30, 300]))
+    monkeypatch.setattr(winners_module, "SMALL_SORT_ROWS", int(chance.choice([0, 1000])))
 
     def drawn(bits: int) -> np.typing.NDArray[np.uint64]:
         high = 1 << int(chance.choice([bits, min(bits, 3)]))
@@ -267,6 +269,19 @@ def test_winners_are_those_of_plain_sorting(seed: int) -> None:
         tied = {row for row in groups[wanted] if rank_of(row) == best}
         assert int(found.row[place]) in tied
         assert level_with.get(place, set()) == (tied if len(tied) > 1 else set())
+
+
+@pytest.mark.parametrize("runs", [1, RUNS_MAX, RUNS_MAX + 1, 1000])
+def test_numbers_in_any_number_of_runs_are_sorted(runs: int) -> None:
+    chance = np.random.default_rng(runs)
+    numbers = chance.integers(0, (1 << 64) - 1, 5000, np.uint64, endpoint=True)
+    numbers[:100] = numbers[100:200]
+    numbers = np.concatenate([np.sort(part) for part in np.array_split(numbers, runs)])
+    wanted = sorted(numbers.tolist())
+    found = sorted_words(numbers)
+    assert found.tolist() == wanted
+    found >>= np.uint64(1)  # The caller changes the numbers.
+    assert found.dtype == np.uint64
 
 
 @pytest.mark.parametrize(("length", "factor"), [(10, 1.0), (8192, 1.5)])

@@ -109,6 +109,25 @@ def pack_rows(pieces: Sequence[BitField], row_bits: int, rows: int) -> Words:
     return packed
 
 
+RUNS_MAX = 16
+"""Largest number of ascending runs that are merged instead of sorted."""
+SMALL_SORT_ROWS = 1 << 10
+"""Numbers below which Polars takes longer to accept them than to sort them."""
+
+
+def sorted_words(words: Words) -> Words:
+    """Return numbers in ascending order; they may be sorted in place.
+
+    Rows come as runs, so the numbers are a few ascending runs. NumPy's stable sort merges these.
+    Otherwise Polars sorts: NumPy's own sort takes three times as long where the processor is slow
+    at compressing vectors into memory, as AMD's Zen 4 is.
+    """
+    if len(words) < SMALL_SORT_ROWS or np.count_nonzero(words[1:] < words[:-1]) < RUNS_MAX:
+        words.sort(kind="stable")
+        return words
+    return pl.Series(words).sort(multithreaded=False).to_numpy(writable=True)
+
+
 # ------------------------------------------------------------------------------------------ Winners
 
 
@@ -145,8 +164,7 @@ def winners(levels: Sequence[KeyWords], versions: Words, tombstones: Flags | Non
     key = [piece for level in words for piece in bit_fields_of(level)]
     rank = _ranked(versions, tombstones, WORD_BITS - row_bits)
     if bits_of(key) + rank.bits + row_bits <= WORD_BITS:
-        packed = pack_rows([*key, rank], row_bits, rows)
-        packed.sort()
+        packed = sorted_words(pack_rows([*key, rank], row_bits, rows))
         return _last_of_each(packed, rank.bits, row_bits)
     order, begins = _by_key(words, key, row_bits, rows)
     return _best_of_each(order, begins, rank, row_bits)
@@ -166,8 +184,7 @@ def _by_key(
 ) -> tuple[Int64s, Flags]:
     """Return the order of rows by key, and which of them begin a new key."""
     first = leading_bits(key, WORD_BITS - row_bits)
-    packed = pack_rows(first, row_bits, rows)
-    packed.sort()
+    packed = sorted_words(pack_rows(first, row_bits, rows))
     order = (packed & np.uint64((1 << row_bits) - 1)).view(np.int64)
     packed >>= np.uint64(row_bits)
     begins = np.ones(rows, np.bool_)
@@ -200,16 +217,18 @@ def _last_of_each(packed: Words, rank_bits: int, row_bits: int) -> Winners:
 
 def _best_of_each(order: Int64s, begins: Flags, rank: BitField, row_bits: int) -> Winners:
     """Return the row with the greatest rank of each key; rows are already by key."""
-    starts = np.flatnonzero(begins)
     ranks = rank.words.take(order)
-    best = np.maximum.reduceat((ranks << np.uint64(row_bits)) | order.view(np.uint64), starts)
+    ranked = ranks << np.uint64(row_bits)
+    ranked |= order.view(np.uint64)
+    best = np.maximum.reduceat(ranked, np.flatnonzero(begins))
     row = (best & np.uint64((1 << row_bits) - 1)).view(np.int64)
-    lengths = np.diff(starts, append=len(order))
-    same = ranks == np.repeat(best >> np.uint64(row_bits), lengths)
+    group = np.cumsum(begins, dtype=np.int64)
+    group -= 1
+    same = ranks == (best >> np.uint64(row_bits)).take(group)
     if np.count_nonzero(same) == len(row):
         none = np.zeros(0, np.int64)
         return Winners(row, none, none)
-    return _with_tied(row, order, same, np.repeat(np.arange(len(row)), lengths))
+    return _with_tied(row, order, same, group)
 
 
 def _with_tied(row: Int64s, numbers: Int64s, same: Flags, group: Int64s) -> Winners:
