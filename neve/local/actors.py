@@ -26,7 +26,6 @@ from common.settings import Settings
 from common.units import format_count
 from neve.local.logs import COORDINATOR, GATEWAY, RAY, REDIS, START, SUPERVISOR, StackLogs
 from neve.local.machine import start_on_free_port
-from neve.local.servers import STARTER, ask_for_fork
 from neve.local.stack_folder import StackState
 
 Died = Callable[[], tuple[str, str] | None]
@@ -44,7 +43,6 @@ class ActorsPlan:
     """Everything the driver needs. It holds secrets, so only the owner may read its file."""
 
     ray_address: str
-    ray_folder: str
     settings: Settings
     node_resource: str
     logs: str
@@ -89,7 +87,6 @@ def start_actors(
             None if all processes are alive.
     """
     plan_file = folder / f"actors{plan.only}.plan"
-    asking = ask_for_fork(STARTER, Path(plan.ray_folder), DRIVER, str(plan_file))
     log = StackLogs(Path(plan.logs)).path(START)
     descriptor = os.open(plan_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as output:
@@ -97,7 +94,7 @@ def start_actors(
     try:
         with log.open("ab") as errors:
             driver = subprocess.Popen(
-                [sys.executable, "-S", "-c", *asking],
+                [sys.executable, "-c", DRIVER, str(plan_file)],
                 env=dict(environ),
                 cwd=log.parent,
                 stdin=subprocess.DEVNULL,

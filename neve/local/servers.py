@@ -1,20 +1,14 @@
 """The Ray head and the Redis server of a stack, with their own ports, folders and passwords."""
 
-import gc
 import hashlib
-import importlib
 import json
-import os
 import re
 import shlex
-import signal
 import socket
 import subprocess
 import sys
 import sysconfig
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -39,10 +33,6 @@ from neve.local.stack_folder import write_secret
 
 RAY_COMMAND = """
 import sys
-from neve.local.servers import STARTER, WORKERS, leave_fork
-leave_fork(WORKERS, sys.argv)
-import ray
-leave_fork(STARTER, sys.argv)
 unused = ("ray.serve.scripts", "ray.dashboard.modules.job.cli", "ray.util.state.state_cli")
 sys.modules.update(dict.fromkeys(unused))
 from ray.scripts.scripts import main
@@ -158,10 +148,6 @@ def _java_worker(words: list[str]) -> list[str]:
     return [JAVA_WORKER, str(jars), *words]
 
 
-def _python_worker(words: list[str]) -> list[str]:
-    return ask_for_fork(WORKERS, Path(_options(words)["temp-dir"]), RAY_WORKER, *words)
-
-
 def _options(words: list[str]) -> dict[str, str]:
     options = [word for word in words if word.startswith("--") and "=" in word]
     return dict(word.removeprefix("--").split("=", 1) for word in options)
@@ -171,7 +157,6 @@ SMALL_PROGRAMS: dict[str, Callable[[list[str]], list[str]]] = {
     "--dashboard_agent_command": _node_agent,
     "--runtime_env_agent_command": _environment_agent,
     "--java_worker_command": _java_worker,
-    "--python_worker_command": _python_worker,
 }
 """Option of the raylet → small program and its arguments, from those of Ray's program."""
 
@@ -203,163 +188,6 @@ def leave_out_servers(ray_params: Any, head: bool) -> None:
 
         node.Node.start_api_server = start_api_server
         services.start_ray_process = start_small
-
-
-# --------------------------------------------------------------------------------- Forks of a start
-# Each actor, and the process that starts the actors, would load Ray, the client of Redis and much
-# else for itself. So `ray start` leaves two forks. One has loaded Ray, and becomes the process that
-# starts the actors. The other one loads what all actors need when Ray starts the first one, and
-# forks a process for each. Both end soon: an actor that Ray restarts later begins as a new process.
-# So does an actor for which no fork answers.
-
-
-ASK_FOR_FORK = """
-import json, os, socket, sys
-path, code, *words = sys.argv[1:]
-link = socket.socket(socket.AF_UNIX)
-try:
-    link.connect(path)
-    socket.send_fds(link, [bytes(1)], [0, 1, 2])
-    link.sendall(json.dumps([code, words, dict(os.environ)]).encode() + bytes(1))
-    is_forked = link.recv(1)
-except OSError:
-    is_forked = b''
-if not is_forked:
-    os.execv(sys.executable, [sys.executable, '-c', code, *words])
-link.recv(1)
-"""
-"""Asks for a fork that runs a program, with the streams and the environment of this process, and
-waits until the fork closes the link. Without an answer, this process becomes the program."""
-
-RAY_WORKER = """
-import json, os, runpy, sys
-words = sys.argv[1:]
-contexts = [word.partition('=')[2] for word in words if word.startswith('--serialized-')]
-asked = {name for text in contexts for name, value in json.loads(text).items() if value}
-if not asked <= {'py_executable'}:
-    os.execv(sys.executable, [sys.executable, *words])
-sys.argv = [word for word in words[1:] if not word.startswith(('--serialized-', '--language='))]
-sys.path[0] = os.path.dirname(sys.argv[0])
-runpy.run_path(sys.argv[0], run_name='__main__')
-"""
-"""Ray's program for workers in Python. Before it comes Ray's program that prepares an environment,
-which runs only if a worker asks for one."""
-
-STARTER, WORKERS = "starter", "workers"
-"""The fork that becomes the process that starts the actors, and the one that forks workers."""
-FORK_IDLE_MAX_S = 60.0
-"""Time without an order after which a fork ends."""
-ORDER_WAIT_MAX_S = 10.0
-END_OF_ORDER = bytes(1)
-OF_WORKERS = ("RAY_JOB_ID", "RAY_RAYLET_PID")
-"""Variables that Ray reads when it is loaded. A worker with others needs a process of its own."""
-LOADED_MODULES = ("ray", "common.metadata.redis", "common.coordinator_proxy")
-"""What the forks of workers have loaded. None of them starts a thread."""
-
-
-def ask_for_fork(kind: str, ray_folder: Path, code: str, *words: str) -> list[str]:
-    """Return a small program that asks for a fork, and its arguments.
-
-    Args:
-        kind: The fork that is asked.
-        ray_folder: Ray's folder in the temporary folder of a stack.
-        code: The program of the fork.
-        words: Its arguments.
-    """
-    return [ASK_FOR_FORK, str(_fork_socket(kind, ray_folder)), code, *words]
-
-
-def _fork_socket(kind: str, ray_folder: Path) -> Path:
-    return ray_folder.parent / f"{kind}.sock"
-
-
-def leave_fork(kind: str, arguments: Sequence[str]) -> None:
-    """Leave a fork of this process that waits for orders; return in this process only.
-
-    Args:
-        kind: What the fork does with an order.
-        arguments: The arguments of `ray start`; for other commands there is no fork.
-    """
-    folders = [word.partition("=")[2] for word in arguments if word.startswith("--temp-dir=")]
-    if not folders:
-        return
-    path = _fork_socket(kind, Path(folders[0]))
-    path.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen()
-        if os.fork() == 0:
-            listener.settimeout(FORK_IDLE_MAX_S)
-            try:
-                code, sys.argv = _starter(listener) if kind == STARTER else _worker(listener)
-            except TimeoutError:
-                os._exit(0)
-            exec(code, {"__name__": "__main__"})
-            sys.exit()
-
-
-def _starter(listener: socket.socket) -> tuple[str, list[str]]:
-    """Return the program of the first order, and its arguments.
-
-    From now on, this process ends with the process that asked.
-    """
-    link, streams, (code, words, environ) = _next_order(listener)
-    _take(link, streams, environ)
-
-    def end_with_asker() -> None:
-        link.recv(1)
-        os._exit(1)
-
-    threading.Thread(target=end_with_asker, daemon=True).start()
-    return code, ["-c", *words]
-
-
-def _worker(listener: socket.socket) -> tuple[str, list[str]]:
-    """Fork a process for each order; return the program and its arguments there."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Workers that have ended leave no zombies.
-    loaded: list[str | None] = []
-    while True:
-        link, streams, (code, words, environ) = _next_order(listener)
-        asked = [environ.get(name) for name in OF_WORKERS]
-        if not loaded:
-            os.environ.update(environ)
-            for name in LOADED_MODULES:
-                importlib.import_module(name)
-            gc.freeze()  # A collection in a worker would copy the pages of all objects.
-            loaded = asked
-        if asked == loaded and os.fork() == 0:
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            os.setpgid(0, 0)  # Ray ends the group of a worker with the worker.
-            _take(link, streams, environ)
-            link.close()
-            listener.close()
-            return code, ["-c", *words]
-        for stream in (link.detach(), *streams):
-            os.close(stream)
-
-
-def _next_order(listener: socket.socket) -> tuple[socket.socket, list[int], Any]:
-    """Return the link to the next process that asks, its streams, and its order."""
-    while True:
-        link, _ = listener.accept()
-        link.settimeout(ORDER_WAIT_MAX_S)
-        with suppress(OSError, ValueError):
-            _, streams, _, _ = socket.recv_fds(link, 1, 3)
-            order = b""
-            while not order.endswith(END_OF_ORDER) and (piece := link.recv(1 << 16)):
-                order += piece
-            link.settimeout(None)
-            return link, streams, json.loads(order.removesuffix(END_OF_ORDER))
-
-
-def _take(link: socket.socket, streams: list[int], environ: dict[str, str]) -> None:
-    """Take over streams and environment of the process that asks, and answer it."""
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-        os.close(stream)
-    os.environ.clear()
-    os.environ.update(environ)
-    link.sendall(bytes(1))
 
 
 RAY_WAIT_MAX_S = 300.0

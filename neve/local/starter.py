@@ -186,7 +186,6 @@ class Starter:
     def _run_driver(self, state: StackState, port: int, only: str, died: Died) -> str:
         plan = ActorsPlan(
             ray_address=state.ray_address,
-            ray_folder=str(state.ray_folder),
             settings=self._settings(state, port),
             node_resource=NODE_RESOURCE,
             logs=str(self.folder.logs),

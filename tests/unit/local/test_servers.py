@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
-import pytest
-
-from neve.local.servers import (
-    NODE_AGENT_PORTS,
-    RAY_COMMAND,
-    STARTER,
-    WORKERS,
-    ask_for_fork,
-    with_small_programs,
-)
+from neve.local.servers import NODE_AGENT_PORTS, RAY_COMMAND, with_small_programs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,75 +23,6 @@ def test_ray_starts_without_the_commands_that_load_most() -> None:
     commands = {line.split()[0] for line in answer.stdout.splitlines() if line.strip()}
     assert "start" in commands
     assert not {"serve", "job", "list"} & commands
-
-
-RAY_WITH_FORKS = RAY_COMMAND.partition("unused")[0]
-"""The program until Ray would be started."""
-SHOWN = """
-import os, sys
-words = *sys.argv[1:], os.environ["GIVEN"], *sorted({"ray", "redis"} & sys.modules.keys())
-print(*words, os.getpgrp() == os.getpid(), flush=True)
-if sys.argv[1] == "waits":
-    sys.stdin.read()
-"""
-
-
-@pytest.fixture
-def ray_folder() -> Iterator[Path]:
-    """Return the folder of a Ray whose start has left its forks."""
-    with tempfile.TemporaryDirectory() as folder:
-        ray = Path(folder, "ray")
-        start = [sys.executable, "-c", RAY_WITH_FORKS, "start", f"--temp-dir={ray}"]
-        subprocess.run(start, check=True, start_new_session=True)
-        yield ray
-        for process in psutil.process_iter():
-            if f"--temp-dir={ray}" in cmdline(process):
-                process.kill()
-
-
-def cmdline(process: psutil.Process) -> list[str]:
-    try:
-        return list(process.cmdline())
-    except psutil.Error:
-        return []
-
-
-def asker(kind: str, ray_folder: Path, *words: str, **environ: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-S", "-c", *ask_for_fork(kind, ray_folder, SHOWN, *words)],
-        env={**os.environ, "GIVEN": "given", **environ},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def test_workers_begin_with_what_is_loaded_for_all(ray_folder: Path) -> None:
-    for word in ("one", "two"):
-        answer, _ = asker(WORKERS, ray_folder, word, RAY_JOB_ID="1").communicate()
-        assert answer == f"{word} given ray redis True\n"
-
-
-def test_a_worker_of_another_job_begins_alone(ray_folder: Path) -> None:
-    """Ray reads the job's id from the environment when it is loaded."""
-    asker(WORKERS, ray_folder, "one", RAY_JOB_ID="1").communicate()
-    answer, _ = asker(WORKERS, ray_folder, "two", RAY_JOB_ID="2").communicate()
-    assert answer == "two given False\n"
-
-
-def test_a_program_without_forks_begins_alone(tmp_path: Path) -> None:
-    answer, _ = asker(STARTER, tmp_path / "ray", "alone").communicate()
-    assert answer == "alone given False\n"
-
-
-def test_the_start_of_actors_is_a_fork_that_ends_with_its_asker(ray_folder: Path) -> None:
-    with asker(STARTER, ray_folder, "waits") as waiting:
-        assert waiting.stdout is not None
-        assert waiting.stdout.readline() == "waits given ray False\n"
-        assert waiting.poll() is None
-        waiting.kill()
-        # The fork has the other end of this pipe, and reads from one that is still open.
-        assert waiting.stdout.read() == ""
 
 
 RAYLET = [
@@ -209,29 +128,6 @@ def test_ray_prepares_a_java_worker_that_asks_for_an_environment(tmp_path: Path)
     words = java_worker(tmp_path, ENVIRONMENT % '{"A":"1"}')
     assert words[:2] == ["ray", "-Dray.address=a:1"]
     assert words[-1] == "--language=JAVA"
-
-
-def python_worker(folder: Path, *added: str) -> list[str]:
-    """Return what is printed by what Ray starts for a worker in Python."""
-    for name in ("setup", "default"):
-        program = f"import sys; print({name!r}, *sys.argv[1:])"
-        (folder / f"{name}_worker.py").write_text(program)
-    words = f"{folder}/setup_worker.py {folder}/default_worker.py --temp-dir={folder}/ray"
-    option = f"--python_worker_command=python {words} --worker-id=1"
-    command = shlex.split(with_small_programs([option])[0].partition("=")[2])
-    done = subprocess.run([*command, *added], capture_output=True, text=True, check=True)
-    return done.stdout.split()
-
-
-def test_a_worker_in_python_is_prepared_only_if_it_asks_for_an_environment(tmp_path: Path) -> None:
-    own = [f"--temp-dir={tmp_path}/ray", "--worker-id=1"]
-    added = ["--language=PYTHON", ENVIRONMENT % "{}"]
-    assert python_worker(tmp_path, "--language=PYTHON") == ["default", *own]
-    assert python_worker(tmp_path, *added) == ["default", *own]
-    asks = ENVIRONMENT % '{"A":"1"}'
-    words = python_worker(tmp_path, "--language=PYTHON", asks)
-    assert words[:2] == ["setup", f"{tmp_path}/default_worker.py"]
-    assert words[4] == "--language=PYTHON"
 
 
 def test_other_processes_of_ray_keep_their_command() -> None:
