@@ -18,7 +18,7 @@ import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -170,6 +170,16 @@ def sampled(watch: Watch) -> Iterator[None]:
     watch.look()
 
 
+def forget_the_ended() -> None:
+    """Take the ended processes of the run before out of the process table.
+
+    This process adopts them, so otherwise the next run would count their time.
+    """
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
 def at_rest(watch: Watch, rest_s: float) -> dict[str, float]:
     """Return what each role takes at rest, in percent of a core."""
     threading.Event().wait(SETTLE_S)
@@ -187,6 +197,7 @@ def measure_stack(home: Path, *, rest_s: float, commands: bool) -> None:
     """Start a stack, rest, stop it, and print a table."""
     environ = {**os.environ, "NEVE_HOME": str(home)}
     neve = [sys.executable, "-c", "from neve.cli import main; main()"]
+    forget_the_ended()
     watch = Watch()
     with sampled(watch):
         subprocess.run([*neve, "up"], env=environ, check=True)

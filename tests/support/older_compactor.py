@@ -30,7 +30,9 @@ def main() -> None:
     from compactor.actor import start  # of the older release
 
     address, store, logs, node_resource = (os.environ[name] for name in VARIABLES)
-    environment = {"env_vars": {"PYTHONPATH": os.environ["PYTHONPATH"]}}
+    # The older release has its own link to Redis, which fails on a loop that it does not bring.
+    variables = {"PYTHONPATH": os.environ["PYTHONPATH"], "RAY_USE_UVLOOP": "0"}
+    environment = {"env_vars": variables}
     ray.init(address=address, namespace=wire.NAMESPACE, log_to_driver=False, logging_level="ERROR")
     settings = Settings(
         store=StoreSettings(url=store),
