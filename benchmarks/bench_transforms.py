@@ -21,8 +21,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.rewrite.measure import tree
+from benchmarks.rewrite.measure import started, tree
 from common.model.file import DataFile
 from common.model.request import Request, TransformKind, TransformSpec
 from common.model.table import Table, TableSettings
@@ -248,20 +247,10 @@ async def measure_first(
     figures: Figures = {turn: [] for turn in turns}
     for _ in range(rounds):
         for turn in turns:
-            async with started(settings) as engine:
+            engine = SparkEngine(settings)
+            async with started(engine):
                 figures[turn].append(await measured(engine, turn))
         save(figures)
-
-
-@asynccontextmanager
-async def started(settings: DriverSettings) -> AsyncIterator[SparkEngine]:
-    """Start an application, and stop it in the end."""
-    engine = SparkEngine(settings)
-    await engine.start()
-    try:
-        yield engine
-    finally:
-        await engine.stop()
 
 
 async def measured(engine: SparkEngine, turn: Turn) -> tuple[float, float, str]:
@@ -317,7 +306,8 @@ async def _run(wanted: argparse.Namespace) -> None:
     if wanted.first:
         await measure_first(settings, turns, wanted.rounds, save)
         return
-    async with started(settings) as engine:
+    engine = SparkEngine(settings)
+    async with started(engine):
         await measure(engine, turns, wanted.rounds, save)
 
 

@@ -18,8 +18,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +31,7 @@ from benchmarks.rewrite.engines import ENGINES
 from benchmarks.rewrite.goals import reached, summary
 from benchmarks.rewrite.machine import Machine
 from benchmarks.rewrite.markdown import page
+from benchmarks.rewrite.measure import started
 from benchmarks.rewrite.report import differing, plot, price, resources, tables
 from benchmarks.rewrite.runners import EVERYTHING, NEVE, SPARK, Record, Rules
 from compactor.spark.driver_protocol import DriverSettings, driver_settings
@@ -113,7 +113,7 @@ async def _run(
             scratch=scratch,
             say=lambda text: console.print(f"[dim]{text}[/dim]"),
         )
-        async with _started(contest.engine):
+        async with started(contest.engine):
             for name in wanted.sets:
                 begun_s = time.monotonic()
                 data = dataset(name, Path(wanted.data), wanted.scale)
@@ -129,20 +129,11 @@ async def _run(
             # The memory of tasks belongs to an application, so this takes another one.
             limited = replace(settings, task_bytes=contest.rules.budget_bytes, task_limit_bytes=0)
             contest = replace(contest, engine=SparkEngine(limited))
-            async with _started(contest.engine):
+            async with started(contest.engine):
                 for data, records in results:
                     await contest.limit(data, records)
                     _save(results, machine, wanted)
                     console.print(resources(data, records))
-
-
-@asynccontextmanager
-async def _started(engine: SparkEngine) -> AsyncIterator[None]:
-    await engine.start()
-    try:
-        yield
-    finally:
-        await engine.stop()
 
 
 def _driver_settings(stack: LocalStack) -> DriverSettings:

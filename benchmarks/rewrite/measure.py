@@ -9,12 +9,14 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+
+from compactor.spark.engine import SparkEngine
 
 Processes = Callable[[], Iterable[psutil.Process]]
 FOREIGN_FLOOR_S = 0.05
@@ -245,3 +247,13 @@ def tree(pid: int) -> Processes:
             return []
 
     return look
+
+
+@asynccontextmanager
+async def started(engine: SparkEngine) -> AsyncIterator[None]:
+    """Start an application, and stop it in the end."""
+    await engine.start()
+    try:
+        yield
+    finally:
+        await engine.stop()

@@ -80,6 +80,13 @@ def _is_list(arrow: pa.DataType) -> bool:
     return bool(plain or is_type.is_list_view(arrow) or is_type.is_large_list_view(arrow))
 
 
+def leaf_count(arrow: pa.DataType) -> int:
+    """Return the number of leaf columns of a type in a Parquet file."""
+    if not is_type.is_nested(arrow):
+        return 1
+    return sum(leaf_count(arrow.field(at).type) for at in range(arrow.num_fields))
+
+
 def _is_timestamp_in_seconds(arrow: pa.DataType) -> bool:
     return bool(is_type.is_timestamp(arrow) and arrow.unit == "s")
 

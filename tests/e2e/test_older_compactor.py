@@ -33,8 +33,8 @@ def test_a_job_is_done_and_the_compactor_drained(tmp_path: Path) -> None:
     ):
         service = Service(stack, tmp_path, compactors=0)
         client = service.client
-        told = (stack.ray_address, stack.redis_url, str(stack.folder.logs), OLDER_NODE)
-        wire = run_from(older, older_compactor, told, stack)
+        values = (stack.ray_address, stack.redis_url, str(stack.folder.logs), OLDER_NODE)
+        wire = run_from(older, older_compactor, values, stack)
         assert wire == str(older / "common" / "wire.py")
         # The autoscaler does not count a compactor that others have started, and would start one.
         client.scale_group("default", 0)

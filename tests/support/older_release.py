@@ -42,13 +42,13 @@ def older_release(folder: Path) -> Path:
     return folder
 
 
-def run_from(path: Path, program: ModuleType, told: Sequence[str], stack: LocalStack) -> str:
+def run_from(path: Path, program: ModuleType, values: Sequence[str], stack: LocalStack) -> str:
     """Run a program with a folder first in its search path; return what it prints.
 
     Args:
         path: That folder: a release.
-        program: A module of `tests.support` that says in `VARIABLES` what it is told.
-        told: The values of these variables.
+        program: A module of `tests.support` that names its variables in `VARIABLES`.
+        values: The values of these variables.
         stack: What it belongs to.
     """
     variables: tuple[str, ...] = program.VARIABLES
@@ -58,7 +58,7 @@ def run_from(path: Path, program: ModuleType, told: Sequence[str], stack: LocalS
         [sys.executable, "-P", str(program.__file__)],
         env=environ
         | {"PYTHONPATH": os.pathsep.join([str(path), environ["PYTHONPATH"]])}
-        | dict(zip(variables, told, strict=True)),
+        | dict(zip(variables, values, strict=True)),
         cwd=path,
         capture_output=True,
         text=True,
@@ -93,5 +93,8 @@ def check_a_job_is_done(
     service.wait("goodbye", lambda: not client.compactors())
     table.check_rows()
     history = client.history(table.name)
-    assert {each.compactor for each in history} == {compactor}, (history, service.describe(table))
-    assert {each.end for each in history} == {"committed"}
+    assert {attempt.compactor for attempt in history} == {compactor}, (
+        history,
+        service.describe(table),
+    )
+    assert {attempt.end for attempt in history} == {"committed"}

@@ -48,12 +48,12 @@ def plain_node(
     if not java:
         del environ["JAVA_HOME"]
         environ["PATH"] = os.path.dirname(sys.executable)
-    told = (state.ray_address, str(state.ray_folder), offers, str(release or ""))
+    values = (state.ray_address, str(state.ray_folder), offers, str(release or ""))
     with (
         (stack.folder.logs / "plain-node.log").open("ab") as errors,
         subprocess.Popen(
             [sys.executable, "-m", "tests.support.plain_node"],
-            env=environ | dict(zip(VARIABLES, told, strict=True)),
+            env=environ | dict(zip(VARIABLES, values, strict=True)),
             cwd=stack.folder.logs,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

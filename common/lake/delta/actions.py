@@ -23,6 +23,7 @@ from pyarrow import types as is_type
 from common.errors import RefusedError
 from common.lake.delta.vectors import POSITIONS_MAX, VECTOR_BYTES_MAX
 from common.lake.source import BOUNDS_BYTES_MAX, LakeFile, LakeOutput
+from common.rows.schema import leaf_count
 
 LINE_BYTES_MAX = 64 * 1024**2
 TEXT_CHARS_MAX = 4096
@@ -406,13 +407,7 @@ def _leaves(schema: Any, names: tuple[str, ...], number: int) -> Iterator[_Leaf]
             yield from _leaves(leaf_field.type, inner, number)
         elif not is_type.is_nested(leaf_field.type):
             yield _Leaf(number, inner, leaf_field.type)
-        number += _leaf_count(leaf_field.type)
-
-
-def _leaf_count(arrow: pa.DataType) -> int:
-    if not is_type.is_nested(arrow):
-        return 1
-    return sum(_leaf_count(arrow.field(at).type) for at in range(arrow.num_fields))
+        number += leaf_count(leaf_field.type)
 
 
 def _indexed(leaves: list[_Leaf], properties: Mapping[str, str]) -> list[_Leaf]:

@@ -33,7 +33,7 @@ from common.parquet.location import Location, size_of
 from common.plugins import load_configurer
 from common.rows.row_facts import RowFacts, facts_of_file
 from common.rows.rules import RowRules, may_expire
-from common.rows.schema import normal_type, type_from_text
+from common.rows.schema import leaf_count, normal_type, type_from_text
 from common.spi.planner import OutputParameters
 from common.wire import Assignment
 from compactor.rewrite.file_io import opened_input
@@ -150,13 +150,6 @@ def leaf_indexes(schema: pa.Schema) -> dict[str, int]:
             indexes[field.name] = next_index
         next_index += leaf_count(field.type)
     return indexes
-
-
-def leaf_count(arrow: pa.DataType) -> int:
-    """Return the number of leaf columns of a type in a Parquet file."""
-    if not is_type.is_nested(arrow):
-        return 1
-    return sum(leaf_count(arrow.field(at).type) for at in range(arrow.num_fields))
 
 
 def sorting_columns(schema: pa.Schema, key: Sequence[str]) -> list[pq.SortingColumn] | None:
