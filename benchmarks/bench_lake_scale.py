@@ -383,7 +383,10 @@ async def attach_and_plan(
     ours, theirs = SPAWN.Pipe()
     SPAWN.Process(target=serve_gateway, args=(url, catalogs, theirs), daemon=True).start()
     gateway_url, gateway = await asyncio.to_thread(ours.recv)
-    keyspace, store = RedisKeyspace(url, timeout_s=60.0), connect(StoreSettings(url=url))
+    keyspace, store = (
+        RedisKeyspace(StoreSettings(url=url, timeout_s=60.0)),
+        connect(StoreSettings(url=url)),
+    )
     many = await many_tablets(store, keyspace, NATIVE_TABLETS, analysis="stable")
     await keyspace.close()
     await store.close()

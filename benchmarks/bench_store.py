@@ -145,7 +145,7 @@ async def _pairs(url: str, table: str, number: int, seconds: float) -> tuple[int
 
 async def redis_cpu_s(url: str) -> float:
     """Return the time that Redis has spent on its core."""
-    keyspace = RedisKeyspace(url)
+    keyspace = RedisKeyspace(StoreSettings(url=url))
     text: bytes = (await keyspace.fetch([[("INFO", "cpu")]]))[0][0]
     await keyspace.close()
     used = dict(line.split(b":") for line in text.split() if b":" in line)

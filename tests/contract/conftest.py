@@ -8,6 +8,7 @@ import pytest
 
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.runtime import SystemClock
+from common.settings import StoreSettings
 from tests.support.flaky import FlakyKeyspace
 from tests.support.memory_store import MemoryKeyspace
 from tests.support.predictable import ManualClock
@@ -41,8 +42,8 @@ async def harness(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncIt
     if name == "redis":
         server: RedisServer = request.getfixturevalue("redis_server")
         # Every test shows that the user of an installation may do what the store does.
-        keyspace = RedisKeyspace(server.user_url, timeout_s=TIMEOUT_S)
-        admin = RedisKeyspace(server.url, timeout_s=TIMEOUT_S)
+        keyspace = RedisKeyspace(StoreSettings(url=server.user_url, timeout_s=TIMEOUT_S))
+        admin = RedisKeyspace(StoreSettings(url=server.url, timeout_s=TIMEOUT_S))
         await admin.fetch([[("FLUSHALL",)]])
         yield Harness(name, keyspace, SystemClock(), admin=admin)
         await keyspace.close()
@@ -52,8 +53,10 @@ async def harness(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncIt
         cluster: RedisCluster = request.getfixturevalue("redis_cluster")
         for server in cluster.primaries:
             server.say("FLUSHALL")
-        spread = RedisKeyspace(cluster.url, timeout_s=TIMEOUT_S)
-        admin = RedisKeyspace(cluster.url.replace(LOGIN, ""), timeout_s=TIMEOUT_S)
+        spread = RedisKeyspace(StoreSettings(url=cluster.url, timeout_s=TIMEOUT_S))
+        admin = RedisKeyspace(
+            StoreSettings(url=cluster.url.replace(LOGIN, ""), timeout_s=TIMEOUT_S)
+        )
         yield Harness(name, spread, SystemClock(), admin=admin)
         await spread.close()
         await admin.close()

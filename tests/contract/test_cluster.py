@@ -23,6 +23,7 @@ from common.metadata.redis.connection import (
 from common.metadata.redis.keyspace import BLOCKED_MAX, RedisKeyspace
 from common.model.tablet import TabletId
 from common.runtime import SystemClock
+from common.settings import StoreSettings
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_cluster import PRIMARIES, RedisCluster
 from tests.support.redis_server import free_port
@@ -33,7 +34,7 @@ pytestmark = [pytest.mark.anyio]
 
 @pytest.fixture
 async def spread(redis_cluster: RedisCluster, anyio_backend: str) -> AsyncIterator[Harness]:
-    keyspace = RedisKeyspace(redis_cluster.url, timeout_s=5.0)
+    keyspace = RedisKeyspace(StoreSettings(url=redis_cluster.url, timeout_s=5.0))
     yield Harness("cluster", keyspace, SystemClock())
     await keyspace.close()
 
@@ -181,7 +182,7 @@ async def test_a_node_that_fails_at_once_silences_no_table_of_another(
     feed, lost = "neve:{a}:feed", "neve:{b}:feed"
     place = slot_of(lost) * PRIMARIES // REDIS_CLUSTER_HASH_SLOTS
     ports = {redis_cluster.primaries[place].port: free_port()}
-    keyspace = RedisKeyspace(redis_cluster.url, timeout_s=5.0)
+    keyspace = RedisKeyspace(StoreSettings(url=redis_cluster.url, timeout_s=5.0))
     nodes: Any = keyspace._nodes
     nodes._map.address_remap = lambda at: (at[0], ports.get(at[1], at[1]))
     await spread.write(("DEL", feed), ("XADD", feed, "1-1", "t", "x"))

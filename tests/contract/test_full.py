@@ -18,6 +18,7 @@ from common.metadata.redis.connection import Link, parse_address
 from common.metadata.redis.keyspace import RedisKeyspace, translate_errors
 from common.model.tablet import TabletId
 from common.runtime import SystemClock, call_id
+from common.settings import StoreSettings
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import executable, running
 from tests.support.store_harness import (
@@ -81,7 +82,9 @@ async def full(anyio_backend: str) -> AsyncIterator[Full]:
     if executable() is None:
         pytest.skip("no redis-server")
     with running(append_only=False) as server:
-        keyspace = RedisKeyspace(server.url, timeout_s=5.0, reserve_bytes=RESERVE_BYTES)
+        keyspace = RedisKeyspace(
+            StoreSettings(url=server.url, timeout_s=5.0, reserve_bytes=RESERVE_BYTES)
+        )
         yield Full(
             "redis",
             keyspace,
@@ -193,7 +196,7 @@ async def test_health_warns_of_eviction_and_missing_persistence(full: Full) -> N
 async def test_health_names_the_durability_of_acknowledged_changes(full: Full) -> None:
     assert "appendonly no" in (await full.store.health()).durability
     with running() as server:
-        keyspace = RedisKeyspace(server.url, timeout_s=5.0)
+        keyspace = RedisKeyspace(StoreSettings(url=server.url, timeout_s=5.0))
         for sync, words in (("everysec", "the last second"), ("always", "before the answer")):
             server.say("CONFIG", "SET", "appendfsync", sync)
             health = await keyspace.health()
@@ -201,13 +204,15 @@ async def test_health_names_the_durability_of_acknowledged_changes(full: Full) -
             assert words in health.durability
         await keyspace.close()
         # A user with Névé's rights only may not read settings: they have passwords, too.
-        keyspace = RedisKeyspace(server.user_url, timeout_s=5.0, wait_replicas=2)
+        keyspace = RedisKeyspace(StoreSettings(url=server.user_url, timeout_s=5.0, wait_replicas=2))
         for _ in range(2):
             health = await keyspace.health()
             assert health.lacks == ()
             assert "and 2 replicas, synced to disk as its appendfsync says" in health.durability
         await keyspace.close()
-        keyspace = RedisKeyspace(server.user_url, timeout_s=5.0, append_sync="always")
+        keyspace = RedisKeyspace(
+            StoreSettings(url=server.user_url, timeout_s=5.0, append_fsync="always")
+        )
         assert "appendfsync always" in (await keyspace.health()).durability
         await keyspace.close()
         refused = [entry for entry in server.say("ACL", "LOG") if b"config" in entry[b"object"]]
@@ -227,7 +232,7 @@ async def test_missing_replicas_are_told() -> None:
     if executable() is None:
         pytest.skip("no redis-server")
     with running(append_only=False) as server:
-        keyspace = RedisKeyspace(server.url, timeout_s=5.0, wait_replicas=2)
+        keyspace = RedisKeyspace(StoreSettings(url=server.url, timeout_s=5.0, wait_replicas=2))
         health = await Harness("redis", keyspace, SystemClock()).store.health()
         assert any("requires 2" in warning for warning in health.warnings)
         await keyspace.close()

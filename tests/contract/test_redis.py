@@ -27,8 +27,8 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 async def direct(redis_server: RedisServer, anyio_backend: str) -> AsyncIterator[Harness]:
     """A store on a connection that nobody breaks."""
-    keyspace = RedisKeyspace(redis_server.user_url, timeout_s=5.0)
-    admin = RedisKeyspace(redis_server.url, timeout_s=5.0)
+    keyspace = RedisKeyspace(StoreSettings(url=redis_server.user_url, timeout_s=5.0))
+    admin = RedisKeyspace(StoreSettings(url=redis_server.url, timeout_s=5.0))
     yield Harness("redis", keyspace, SystemClock(), admin=admin)
     await keyspace.close()
     await admin.close()
@@ -46,7 +46,7 @@ async def test_an_add_and_a_commit_are_made_once(
     direct: Harness, proxy: RedisProxy, cut: Cut
 ) -> None:
     tablet = await direct.tablet_with("a", "b")
-    keyspace = RedisKeyspace(proxy.url, timeout_s=0.5)
+    keyspace = RedisKeyspace(StoreSettings(url=proxy.url, timeout_s=0.5))
     store = direct.another(keyspace)
     await store.store_id()
     proxy.cut = cut
@@ -70,7 +70,7 @@ async def test_a_reservation_is_found_or_unknown(
     direct: Harness, proxy: RedisProxy, cut: Cut, made: bool
 ) -> None:
     tablet = await direct.tablet_with("a")
-    store = direct.another(RedisKeyspace(proxy.url, timeout_s=5.0))
+    store = direct.another(RedisKeyspace(StoreSettings(url=proxy.url, timeout_s=5.0)))
     await store.store_id()
     proxy.cut = cut
     outcome = await store.apply(reserve(tablet, "t1", "a"))
@@ -124,7 +124,9 @@ async def test_a_cancelled_read_leaves_no_answers_behind(direct: Harness) -> Non
 
 async def test_connections_are_bounded(redis_server: RedisServer, direct: Harness) -> None:
     tablet = await direct.tablet_with("a")
-    store = direct.another(RedisKeyspace(redis_server.user_url, connections_max=3, timeout_s=5.0))
+    store = direct.another(
+        RedisKeyspace(StoreSettings(url=redis_server.user_url, connections_max=3, timeout_s=5.0))
+    )
     before = int(
         (await direct.read(("INFO", "clients"))).split(b"connected_clients:")[1].split()[0]
     )
@@ -139,7 +141,7 @@ async def test_a_restart_keeps_what_was_acknowledged(tmp_path: Path) -> None:
         pytest.skip("no redis-server")
     server = RedisServer(tmp_path, fsync="always")
     server.start()
-    keyspace = RedisKeyspace(server.url, timeout_s=5.0)
+    keyspace = RedisKeyspace(StoreSettings(url=server.url, timeout_s=5.0))
     harness = Harness("redis", keyspace, SystemClock())
     try:
         tablet = await harness.tablet_with("a", "b")
@@ -161,15 +163,17 @@ async def test_an_add_is_acknowledged_only_with_its_replicas() -> None:
     if executable() is None:
         pytest.skip("no redis-server")
     with running(append_only=False) as first, running(append_only=False) as second:
-        keyspace = RedisKeyspace(first.url, timeout_s=0.3, wait_replicas=1)
+        keyspace = RedisKeyspace(StoreSettings(url=first.url, timeout_s=0.3, wait_replicas=1))
         harness = Harness("redis", keyspace, SystemClock(), tries_max=2)
-        plain = Harness("redis", RedisKeyspace(first.url, timeout_s=5.0), SystemClock())
+        plain = Harness(
+            "redis", RedisKeyspace(StoreSettings(url=first.url, timeout_s=5.0)), SystemClock()
+        )
         tablet = await plain.tablet_with("a")
         change = AddFiles(table=tablet.table, call=call_id(), files={MIDDLE: (file("b"),)})
         outcome = await harness.apply(change)
         assert isinstance(outcome, Unknown)
         assert "replicas" in outcome.reason
-        replica = RedisKeyspace(second.url, timeout_s=5.0)
+        replica = RedisKeyspace(StoreSettings(url=second.url, timeout_s=5.0))
         port = first.url.rsplit(":", 1)[1].split("/")[0]
         await replica.fetch([[("REPLICAOF", "127.0.0.1", port)]])
         for _ in range(100):
@@ -187,7 +191,7 @@ async def test_an_add_is_acknowledged_only_with_its_replicas() -> None:
 
 async def test_user_and_password_of_the_url_are_used(redis_server: RedisServer) -> None:
     with running(append_only=False) as server:
-        keyspace = RedisKeyspace(server.url, timeout_s=5.0)
+        keyspace = RedisKeyspace(StoreSettings(url=server.url, timeout_s=5.0))
         await keyspace.fetch([[("CONFIG", "SET", "requirepass", "secret")]])
         await keyspace.close()
         place = server.url.split("//")[1].split("/")[0]

@@ -28,6 +28,7 @@ from redis.exceptions import ConnectionError as LibraryConnectionError
 from common.metadata.keyspace import LinkLostError, get, incr
 from common.metadata.redis.connection import Link, RedisAddress
 from common.metadata.redis.keyspace import RedisKeyspace
+from common.settings import StoreSettings
 from tests.support.redis_cluster import PRIMARIES, RedisCluster
 from tests.support.redis_proxy import Cut, RedisProxy, proxy_to
 from tests.support.redis_server import LOGIN, RedisServer
@@ -176,7 +177,7 @@ async def lose_the_answer(keyspace: RedisKeyspace, proxy: RedisProxy, *watch: st
 async def test_the_store_applies_once_and_reports_an_unknown_outcome(
     proxy: RedisProxy, redis_server: RedisServer, watch: tuple[str, ...]
 ) -> None:
-    keyspace = RedisKeyspace(proxy.url, timeout_s=5.0)
+    keyspace = RedisKeyspace(StoreSettings(url=proxy.url, timeout_s=5.0))
     await keyspace.fetch([[get(KEY)]])
     await lose_the_answer(keyspace, proxy, *watch)
     assert redis_server.say("GET", KEY) == b"1"
@@ -186,7 +187,7 @@ async def test_the_store_applies_once_and_reports_an_unknown_outcome(
 async def test_the_store_applies_once_on_a_cluster(
     redis_cluster: RedisCluster, cluster_proxy: RedisProxy
 ) -> None:
-    keyspace = RedisKeyspace(redis_cluster.url.replace(LOGIN, ""), timeout_s=5.0)
+    keyspace = RedisKeyspace(StoreSettings(url=redis_cluster.url.replace(LOGIN, ""), timeout_s=5.0))
     owner = owner_of_key(redis_cluster)
     ports = {owner.port: port_of(cluster_proxy.url)}
     nodes: Any = keyspace._nodes
@@ -201,7 +202,7 @@ async def test_the_store_applies_once_on_a_cluster(
 async def test_a_watch_ends_with_its_connection(redis_server: RedisServer) -> None:
     """redis-py would connect anew at the next command, and execute it unwatched."""
     redis_server.say("DEL", KEY)
-    keyspace = RedisKeyspace(redis_server.url, timeout_s=5.0)
+    keyspace = RedisKeyspace(StoreSettings(url=redis_server.url, timeout_s=5.0))
     async with keyspace.session() as session:
         await session.look((KEY,), (get(KEY),))
         redis_server.say("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
@@ -220,7 +221,7 @@ async def test_a_server_that_accepts_and_stays_silent_is_left_in_time() -> None:
     writers: list[asyncio.StreamWriter] = []
     server = await asyncio.start_server(stay_silent, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    keyspace = RedisKeyspace(f"redis://127.0.0.1:{port}", timeout_s=0.1)
+    keyspace = RedisKeyspace(StoreSettings(url=f"redis://127.0.0.1:{port}", timeout_s=0.1))
     with pytest.raises(LinkLostError, match="no answer within"):
         await keyspace.fetch([[get(KEY)]])
     await keyspace.close()

@@ -63,7 +63,7 @@ def refusal(found: str) -> str:
 
 
 async def test_a_store_is_used_over_tls(door: int, trusted: str) -> None:
-    keyspace = RedisKeyspace(url(door, ssl_ca_certs=trusted), timeout_s=5.0)
+    keyspace = RedisKeyspace(StoreSettings(url=url(door, ssl_ca_certs=trusted), timeout_s=5.0))
     harness = Harness("redis", keyspace, SystemClock())
     tablet = await harness.tablet_with("a", "b")
     applied(await harness.apply(reserve(tablet, "t1", "a", "b")))

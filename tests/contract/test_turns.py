@@ -17,6 +17,7 @@ from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import TabletStore
 from common.model.tablet import TabletId
 from common.runtime import SystemClock, call_id
+from common.settings import StoreSettings
 from tests.support.flaky import Fault, FlakyKeyspace, Point
 from tests.support.redis_server import RedisServer
 from tests.support.store_harness import Harness, applied, commit, file, reserve
@@ -52,7 +53,7 @@ def in_one(harness: Harness, table: str, name: str, number: int) -> AddFiles:
 
 async def small_adds(url: str, table: str, seed: int, ended: threading.Event) -> int:
     """Add small files one after the other until the end; return how many came in."""
-    small = Harness("redis", RedisKeyspace(url, timeout_s=30.0), SystemClock())
+    small = Harness("redis", RedisKeyspace(StoreSettings(url=url, timeout_s=30.0)), SystemClock())
     dice, number = random.Random(seed), 0
     while not ended.is_set():
         change = in_one(small, table, f"small-{seed}-{number}", dice.randrange(TABLETS))
@@ -66,7 +67,11 @@ async def small_adds(url: str, table: str, seed: int, ended: threading.Event) ->
 async def test_an_add_to_a_thousand_tablets_gets_through_beside_a_hundred_adds_a_second(
     redis_server: RedisServer,
 ) -> None:
-    large = Harness("redis", RedisKeyspace(redis_server.user_url, timeout_s=30.0), SystemClock())
+    large = Harness(
+        "redis",
+        RedisKeyspace(StoreSettings(url=redis_server.user_url, timeout_s=30.0)),
+        SystemClock(),
+    )
     table, ended = await table_of(large, TABLETS), threading.Event()
     with ThreadPoolExecutor(WRITERS) as threads:
         writers = [

@@ -130,7 +130,7 @@ def site(redis: RedisServer, tmp_path: Path) -> Iterator[Site]:
 @contextmanager
 def stage(redis: RedisServer, folder: Path) -> Iterator[Site]:
     """Yield a gateway whose connection follows a script, and an empty table."""
-    keyspace = FlakyKeyspace(RedisKeyspace(redis.url, timeout_s=60.0))
+    keyspace = FlakyKeyspace(RedisKeyspace(StoreSettings(url=redis.url, timeout_s=60.0)))
     keyspace.spares_audit = True
     ids = RandomIds()
     store = TabletStore(

@@ -64,7 +64,7 @@ def gateway(served: Gateway, redis: RedisServer) -> Gateway:
 
 
 async def keys(redis: RedisServer, *, flush: bool = False) -> list[bytes]:
-    keyspace = RedisKeyspace(redis.url, timeout_s=5.0)
+    keyspace = RedisKeyspace(StoreSettings(url=redis.url, timeout_s=5.0))
     [[found]] = await keyspace.fetch([[("FLUSHALL",) if flush else ("KEYS", "*")]])
     await keyspace.close()
     # What callers have asked is noted whatever becomes of it.

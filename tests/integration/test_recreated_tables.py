@@ -351,7 +351,7 @@ def test_a_name_that_no_url_holds_can_be_dropped_by_its_id(
     [table] = gateway.ask(gateway.store.tables())  # type: ignore[misc]  # a list
 
     async def rename() -> None:
-        keyspace = RedisKeyspace(redis.url, timeout_s=5.0)
+        keyspace = RedisKeyspace(StoreSettings(url=redis.url, timeout_s=5.0))
         [[entry]] = await keyspace.fetch([[("HGET", "neve:tables", "one")]])
         await keyspace.fetch([[("HDEL", "neve:tables", "one")]])
         await keyspace.fetch([[("HSET", "neve:tables", "../a b", entry)]])

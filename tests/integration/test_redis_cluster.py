@@ -144,7 +144,7 @@ class Works:
 
     def __init__(self, cluster: RedisCluster) -> None:
         self.store = store_on(cluster)
-        self._keyspace = RedisKeyspace(cluster.url, timeout_s=2.0)
+        self._keyspace = RedisKeyspace(StoreSettings(url=cluster.url, timeout_s=2.0))
         self._harness = Harness("cluster", self._keyspace, SystemClock())
         self._cluster = cluster
         self.tablets: list[TabletId] = []
@@ -222,7 +222,9 @@ async def test_a_slot_moves_while_its_table_is_changed() -> None:
     patient = ("--cluster-node-timeout", "60000")
     with cluster_running(replicas=0, options=patient) as cluster:
         store, other = (connect(StoreSettings(url=cluster.url, timeout_s=5.0)) for _ in range(2))
-        harness = Harness("cluster", RedisKeyspace(cluster.url, timeout_s=5.0), SystemClock())
+        harness = Harness(
+            "cluster", RedisKeyspace(StoreSettings(url=cluster.url, timeout_s=5.0)), SystemClock()
+        )
         tablet = await table_at(cluster, harness, 0)
         adder = Adder(store, tablet)
         await adder.add(ADDS)
@@ -253,7 +255,9 @@ async def test_a_slot_moves_while_its_table_is_changed() -> None:
 
 async def test_readers_of_the_feed_hear_of_tables_whose_nodes_live(cluster: RedisCluster) -> None:
     store = store_on(cluster)
-    harness = Harness("cluster", RedisKeyspace(cluster.url, timeout_s=2.0), SystemClock())
+    harness = Harness(
+        "cluster", RedisKeyspace(StoreSettings(url=cluster.url, timeout_s=2.0)), SystemClock()
+    )
     tablets = [await table_at(cluster, harness, place) for place in range(PRIMARIES)]
     after = {tablet.table: await store.tail(tablet.table) for tablet in tablets}
     dead = (cluster.place_of_names + 1) % PRIMARIES
@@ -270,7 +274,7 @@ async def test_readers_of_the_feed_hear_of_tables_whose_nodes_live(cluster: Redi
 async def test_a_node_that_is_gone_silences_no_feed_of_others() -> None:
     options = ("--cluster-require-full-coverage", "no")
     with cluster_running(replicas=0, options=options) as cluster:
-        keyspace = RedisKeyspace(cluster.url, timeout_s=2.0)
+        keyspace = RedisKeyspace(StoreSettings(url=cluster.url, timeout_s=2.0))
         harness = Harness("cluster", keyspace, SystemClock())
         tablets = [await table_at(cluster, harness, place) for place in range(PRIMARIES)]
         after = {tablet.table: await harness.store.tail(tablet.table) for tablet in tablets}
@@ -296,7 +300,7 @@ async def test_each_node_sets_memory_aside_also_when_slots_have_moved(
     for server in cluster.primaries:
         server.say("CONFIG", "SET", "maxmemory", str(64 << 20))
     size = 1 << 20
-    keyspace = RedisKeyspace(cluster.url, timeout_s=5.0, reserve_bytes=size)
+    keyspace = RedisKeyspace(StoreSettings(url=cluster.url, timeout_s=5.0, reserve_bytes=size))
     harness = Harness("cluster", keyspace, SystemClock())
 
     def reserves() -> list[list[bytes]]:
@@ -317,7 +321,7 @@ async def test_each_node_sets_memory_aside_also_when_slots_have_moved(
 
 
 async def test_a_node_that_is_full_keeps_no_other_from_growing(cluster: RedisCluster) -> None:
-    keyspace = RedisKeyspace(cluster.url, timeout_s=5.0, reserve_bytes=1 << 20)
+    keyspace = RedisKeyspace(StoreSettings(url=cluster.url, timeout_s=5.0, reserve_bytes=1 << 20))
     harness = Harness("cluster", keyspace, SystemClock(), tries_max=3)
     full, free = [await table_at(cluster, harness, place) for place in (0, 1)]
     server = cluster.primaries[0]

@@ -21,6 +21,7 @@ from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import TabletStore
 from common.model.tablet import TabletId
 from common.runtime import SystemClock
+from common.settings import StoreSettings
 from tests.support.patience import PATIENCE_S
 from tests.support.redis_server import RedisServer, free_port, running
 from tests.support.store_harness import Harness, applied, commit, reserve
@@ -40,8 +41,8 @@ async def keyspace_on(server: RedisServer) -> RedisKeyspace:
     """Return a keyspace on a server, or on the cluster of which it is a node."""
     if b"cluster_enabled:1" in await say(server, "INFO", "cluster"):
         url = server.url.replace("redis://", "redis+cluster://")
-        return RedisKeyspace(url, timeout_s=5.0)
-    return RedisKeyspace(server.url, timeout_s=5.0)
+        return RedisKeyspace(StoreSettings(url=url, timeout_s=5.0))
+    return RedisKeyspace(StoreSettings(url=server.url, timeout_s=5.0))
 
 
 async def say(server: RedisServer, *words: str | int) -> bytes:

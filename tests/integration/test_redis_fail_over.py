@@ -84,7 +84,9 @@ async def files_of(store: TabletStore, tablet: TabletId) -> list[str]:
 
 async def test_nothing_acknowledged_is_lost_when_the_primary_dies(group: RedisGroup) -> None:
     store = store_on(group.url, wait_replicas=1)
-    harness = Harness("redis", RedisKeyspace(group.url, timeout_s=5.0), SystemClock())
+    harness = Harness(
+        "redis", RedisKeyspace(StoreSettings(url=group.url, timeout_s=5.0)), SystemClock()
+    )
     tablets = [await harness.tablet_with() for _ in range(2)]
     adders = [Adder(store, tablet) for tablet in tablets]
     await asyncio.gather(*(each.add(ADDS_BEFORE) for each in adders))
@@ -107,8 +109,12 @@ async def test_nothing_acknowledged_is_lost_when_the_primary_dies(group: RedisGr
 
 async def test_links_leave_a_primary_that_was_frozen(group: RedisGroup) -> None:
     """A link that was idle meanwhile must not be used there when the server wakes up."""
-    idle = Harness("redis", RedisKeyspace(group.url, timeout_s=2.0), SystemClock())
-    busy = Harness("redis", RedisKeyspace(group.url, timeout_s=2.0), SystemClock())
+    idle = Harness(
+        "redis", RedisKeyspace(StoreSettings(url=group.url, timeout_s=2.0)), SystemClock()
+    )
+    busy = Harness(
+        "redis", RedisKeyspace(StoreSettings(url=group.url, timeout_s=2.0)), SystemClock()
+    )
     tablet = await idle.tablet_with("a")
     await many_links(idle)
     old = group.primary()
@@ -149,7 +155,9 @@ MOVES = [
 @pytest.mark.parametrize("move", MOVES)
 async def test_adds_go_on_when_an_operator_moves_the_primary(group: RedisGroup, move: Move) -> None:
     store = store_on(group.url, wait_replicas=move.wait_replicas)
-    harness = Harness("redis", RedisKeyspace(group.url, timeout_s=5.0), SystemClock())
+    harness = Harness(
+        "redis", RedisKeyspace(StoreSettings(url=group.url, timeout_s=5.0)), SystemClock()
+    )
     tablet = await harness.tablet_with()
     adder, old = Adder(store, tablet), group.primary()
     await adder.add(ADDS_BEFORE)
@@ -187,7 +195,9 @@ async def until_no_link_is_left(server: RedisServer) -> None:
 
 
 async def test_all_links_leave_a_server_that_is_silent_to_one(group: RedisGroup) -> None:
-    harness = Harness("redis", RedisKeyspace(group.url, timeout_s=1.0), SystemClock())
+    harness = Harness(
+        "redis", RedisKeyspace(StoreSettings(url=group.url, timeout_s=1.0)), SystemClock()
+    )
     await many_links(harness)
     server = group.primary()
     assert links_to(server) > 1
@@ -200,7 +210,9 @@ async def test_all_links_leave_a_server_that_is_silent_to_one(group: RedisGroup)
 async def test_all_links_leave_a_server_that_says_it_is_a_replica() -> None:
     with group_running(replicas=1, sentinels=0) as group:
         server, other = group.servers
-        harness = Harness("redis", RedisKeyspace(server.url, timeout_s=5.0), SystemClock())
+        harness = Harness(
+            "redis", RedisKeyspace(StoreSettings(url=server.url, timeout_s=5.0)), SystemClock()
+        )
         await many_links(harness)
         # By hand, no link is broken; Sentinels would break them all.
         other.say("REPLICAOF", "NO", "ONE")
@@ -219,7 +231,7 @@ async def test_a_replica_that_a_sentinel_takes_for_the_primary_is_refused(
     alone = SentinelServer(tmp_path_factory.mktemp("alone"), replica.port)
     try:
         await asyncio.to_thread(_until_named, alone, replica)
-        refused = RedisKeyspace(sentinel_url([alone.port]), timeout_s=5.0)
+        refused = RedisKeyspace(StoreSettings(url=sentinel_url([alone.port]), timeout_s=5.0))
         with pytest.raises(StoreBusyError, match=f"127.0.0.1:{replica.port} is a replica by now"):
             await refused.fetch([[("PING",)]])
         # The next Sentinel knows better.
@@ -242,7 +254,9 @@ def _until_named(sentinel: SentinelServer, server: RedisServer) -> None:
 async def test_a_table_that_a_fail_over_took_back_in_time_is_read_only(tmp_path: Path) -> None:
     with group_running(replicas=1) as group:
         store = store_on(group.url)
-        harness = Harness("redis", RedisKeyspace(group.url, timeout_s=5.0), SystemClock())
+        harness = Harness(
+            "redis", RedisKeyspace(StoreSettings(url=group.url, timeout_s=5.0)), SystemClock()
+        )
         table = await harness.table(location=tmp_path.as_uri())
         primary, replica = group.servers
         assert await store.generation(table.id) == 0

@@ -54,7 +54,9 @@ async def add(store: TabletStore, tablet: TabletId, path: str) -> None:
 async def test_a_store_is_kept_over_a_fail_over() -> None:
     with tls_group() as group:
         store = connect(settings(group.url(), wait_replicas=1))
-        harness = Harness("redis", RedisKeyspace(group.url(), timeout_s=5.0), SystemClock())
+        harness = Harness(
+            "redis", RedisKeyspace(StoreSettings(url=group.url(), timeout_s=5.0)), SystemClock()
+        )
         tablet = await harness.tablet_with()
         await add(store, tablet, "before")
         lost, other = group.servers

@@ -29,6 +29,7 @@ from common.parquet.service_files import LocationOwner, write_description, write
 from common.rows.rules import RowRules
 from common.rows.schema import columns_of
 from common.runtime import RandomIds, SystemClock, call_id
+from common.settings import StoreSettings
 from common.storage_threads import StorageThreads
 from common.wire import Assignment
 from compactor.rewrite.attempt import _outputs
@@ -213,8 +214,8 @@ READS: dict[str, Any] = {
 @asynccontextmanager
 async def ground_on(redis: RedisServer, folder: Path) -> AsyncIterator[Ground]:
     """Yield an empty store at a Redis, for a user of Névé's rights."""
-    keyspace = RedisKeyspace(redis.user_url, timeout_s=5.0)
-    admin = RedisKeyspace(redis.url, timeout_s=5.0)
+    keyspace = RedisKeyspace(StoreSettings(url=redis.user_url, timeout_s=5.0))
+    admin = RedisKeyspace(StoreSettings(url=redis.url, timeout_s=5.0))
     await admin.fetch([[("FLUSHALL",)]])
     made = Ground(Harness("redis", keyspace, SystemClock(), admin=admin), folder)
     try:

@@ -18,6 +18,7 @@ import redis
 from common.errors import ConfigError
 from common.metadata.keyspace import RedisUser, acl_rules
 from common.metadata.redis.keyspace import RedisKeyspace
+from common.settings import StoreSettings
 from neve.local.machine import find_redis_server
 from tests.support.patience import PATIENCE_S
 
@@ -170,6 +171,6 @@ def redis_server() -> Iterator[RedisServer]:
 
 async def empty(redis: RedisServer) -> None:
     """Remove all that a server holds."""
-    keyspace = RedisKeyspace(redis.url, timeout_s=5.0)
+    keyspace = RedisKeyspace(StoreSettings(url=redis.url, timeout_s=5.0))
     await keyspace.fetch([[("FLUSHALL",)]])
     await keyspace.close()

@@ -99,7 +99,7 @@ async def make_busy(store: TabletStore, many: Many) -> None:
 
 async def story(url: str) -> dict[str, object]:
     settings = Settings(store=StoreSettings(url=url))
-    keyspace, store = RedisKeyspace(url, timeout_s=60.0), connect(settings.store)
+    keyspace, store = RedisKeyspace(StoreSettings(url=url, timeout_s=60.0)), connect(settings.store)
     full_scan.RANGE_TABLETS = 2_500
     many = await many_tablets(store, keyspace, TABLETS)
     await make_busy(store, many)

@@ -9,7 +9,6 @@ In reading order:
 import asyncio
 import secrets
 
-from common.config import secret_of
 from common.metadata.executor import RetryLimits
 from common.metadata.redis.keyspace import RedisKeyspace
 from common.metadata.store import TabletStore
@@ -19,16 +18,8 @@ from common.settings import StoreSettings
 
 def connect(settings: StoreSettings) -> TabletStore:
     """Return the store that the settings name; raises `ConfigError`. It connects at first use."""
-    url = secret_of("store.url", settings.url, settings.url_file)
     return TabletStore(
-        RedisKeyspace(
-            url,
-            connections_max=settings.connections_max,
-            timeout_s=settings.timeout_s,
-            wait_replicas=settings.wait_replicas,
-            reserve_bytes=settings.reserve_bytes,
-            append_sync=settings.append_fsync,
-        ),
+        RedisKeyspace(settings),
         patience=RetryLimits(tries_max=settings.tries_max),
         sleep=asyncio.sleep,
         chance=secrets.SystemRandom().random,

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from common.config import secret_of
 from common.errors import BrokenValueError, MetadataError, UnknownOutcomeError
 from common.metadata.codec import table
 from common.metadata.executor import give_back, keep_reserve, time_s
@@ -33,6 +34,7 @@ from common.metadata.keyspace import (
 )
 from common.metadata.redis.connection import NO_MEMORY, TRANSIENT, Link, Node, Nodes, ReplyError
 from common.metadata.store_values import StoreHealth
+from common.settings import StoreSettings
 
 MULTI: Command = ("MULTI",)
 EXEC: Command = ("EXEC",)
@@ -265,28 +267,19 @@ def _is_executed(effects: Sequence[Command], replies: Sequence[Reply]) -> bool:
 class RedisKeyspace:
     """One Redis, or all nodes of a Redis Cluster. A table is on one node, with all its keys."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        connections_max: int = 32,
-        timeout_s: float = 10.0,
-        wait_replicas: int = 0,
-        reserve_bytes: int = 0,
-        append_sync: str = "",
-    ) -> None:
-        """Connect later; `StoreSettings` explains the limits, which are those of each node."""
-        self._nodes = Nodes.of(url, connections_max, timeout_s)
+    def __init__(self, settings: StoreSettings) -> None:
+        """Connect later; the limits are those of each node. Raises `ConfigError`."""
+        url = secret_of("store.url", settings.url, settings.url_file)
+        self._nodes = Nodes.of(url, settings.connections_max, settings.timeout_s)
         self._streams = StreamReads(self._nodes)
-        self._wait_replicas = wait_replicas
-        self._reads_sync, self._append_sync = True, append_sync
-        self._reserve_bytes = reserve_bytes
+        self._settings = settings
+        self._reads_sync = True
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[KeyspaceSession]:
         """Return a session on connections of its own."""
         async with AsyncExitStack() as stack:
-            session = RedisSession(self._nodes, stack, self._wait_replicas)
+            session = RedisSession(self._nodes, stack, self._settings.wait_replicas)
             try:
                 yield session
             except StoreBusyError as error:
@@ -331,7 +324,8 @@ class RedisKeyspace:
 
     async def _health_of(self, node: Node) -> tuple[StoreHealth, float]:
         """Return what a node reports of itself, and its time."""
-        unused = [] if self._wait_replicas else ["wait"]
+        replicas_wanted = self._settings.wait_replicas
+        unused = [] if replicas_wanted else ["wait"]
         if self._nodes.only is not None:
             unused.append("cluster|slots")
         questions: list[Command] = [TIME, INFO, ("EXISTS", FULL + node.tags[0])]
@@ -344,21 +338,21 @@ class RedisKeyspace:
                 await link.disconnect()  # Its transaction is never executed.
         except LinkLostError as error:
             return StoreHealth(silence=str(error)), 0.0
-        append_sync = self._append_sync
+        append_sync = self._settings.append_fsync
         for config in more:
             if isinstance(config, ReplyError):
                 # Each refusal would be a line in the server's log of refused commands.
                 self._reads_sync = str(config).startswith(TRANSIENT)
             else:
                 append_sync = config.get(b"appendfsync", b"").decode() or append_sync
-        health = StoreHealth.of_info(info, full=is_full == 1, replicas_wanted=self._wait_replicas)
+        health = StoreHealth.of_info(info, full=is_full == 1, replicas_wanted=replicas_wanted)
         health = replace(health, lacks=lacks, append_sync=append_sync)
         return health, 0.0 if isinstance(now, ReplyError) else time_s(now)
 
     async def keep_reserve(self) -> None:
         """Set memory aside in each node, or give up what is no longer wanted."""
         await _all(
-            keep_reserve(node.send, node.tags, self._reserve_bytes)
+            keep_reserve(node.send, node.tags, self._settings.reserve_bytes)
             for node in await self._nodes.every()
         )
 
