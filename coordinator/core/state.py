@@ -343,7 +343,7 @@ def _decide_for_operator(
         case events.ForegroundReported(gateway=gateway, uses=uses):
             cluster.grants.note_foreground(gateway, uses, now_s)
         case events.QuarantineLifted(table=table, tablet=tablet):
-            return _lift_quarantine(cluster, table, tablet)
+            return _retry_at_once(cluster, table, tablet)
         case _:
             assert_never(event)
     return []
@@ -354,7 +354,7 @@ def _note_scans(cluster: ClusterState, scans: Mapping[TabletId, int], now_s: flo
         cluster.heat.note_scans(tablet, count, now_s)
 
 
-def _lift_quarantine(cluster: ClusterState, table: str, tablet: TabletId | None) -> list[Action]:
+def _retry_at_once(cluster: ClusterState, table: str, tablet: TabletId | None) -> list[Action]:
     lifted = cluster.retry.tablets_of(table) if tablet is None else [tablet]
     for tablet_id in lifted:
         cluster.retry.lift(tablet_id)

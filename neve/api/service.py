@@ -33,6 +33,11 @@ class Quarantine:
     tablet: str
     reason: str
 
+    @property
+    def lift_command(self) -> str:
+        """The command that lifts it, for when the cause is gone."""
+        return f"neve lift-quarantine {self.table} {self.tablet}"
+
 
 @readable_across_releases
 @dataclass(frozen=True, slots=True, kw_only=True)

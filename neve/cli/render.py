@@ -553,7 +553,7 @@ def quarantine_texts(status: api.Status) -> list[str]:
     """Return which tablets are quarantined and why, a sentence each; of many, of some."""
     sentences = [
         f"table {quarantine.table}, tablet {quarantine.tablet}: {quarantine.reason};"
-        f" `neve lift-quarantine {quarantine.table} {quarantine.tablet}` retries it"
+        f" `{quarantine.lift_command}` retries it"
         for quarantine in status.quarantines[:QUARANTINES_SHOWN]
     ]
     more = status.quarantined - len(sentences)

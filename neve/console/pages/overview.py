@@ -55,7 +55,7 @@ def _of_status(status: api.Status) -> Iterator[Need]:
         yield Need(
             "quarantined",
             quarantine.reason,
-            f"find the cause, then lift the quarantine: neve lift-quarantine {table} {tablet}",
+            f"find the cause, then lift the quarantine: {quarantine.lift_command}",
             href("/console/tables/{table}/tablets/{tablet}", table=table, tablet=tablet),
             f"{table}, tablet {tablet}",
         )
