@@ -27,7 +27,7 @@ class Ours:
     """`coordinator.core.queue_index` as the queue uses it: its values know their rank."""
 
     def __init__(self) -> None:
-        self.ranked: RankedMap[int, Any] = RankedMap()
+        self.ranked: RankedMap[Any] = RankedMap()
 
     def push(self, rank: int, value: object) -> None:
         self.ranked.push(rank, value)

@@ -58,13 +58,10 @@ def points_of(rank: int) -> int:
 BUCKET_MAX = 1000
 """Maximum number of ranks in a bucket; a larger bucket is split in half."""
 
-Turn = tuple[int, float, int, str]
-"""Negated points of the best job of a table, clock of the table, negated rank of the job, table."""
-Rank = TypeVar("Rank", int, Turn)
 Value = TypeVar("Value")
 
 
-class RankedMap(Generic[Rank, Value]):
+class RankedMap(Generic[Value]):
     """Values by unique ranks.
 
     Invariant: buckets are sorted, ascending, not empty, at most `BUCKET_MAX` long, and hold the
@@ -74,14 +71,14 @@ class RankedMap(Generic[Rank, Value]):
     __slots__ = ("_buckets", "_tops", "_values")
 
     def __init__(self) -> None:
-        self._values: dict[Rank, Value] = {}
-        self._buckets: list[list[Rank]] = []
-        self._tops: list[Rank] = []
+        self._values: dict[int, Value] = {}
+        self._buckets: list[list[int]] = []
+        self._tops: list[int] = []
 
     def __len__(self) -> int:
         return len(self._values)
 
-    def push(self, rank: Rank, value: Value) -> None:
+    def push(self, rank: int, value: Value) -> None:
         """Add a value under a rank that is not in use."""
         values, tops = self._values, self._tops
         assert rank not in values, rank
@@ -102,7 +99,7 @@ class RankedMap(Generic[Rank, Value]):
         if len(bucket) > BUCKET_MAX:
             self._split(index)
 
-    def remove(self, rank: Rank) -> Value:
+    def remove(self, rank: int) -> Value:
         """Remove and return the value of a rank.
 
         Raises:
@@ -122,7 +119,7 @@ class RankedMap(Generic[Rank, Value]):
             del tops[index], self._buckets[index]
         return value
 
-    def get(self, rank: Rank) -> Value:
+    def get(self, rank: int) -> Value:
         """Return the value of a rank.
 
         Raises:
@@ -137,14 +134,6 @@ class RankedMap(Generic[Rank, Value]):
     def lowest(self) -> Value | None:
         """Return the value of the lowest rank, or None if the map is empty."""
         return self._values[self._buckets[0][0]] if self._buckets else None
-
-    def lowest_from(self, rank: Rank) -> Value | None:
-        """Return the value of the lowest rank that is not below `rank`, or None."""
-        index = bisect_left(self._tops, rank)
-        if index == len(self._tops):
-            return None
-        bucket = self._buckets[index]
-        return self._values[bucket[bisect_left(bucket, rank)]]
 
     def highest_first(self) -> Iterator[Value]:
         """Yield values in descending order of rank; the map must not change meanwhile."""
@@ -224,6 +213,10 @@ DEBTS_MAX = 4096
 """Tables without jobs whose clocks are remembered per class; the largest debts are kept."""
 
 
+Turn = tuple[float, int, str]
+"""Clock of a table, negated rank of its best job, table."""
+
+
 @dataclass(slots=True, eq=False)
 class _Lane:
     """The jobs of one table in one class. Invariant: `ranks[0]` is not in `gone`."""
@@ -235,7 +228,7 @@ class _Lane:
     gone: set[int] = field(default_factory=set)
     """Negated ranks that were removed but are still in the heap."""
     turn: Turn | None = None
-    """Entry of the lane in the turns of its class; None until it has one."""
+    """The turn that was announced last, by identity: earlier ones are outdated."""
 
     def enter(self, rank: int) -> None:
         """Add a rank; a recently removed one may still be in the heap."""
@@ -261,44 +254,72 @@ class _Lane:
 
 @dataclass(slots=True, eq=False)
 class _ClassLanes:
-    """The lanes of one class. Invariant: `turns` has the current turn of every lane with jobs."""
+    """The lanes of one class. Invariant: `turns` has the turn of every lane."""
 
     band: int | None
     """Points below the best job within which lanes take turns; None: all lanes take turns."""
     clock: float = 0.0
     """Clock of the lane that was served last."""
     lanes: dict[str, _Lane] = field(default_factory=dict)
-    turns: RankedMap[Turn, Turn] = field(default_factory=RankedMap)
+    turns: dict[int, list[Turn]] = field(default_factory=dict)
+    """Points of best jobs → a heap of turns, of which outdated ones are skipped."""
+    points: list[int] = field(default_factory=list)
+    """The keys of `turns`, ascending."""
+    announced: int = 0
+    """Number of turns in `turns`, with the outdated ones."""
     debts: dict[str, float] = field(default_factory=dict)
     """Clocks of empty lanes that are ahead of the class."""
 
-    def turn_of(self, lane: _Lane) -> Turn:
-        """Return the current turn of a lane with jobs."""
-        head = lane.ranks[0]
-        return 0 if self.band is None else -points_of(-head), lane.clock, head, lane.table
-
-    def announce(self, lane: _Lane, turn: Turn) -> None:
-        """Update the turn of a lane whose best job or clock has changed."""
-        if lane.turn is not None:
-            self.turns.remove(lane.turn)
-        lane.turn = turn
-        self.turns.push(turn, turn)
+    def announce(self, lane: _Lane) -> None:
+        """Add the turn of a lane whose best job or clock has changed."""
+        lane.turn = turn = (lane.clock, lane.ranks[0], lane.table)
+        points = 0 if self.band is None else points_of(-turn[1])
+        tied = self.turns.get(points)
+        if tied is None:
+            tied = self.turns[points] = []
+            insort(self.points, points)
+        heappush(tied, turn)
+        self.announced += 1
+        if self.announced > 4 * len(self.lanes) + 64:
+            self._forget_outdated()
 
     def next_turn(self) -> Turn:
         """Return the turn that is next; at least one lane must have jobs."""
-        chosen = self.turns.lowest()
-        assert chosen is not None
-        if self.band is None:
-            return chosen
-        points = chosen[0]
-        lowest = points + self.band
-        while (turn := self.turns.lowest_from((points + 1, -inf, 0, ""))) is not None:
-            points = turn[0]
-            if points > lowest:
-                break
-            if turn[1:] < chosen[1:]:
+        chosen: Turn | None = None
+        lowest, at = -inf, len(self.points)
+        while at and (points := self.points[at - 1]) >= lowest:
+            at -= 1
+            turn = self._first(self.turns[points])
+            if turn is None:
+                del self.turns[points], self.points[at]
+            elif chosen is None:
+                chosen, lowest = turn, points - (self.band or 0)
+            elif turn < chosen:
                 chosen = turn
+        assert chosen is not None
         return chosen
+
+    def _first(self, turns: list[Turn]) -> Turn | None:
+        """Return the first turn of a heap that is not outdated, or None; remove those before it."""
+        while turns:
+            turn = turns[0]
+            lane = self.lanes.get(turn[2])
+            if lane is not None and lane.turn is turn:
+                return turn
+            heappop(turns)
+            self.announced -= 1
+        return None
+
+    def _forget_outdated(self) -> None:
+        self.turns.clear()
+        for lane in self.lanes.values():
+            assert lane.turn is not None
+            points = 0 if self.band is None else points_of(-lane.turn[1])
+            self.turns.setdefault(points, []).append(lane.turn)
+        for turns in self.turns.values():
+            heapify(turns)
+        self.points = sorted(self.turns)
+        self.announced = len(self.lanes)
 
     def charge(self, lane: _Lane, cost: float) -> None:
         """Advance the clock of a lane that is served; its turn changes when the job leaves."""
@@ -308,8 +329,6 @@ class _ClassLanes:
 
     def close(self, lane: _Lane) -> None:
         """Remove an empty lane, but remember its clock."""
-        assert lane.turn is not None
-        self.turns.remove(lane.turn)
         del self.lanes[lane.table]
         self.debts[lane.table] = lane.clock
         if not self.lanes:
@@ -321,12 +340,13 @@ class _ClassLanes:
 
     def copied(self) -> "_ClassLanes":
         """Return a copy that can be changed without a change of this one."""
-        copy = _ClassLanes(self.band, self.clock, debts=dict(self.debts))
-        for turn in self.turns.lowest_first():
-            copy.turns.push(turn, turn)
-        for table, lane in self.lanes.items():
-            copy.lanes[table] = replace(lane, ranks=list(lane.ranks), gone=set(lane.gone))
-        return copy
+        lanes = {
+            table: replace(lane, ranks=list(lane.ranks), gone=set(lane.gone))
+            for table, lane in self.lanes.items()
+        }
+        turns = {points: list(tied) for points, tied in self.turns.items()}
+        debts, points = dict(self.debts), list(self.points)
+        return replace(self, lanes=lanes, turns=turns, points=points, debts=debts)
 
 
 # --------------------------------------------------------------------------------- Turns of classes
@@ -454,7 +474,7 @@ class FairShare:
             lane = lanes.lanes[table] = _Lane(table, clock)
         lane.enter(rank)
         if lane.ranks[0] == -rank:
-            lanes.announce(lane, lanes.turn_of(lane))
+            lanes.announce(lane)
         if self._turns is not None:
             self._turns.join(rank_class)
 
@@ -465,8 +485,8 @@ class FairShare:
         lane.leave(rank)
         if not lane.ranks:
             lanes.close(lane)
-        elif lane.turn != (turn := lanes.turn_of(lane)):
-            lanes.announce(lane, turn)
+        elif lane.turn != (lane.clock, lane.ranks[0], table):
+            lanes.announce(lane)
         if self._turns is not None:
             self._turns.leave(rank_class)
 
@@ -496,7 +516,7 @@ class FairShare:
         if not waiting:
             return None
         chosen = self._next_class(waiting, waiting[0] if best_class in barred else best_class)
-        return best_rank if chosen is None else -self._classes[chosen].next_turn()[2]
+        return best_rank if chosen is None else -self._classes[chosen].next_turn()[1]
 
     def _next_class(self, waiting: list[LaneClass], best_class: LaneClass) -> LaneClass | None:
         """Return the class that has the turn, or None if the best job of all goes because of age.
@@ -553,10 +573,11 @@ class FairShare:
                 assert lane.ranks
                 assert lane.ranks[0] not in lane.gone
                 assert lane.gone <= set(lane.ranks)
-                assert lane.turn == lanes.turn_of(lane)
-                assert lanes.turns.get(lane.turn) == lane.turn
-            lanes.turns.check()
-            assert len(lanes.turns) == len(lanes.lanes)
+                assert lane.turn == (lane.clock, lane.ranks[0], lane.table)
+                points = 0 if lanes.band is None else points_of(-lane.ranks[0])
+                assert any(turn is lane.turn for turn in lanes.turns[points])
+            assert lanes.points == sorted(lanes.turns)
+            assert lanes.announced == sum(map(len, lanes.turns.values()))
 
 
 # ---------------------------------------------------------------------------------------- Job index
@@ -594,7 +615,7 @@ class JobIndex:
         """
         self.size_bytes = 0
         self._shares = shares
-        self._ranked: RankedMap[int, QueueEntry] = RankedMap()
+        self._ranked: RankedMap[QueueEntry] = RankedMap()
         self.by_id: dict[str, QueueEntry] = {}
         """Job id → entry; callers may only read it."""
         self._tables: dict[str, dict[bytes, QueueEntry]] = {}
@@ -711,7 +732,7 @@ class JobIndex:
         None means that not all of these entries rank below `rank`.
 
         Args:
-            rank: Rank of the job that needs the room, and that fits into an empty queue.
+            rank: int of the job that needs the room, and that fits into an empty queue.
             size_bytes: Missing bytes.
             count: Minimum number of entries to remove.
         """

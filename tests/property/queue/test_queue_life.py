@@ -162,7 +162,7 @@ def test_ranks_beside_a_sorted_list(
 ) -> None:
     monkeypatch.setattr("coordinator.core.queue_index.BUCKET_MAX", bucket_max)
     chance = random.Random(seed)
-    ranked: RankedMap[int, int] = RankedMap()
+    ranked: RankedMap[int] = RankedMap()
     held: list[int] = []
     for _ in range(STEPS):
         match chance.randrange(7):
