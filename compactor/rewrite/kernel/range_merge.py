@@ -267,24 +267,33 @@ class Step:
 
 def join_words(slices: Sequence[RowSlice]) -> list[KeyWords]:
     """Return the words of all rows of slices."""
-    return [_join_word(slices, number) for number in range(len(slices[0].held.levels))]
+    parts = [slice_.held.levels for slice_ in slices]
+    return _words_of(parts, [slice(slice_.start, slice_.stop) for slice_ in slices])
 
 
-def _join_word(slices: Sequence[RowSlice], number: int) -> KeyWords:
-    """Return one word of all rows."""
-    parts = [(slice_.held.levels[number], slice_) for slice_ in slices]
-    first = parts[0][0]
-    if isinstance(first, int) and all(
-        isinstance(level, int) and level == first for level, _ in parts
-    ):
+def _words_of(
+    parts: Sequence[Sequence[KeyWords]], rows: Sequence[slice | Int64s]
+) -> list[KeyWords]:
+    """Return the words of some rows of each part."""
+    return [_word_of(level, rows) for level in zip(*parts, strict=True)]
+
+
+def _word_of(parts: Sequence[KeyWords], rows: Sequence[slice | Int64s]) -> KeyWords:
+    """Return one word of some rows of each part."""
+    first = parts[0]
+    if isinstance(first, int) and all(isinstance(word, int) and word == first for word in parts):
         return first
-    arrays = [
-        np.full(each.rows, level, np.uint64)
-        if isinstance(level, int)
-        else level[each.start : each.stop]
-        for level, each in parts
-    ]
-    return np.concatenate(arrays)
+    return np.concatenate(
+        [_rows_of(word, chosen) for word, chosen in zip(parts, rows, strict=True)]
+    )
+
+
+def _rows_of(word: KeyWords, rows: slice | Int64s) -> Words:
+    """Return one word of some rows."""
+    if isinstance(rows, slice):
+        count = rows.stop - rows.start
+        return np.full(count, word, np.uint64) if isinstance(word, int) else word[rows]
+    return np.full(len(rows), word, np.uint64) if isinstance(word, int) else word[rows]
 
 
 # ----------------------------------------------------------------------------------------- One step
@@ -583,7 +592,7 @@ class MemoryMerge:
     def __init__(
         self, layout: RowLayout, parts: Sequence[DecodedRows], context: MergeContext
     ) -> None:
-        """Join the parts, which are released.
+        """Join the columns of the parts, which are released.
 
         Args:
             layout: Layout of the table, all columns supported by Polars.
@@ -595,53 +604,96 @@ class MemoryMerge:
         """
         assert not layout.slow, layout.slow
         self._layout, self._context = layout, context
-        slices = [RowSlice(part, 0, part.rows) for part in parts]
-        self._levels = join_words(slices)
-        rows = sum(part.rows for part in parts)
+        self._words = [part.levels for part in parts]
+        self._starts = np.cumsum([0, *(part.rows for part in parts)])
+        rows = int(self._starts[-1])
         row_bytes = max(1.0, sum(part.size_bytes for part in parts) / max(1, rows))
         step_rows = max(STEP_ROWS_MIN, min(STEP_ROWS_MAX, int(context.step_bytes / row_bytes)))
-        self._steps = _steps_by_word(self._levels, rows, step_rows)
-        if max(map(len, self._steps), default=0) > ROWS_MAX:
+        self._steps = _steps_by_word(parts, rows, step_rows)
+        if max((sum(map(len, step)) for step in self._steps), default=0) > ROWS_MAX:
             raise TooManyRowsError(f"{rows} rows have few different keys")
-        frame = pl.concat([part.frame for part in parts])
+        columns = {
+            name: pl.concat([part.frame.get_column(name) for part in parts]) for name in layout.fast
+        }
         for part in parts:
-            part.frame = frame.clear()
-        # Column by column, so that only one is there twice.
-        for name in layout.fast:
-            frame = frame.with_columns(frame.get_column(name).rechunk())
-        self._frame = frame
+            part.frame = part.frame.clear()
+        # Two columns at a time, so that only these are there twice.
+        joins = [partial(_joined_column, columns, name) for name in layout.fast]
+        self._frame = pl.DataFrame(list(ordered_map("join", joins)))
 
     def tables(self) -> Iterator[pa.Table]:
         """Yield the rows that stay, by key."""
         tally = self._context.tally
-        calls = (partial(self._merge, numbers) for numbers in self._steps)
+        calls = (partial(self._merge, step) for step in self._steps)
         for settled in ordered_map("merge", calls):
             tally.counts = sum_counts(tally.counts, settled.counts)
             tally.dropped = join_dropped((tally.dropped, settled.dropped))
             if settled.table is not None:
                 yield settled.table
 
-    def _merge(self, numbers: Int64s) -> MergedStep:
-        levels = take_words(self._levels, numbers)
-        step = Step(self._layout, self._frame, None, levels, numbers)
-        return _settled_step(step, len(numbers), self._context.now_s, self._context.drop)
+    def _merge(self, step: Sequence[Int64s]) -> MergedStep:
+        levels = _words_of(self._words, step)
+        starts = self._starts[:-1]
+        numbers = np.concatenate([rows + start for rows, start in zip(step, starts, strict=True)])
+        merged = Step(self._layout, self._frame, None, levels, numbers)
+        return _settled_step(merged, len(numbers), self._context.now_s, self._context.drop)
 
 
-def _steps_by_word(levels: Sequence[KeyWords], rows: int, step_rows: int) -> list[Int64s]:
-    """Return the numbers of rows in steps, by the first word that differs; none is empty.
+def _joined_column(columns: dict[str, pl.Series], name: str) -> pl.Series:
+    """Take a column out of the others; return it in one chunk."""
+    return columns.pop(name).rechunk()
+
+
+def _steps_by_word(
+    parts: Sequence[DecodedRows], rows: int, step_rows: int
+) -> list[tuple[Int64s, ...]]:
+    """Return the rows of each part in steps, by the first word that differs; none is empty.
 
     Args:
-        levels: The words of their keys.
-        rows: Number of rows.
+        parts: The rows.
+        rows: Their number.
         step_rows: Wanted rows of a step.
     """
-    word = next((level for level in levels if not isinstance(level, int)), None)
-    count = -(-rows // step_rows)
-    if word is None or count <= 1:
-        return [np.arange(rows, dtype=np.int64)] if rows else []
-    sample = np.sort(word[:: max(1, step_rows // SAMPLES)])
-    ends = np.unique(sample[np.arange(1, count) * len(sample) // count])
+    word = _first_different([part.levels for part in parts])
+    words = [(part.levels[word], part.rows) for part in parts]
+    ends = _ends_of_steps(words, -(-rows // step_rows), max(1, step_rows // SAMPLES))
+    calls = [partial(_rows_of_steps, level, count, ends) for level, count in words]
+    steps = zip(*ordered_map("steps", calls), strict=True)
+    return [step for step in steps if any(map(len, step))]
+
+
+def _first_different(parts: Sequence[Sequence[KeyWords]]) -> int:
+    """Return the number of the first word in which rows differ; 0: they do not differ."""
+    for number, level in enumerate(zip(*parts, strict=True)):
+        if any(not isinstance(word, int) or word != level[0] for word in level):
+            return number
+    return 0
+
+
+def _ends_of_steps(words: Sequence[tuple[KeyWords, int]], count: int, stride: int) -> Words:
+    """Return the last words of all steps but the last one, from a sample of the rows.
+
+    Args:
+        words: A word of the rows of each part, and their number.
+        count: Wanted number of steps.
+        stride: Rows per sampled row.
+    """
+    samples, before = [np.zeros(0, np.uint64)], 0
+    for word, rows in words:
+        chosen = slice(-before % stride, rows, stride)
+        samples.append(
+            np.full(rows, word, np.uint64)[chosen] if isinstance(word, int) else word[chosen]
+        )
+        before += rows
+    sample = np.sort(np.concatenate(samples))
+    return np.unique(sample[np.arange(1, count) * len(sample) // count])
+
+
+def _rows_of_steps(word: KeyWords, rows: int, ends: Words) -> list[Int64s]:
+    """Return the numbers of the rows of a part in each step."""
+    if isinstance(word, int):
+        word = np.full(rows, word, np.uint64)
     steps = np.searchsorted(ends, word).astype(np.uint16 if len(ends) < 1 << 16 else np.uint32)
     order = np.argsort(steps, kind="stable")
     stops = np.cumsum(np.bincount(steps, minlength=len(ends) + 1))[:-1]
-    return [numbers for numbers in np.split(order, stops) if len(numbers)]
+    return np.split(order, stops)
