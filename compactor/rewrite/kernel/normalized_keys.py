@@ -381,13 +381,15 @@ def row_groups_of(
         key: The key columns.
         trusted: Whether statistics are used.
     """
-    leaves = {metadata.schema.column(n).path: n for n in range(metadata.num_columns)}
+    stored = metadata.schema
+    leaves = {stored.column(n).path: n for n in range(metadata.num_columns)} if trusted else {}
     places = [leaves.get(name) for name in key] if trusted else []
+    arrows = [schema.field(name).type for name in key[: len(places)]]
     row_bytes, more_bytes = _widths(schema)
     row_groups, start = [], 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        low, high = _bounds(group, places, [schema.field(name).type for name in key[: len(places)]])
+        low, high = _bounds(group, places, arrows)
         if group.num_rows:
             row_groups.append(
                 RowGroup(
@@ -427,13 +429,13 @@ def key_bytes(low: bytes | None, high: bytes | None) -> int:
 
 def _widths(schema: pa.Schema) -> tuple[int, int]:
     """Return the size of fixed-width values in a decoded row, and of the views of its texts."""
-    texts = sum(is_text(field.type) for field in schema)
-    fixed = sum(getattr(field.type, "byte_width", 0) for field in schema if _is_fixed(field.type))
+    fixed = texts = 0
+    for arrow in schema.types:
+        if is_text(arrow):
+            texts += 1
+        elif is_type.is_primitive(arrow) and not is_type.is_boolean(arrow):
+            fixed += arrow.byte_width
     return fixed, TEXT_BYTES * texts
-
-
-def _is_fixed(arrow: pa.DataType) -> bool:
-    return bool(is_type.is_primitive(arrow) and not is_type.is_boolean(arrow))
 
 
 def _bounds(
@@ -481,7 +483,10 @@ def column_ends(
 
 def _encoded(stats: Any, arrow: pa.DataType, end: str) -> bytes | None:
     """Return one end of the statistics as an encoded value; None: it is unreliable."""
-    raw = getattr(stats, f"{end}_raw")
+    raw = stats.min_raw if end == "min" else stats.max_raw
+    if is_text(arrow):
+        is_stored = isinstance(raw, bytes) and stats.physical_type == "BYTE_ARRAY"
+        return encode_value(raw, KeyType.BINARY) if is_stored else None
     if is_type.is_timestamp(arrow) and stats.physical_type == "INT64":
         return encode_value(_nanos(stats, raw), KeyType.TIMESTAMP)
     if is_type.is_unsigned_integer(arrow) and isinstance(raw, int):
@@ -496,15 +501,17 @@ def _encoded(stats: Any, arrow: pa.DataType, end: str) -> bytes | None:
         return encode_value(bool(raw), KeyType.BOOL)
     if is_type.is_floating(arrow) and not is_type.is_float16(arrow):
         return None if raw != raw else encode_value(float(raw), KeyType.FLOAT)
-    if is_text(arrow) and isinstance(raw, bytes) and stats.physical_type == "BYTE_ARRAY":
-        return encode_value(raw, KeyType.BINARY)
     return None
+
+
+_TEXTS = frozenset(
+    arrow.id for arrow in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
+)
 
 
 def is_text(arrow: pa.DataType) -> bool:
     """Return whether values of a type are texts or bytes of any length."""
-    large = is_type.is_large_string(arrow) or is_type.is_large_binary(arrow)
-    return bool(large or is_type.is_string(arrow) or is_type.is_binary(arrow))
+    return arrow.id in _TEXTS
 
 
 def _nanos(stats: Any, raw: int) -> int:

@@ -309,11 +309,16 @@ def chunk_places(group: pq.RowGroupMetaData, names: Iterable[str]) -> list[tuple
         column = group.column(number)
         path = column.path_in_schema
         if path in wanted or path.partition(".")[0] in wanted:
-            start = column.data_page_offset
-            if column.has_dictionary_page and column.dictionary_page_offset is not None:
-                start = min(start, column.dictionary_page_offset)
-            chunks.append((path, start, column.total_compressed_size))
+            chunks.append((path, *chunk_place(column)))
     return chunks
+
+
+def chunk_place(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """Return the first byte of a column chunk, and its size."""
+    start = column.data_page_offset
+    if column.has_dictionary_page and (first := column.dictionary_page_offset) is not None:
+        start = min(start, first)
+    return start, column.total_compressed_size
 
 
 def check_chunk(descriptor: int, start: int, size_bytes: int) -> None:

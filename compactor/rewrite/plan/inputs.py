@@ -43,8 +43,8 @@ from compactor.rewrite.kernel.normalized_keys import (
     is_text,
     row_groups_of,
 )
-from compactor.rewrite.memory_budget import ordered_map
-from compactor.rewrite.parquet_bytes.sources import PAGES_START, chunk_places
+from compactor.rewrite.memory_budget import MERGE_CORES, ordered_map
+from compactor.rewrite.parquet_bytes.sources import PAGES_START, chunk_place
 
 # ----------------------------------------------------------------------------------- Output options
 # How outputs are written: settings, declared order, Bloom filters; which row groups are copied.
@@ -247,7 +247,8 @@ def too_fragmented(count: int, total: RowGroupSize, settings: OutputSettings) ->
 
 
 FOOTERS_AT_A_TIME = 8
-"""Footers of an object store that are read concurrently. Reads from a disk do not benefit."""
+"""Footers of an object store that are read concurrently. Of a disk, there are as many as cores:
+Arrow parses a footer outside of Python's lock, which is less than half of the work."""
 SMALL_BYTES = 1024**2
 """Largest uncompressed size of a small file."""
 
@@ -328,18 +329,23 @@ def read_footer(
         size_bytes=metadata.serialized_size,
         schema=schema,
         sizes=sizes,
-        codecs=frozenset(
-            codec_name(group.column(at).compression)
-            for group in row_groups
-            if group.num_rows
-            for at in range(group.num_columns)
-        ),
+        codecs=frozenset(map(codec_name, _codecs(row_groups))),
         filtered=has_blooms(metadata, schema, asked.filters),
         groups=tuple(groups),
         small_bytes=_small_bytes(metadata),
         timed=asked.time is not None and _has_no_null(metadata, asked.time),
         bounds=tuple(_bounds(group, schema, asked.bounds) for group in row_groups),
     )
+
+
+def _codecs(row_groups: Sequence[pq.RowGroupMetaData]) -> set[str]:
+    """Return the codecs of all column chunks that have rows."""
+    return {
+        group.column(at).compression
+        for group in row_groups
+        if group.num_rows
+        for at in range(group.num_columns)
+    }
 
 
 def _bounds(
@@ -381,15 +387,16 @@ def _has_no_null(metadata: pq.FileMetaData, column: str) -> bool:
 
 
 def _small_bytes(metadata: pq.FileMetaData) -> int | None:
-    if metadata.num_row_groups != 1 or metadata.row_group(0).total_byte_size > SMALL_BYTES:
+    if metadata.num_row_groups != 1:
         return None
-    columns = [metadata.row_group(0).column(at) for at in range(metadata.num_columns)]
+    group = metadata.row_group(0)
+    if group.total_byte_size > SMALL_BYTES:
+        return None
+    columns = [group.column(at) for at in range(group.num_columns)]
     if any(column.physical_type == "INT96" for column in columns):
         return None  # A kind of time on which readers disagree.
     end = PAGES_START
-    for _, start, size_bytes in sorted(
-        chunk_places(metadata.row_group(0), metadata.schema.names), key=lambda each: each[1]
-    ):
+    for start, size_bytes in sorted(map(chunk_place, columns)):
         if start != end:
             return None  # Its reader needs to know the positions of its pages.
         end += size_bytes
@@ -402,7 +409,7 @@ def read_footers(
     asked: FooterQuery,
     on_read: Callable[[], None] = lambda: None,
 ) -> list[InputFooter]:
-    """Return the footers of inputs, in order; from an object store several concurrently.
+    """Return the footers of inputs, in order; several are read concurrently.
 
     Args:
         location: Location of the table.
@@ -420,11 +427,9 @@ def read_footers(
         on_read()
         return footer
 
-    numbers = range(len(paths))
-    if location.is_local:
-        return list(map(work, paths, numbers))
-    with ThreadPoolExecutor(min(len(paths), FOOTERS_AT_A_TIME) or 1, "footer") as threads:
-        return list(threads.map(work, paths, numbers))
+    at_a_time = MERGE_CORES if location.is_local else FOOTERS_AT_A_TIME
+    with ThreadPoolExecutor(min(len(paths), at_a_time) or 1, "footer") as threads:
+        return list(threads.map(work, paths, range(len(paths))))
 
 
 # -------------------------------------------------------------------- Inputs must not have changed
