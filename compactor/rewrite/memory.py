@@ -20,13 +20,13 @@ import polars as pl
 import pyarrow as pa
 
 from common.errors import CompactionError, EngineDiedError, MemoryShortError
-from compactor.rewrite.memory_budget import PAGES_KEPT_MS, MemoryBudget
+from compactor.rewrite.memory_budget import PAGES_KEPT_MS, MemoryBudget, pages_kept_ms
 
 CHECK_INTERVAL_S = 0.05
 CLEAN_UP_CHECKS = 60
 """Checks that a task above its limit gets for an orderly end."""
-RELEASE_CHECKS = int(3 * PAGES_KEPT_MS / 1000 / CHECK_INTERVAL_S)
-"""Three times as long as allocators keep unused pages."""
+RELEASE_MARGIN_MS = 2 * PAGES_KEPT_MS
+"""Time in addition to that for which allocators keep unused pages, until they are returned."""
 BEGUN, OUTGROWN = "begun-", "outgrown-"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _OUT_OF_MEMORY = re.compile(
@@ -124,7 +124,8 @@ def release_memory() -> None:
     for pool in (pa.default_memory_pool(), pa.system_memory_pool()):
         pool.release_unused()
     pause = threading.Event()
-    for _ in range(RELEASE_CHECKS):
+    wait_ms = pages_kept_ms(os.environ) + RELEASE_MARGIN_MS
+    for _ in range(int(wait_ms / 1000 / CHECK_INTERVAL_S)):
         pause.wait(CHECK_INTERVAL_S)
         pl.Series([0]).sort()  # The allocator of Polars returns old pages when it is called.
 

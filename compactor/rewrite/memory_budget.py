@@ -8,8 +8,9 @@ A budget divides the memory of a process among these. After a job has run out of
 attempt divides half as much: more ranges, longer runs, smaller steps.
 """
 
+import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -22,13 +23,18 @@ TASK_SETTING, LIMIT_SETTING = "spark.neve.task.bytes", "spark.neve.task.limit.by
 """Settings that carry the limits to a driver; Spark keeps unknown settings."""
 REMOTE_SETTING = "spark.neve.executors.remote"
 """Present if executors may be on other machines than the driver."""
-PAGES_KEPT_MS = 2000
-"""Time that allocators keep freed pages, because a merge soon needs as many again."""
+PAGES_KEPT_MS, POLARS_PAGES_KEPT_MS = 2000, 20_000
+"""Time that allocators keep freed pages, because a merge soon needs as many again. Where a task has
+much memory, the allocator of Polars keeps them until the next job of the process: new pages would
+take a tenth of a short one."""
+MUCH_TASK_BYTES = 2 * TASK_BYTES
+"""Memory of a task from which on Polars keeps pages for longer."""
+POLARS_ALLOCATOR = "_RJEM_MALLOC_CONF"
 TASK_ENVIRON = {
     "MALLOC_ARENA_MAX": "1",
     "ARROW_DEFAULT_MEMORY_POOL": "jemalloc",
     "JE_ARROW_MALLOC_CONF": f"narenas:1,dirty_decay_ms:{PAGES_KEPT_MS},muzzy_decay_ms:0",
-    "_RJEM_MALLOC_CONF": f"narenas:2,dirty_decay_ms:{PAGES_KEPT_MS},muzzy_decay_ms:0",
+    POLARS_ALLOCATOR: f"narenas:2,dirty_decay_ms:{PAGES_KEPT_MS},muzzy_decay_ms:0",
     "MALLOC_MMAP_THRESHOLD_": str(32 * 1024**2),
     "MALLOC_TRIM_THRESHOLD_": str(64 * 1024**2),
 }
@@ -38,6 +44,7 @@ system's allocator, by 0.5 MB with every row group of long texts, so it uses ano
 the allocator in Polars; returning pages at once would save 50 MB more, but take up to 40 % more
 time. The system's allocator would raise its thresholds to the last two values by itself, but only
 after an array of 32 MB was freed."""
+_DECAY = re.compile(r"\bdirty_decay_ms:(\d+)")
 BASE_BYTES = 280 * 1024**2
 """A Python worker with all libraries (110 MB), data that waits between the threads of a merge, data
 that they encode, and memory that three allocators return late."""
@@ -86,6 +93,19 @@ class MemoryBudget:
             f"a task may have {_mb(self.task_bytes)}{halved}: raise compactor.task_memory, or"
             " write smaller row groups"
         )
+
+
+def task_environ(task_bytes: int) -> dict[str, str]:
+    """Return the environment of task processes that have so much memory; see `TASK_ENVIRON`."""
+    kept_ms = POLARS_PAGES_KEPT_MS if task_bytes >= MUCH_TASK_BYTES else PAGES_KEPT_MS
+    allocator = f"narenas:2,dirty_decay_ms:{kept_ms},muzzy_decay_ms:0"
+    return {**TASK_ENVIRON, POLARS_ALLOCATOR: allocator}
+
+
+def pages_kept_ms(environ: Mapping[str, str]) -> int:
+    """Return how long the allocators of a process with this environment keep freed pages."""
+    found = _DECAY.search(environ.get(POLARS_ALLOCATOR, ""))
+    return max(PAGES_KEPT_MS, int(found.group(1)) if found else 0)
 
 
 def memory_budget(

@@ -28,8 +28,8 @@ from compactor.rewrite.memory_budget import (
     PAGE_CACHE_SETTING,
     REMOTE_SETTING,
     SCRATCH_SETTING,
-    TASK_ENVIRON,
     TASK_SETTING,
+    task_environ,
 )
 from compactor.spark.class_archive import archive_options, class_path, package_folder
 from compactor.spark.cluster import (
@@ -134,7 +134,7 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
         f"-Djava.io.tmpdir={tempfile.gettempdir()} {crashes} -XX:-CreateCoredumpOnCrash {QUIET_JVM}"
         f" {shlex.join(archive_options())}"
     )
-    local = settings.engine is EngineKind.LOCAL
+    local, environ = settings.engine is EngineKind.LOCAL, task_environ(settings.task_bytes)
     compiler = EXECUTOR_COMPILER if local else QUICK_JVM
     return {
         "spark.driver.memory": settings.driver_memory,
@@ -146,7 +146,7 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
         "spark.executorEnv.PYTHONPATH": _project_path(),
         # As many threads as a merge keeps busy; more would compete with other tasks.
         "spark.executorEnv.POLARS_MAX_THREADS": str(min(settings.executor_cores, MERGE_CORES)),
-        **{f"spark.executorEnv.{name}": value for name, value in TASK_ENVIRON.items()},
+        **{f"spark.executorEnv.{name}": value for name, value in environ.items()},
         "spark.python.daemon.module": "compactor.spark.task_daemon",
         **_task_logs(settings),
         TASK_SETTING: str(settings.task_bytes),

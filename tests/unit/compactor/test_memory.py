@@ -15,11 +15,15 @@ from compactor.rewrite.kernel.normalized_keys import RowGroup
 from compactor.rewrite.memory_budget import (
     BASE_BYTES,
     FREE_BYTES_MIN,
+    PAGES_KEPT_MS,
+    POLARS_PAGES_KEPT_MS,
     TASK_BYTES,
     TASK_ENVIRON,
     estimate_bytes,
     memory_budget,
+    pages_kept_ms,
     rows_at_a_time,
+    task_environ,
 )
 from compactor.rewrite.merge.ranges import split_row_groups
 from compactor.rewrite.plan.inputs import ROWS_MIN, estimate_decoded_bytes, read_footer
@@ -59,6 +63,14 @@ def test_the_text_of_a_budget_says_what_to_raise() -> None:
     assert (
         "768 MB, divided by 4: raise compactor.task_memory" in memory_budget(TASK_BYTES, 2, MB).text
     )
+
+
+def test_polars_keeps_pages_for_longer_where_a_task_has_much_memory() -> None:
+    little, much = task_environ(TASK_BYTES), task_environ(4 * TASK_BYTES)
+    assert little == TASK_ENVIRON
+    assert pages_kept_ms(little) == pages_kept_ms({}) == PAGES_KEPT_MS
+    assert pages_kept_ms(much) == POLARS_PAGES_KEPT_MS
+    assert much.keys() == little.keys()
 
 
 def backend() -> str:
