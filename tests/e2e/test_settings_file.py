@@ -421,7 +421,12 @@ def test_another_start_says_what_it_does_not_apply(shell: Shell) -> None:
 
 
 def test_every_part_has_a_log_that_is_kept(shell: Shell, service: Service) -> None:
-    """The last test: it kills a compactor and ends the stack."""
+    """The last test: it kills a compactor and ends the stack, before another Spark is there."""
+    folder = service.stack.folder
+    with folder.logs.joinpath("redis.log").open("a") as log:
+        log.write("x" * 70_000)
+    aside = folder.logs / "redis.log.1"
+    service.wait("a log put aside", aside.exists, within_s=PATIENCE_S)
     service.kill(service.compactor("small-1"))
     service.wait(
         "the death in the log", lambda: service.events("compactor gone"), within_s=PATIENCE_S
@@ -435,12 +440,6 @@ def test_every_part_has_a_log_that_is_kept(shell: Shell, service: Service) -> No
     events = [json.loads(line) for line in shell.json("logs", "coordinator")["lines"]]
     assert {event["part"] for event in events} == {"coordinator"}
     assert "info" not in {event["level"] for event in events}
-    folder = service.stack.folder
-    with folder.logs.joinpath("redis.log").open("a") as log:
-        log.write("x" * 70_000)
-    aside = folder.logs / "redis.log.1"
-    service.wait("a log put aside", aside.exists, within_s=PATIENCE_S)
-
     assert "stack file ended" in shell.run("down").stdout
     assert "compactor gone" in shell.run("logs", "coordinator").stdout
     assert shell.json("logs", "ray")["lines"]

@@ -215,6 +215,7 @@ def test_a_dead_jvm_takes_its_driver_along_at_once(bench: Bench, busy: bool) -> 
     assert '"part": "spark driver", "event": ' in bench.run(body, starts=1)
 
 
+@pytest.mark.long
 def test_a_thread_that_fails_takes_its_driver_along(bench: Bench) -> None:
     async def body(engine: SparkEngine) -> None:
         waiting = await sleeping(engine, "a")
@@ -257,6 +258,7 @@ def test_a_frozen_process_says_nothing_and_is_gone_after_a_restart(bench: Bench,
     bench.run(body, starts=1)
 
 
+@pytest.mark.long
 def test_a_lost_application_takes_its_driver_along(bench: Bench) -> None:
     async def body(engine: SparkEngine) -> None:
         with pytest.raises(EngineDiedError):

@@ -239,7 +239,9 @@ def test_a_flipped_bit_in_a_footer_never_becomes_another_row(
 ) -> None:
     done = tmp_path / "done"
     done.touch()
-    context, turn = multiprocessing.get_context("spawn"), 0
+    # Children are forked from one process that has imported all this, and has no threads.
+    context, turn = multiprocessing.get_context("forkserver"), 0
+    context.set_forkserver_preload([__name__])
     while left := seeds[len(done.read_text()) :]:
         (tmp_path / str(turn)).mkdir()
         child = context.Process(target=flip_footers, args=(tmp_path / str(turn), way, left, done))

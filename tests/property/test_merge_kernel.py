@@ -403,7 +403,7 @@ def draw_small_files(chance: random.Random, folder: Path) -> Life:
 
 
 @pytest.mark.parametrize("changed", [False, True])
-@pytest.mark.parametrize("seed", first_fast(4, range(150), slow=4))
+@pytest.mark.parametrize("seed", first_fast(2, range(150), slow=2))
 def test_small_files_in_memory_merge_like_in_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, changed: bool
 ) -> None:

@@ -59,12 +59,16 @@ LONG = {
     ),
 }
 LARGE = {"zombies and late requests", "a Redis that forgets", "rollbacks", "expired snapshots"}
+AS_DELTA = {"a Redis that forgets", "lost, late and false answers"}
+"""Scenarios of rules that both formats share: `test_lake_model.py` has the same in each run."""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in SCENARIOS],
-)
+def marks_of(name: str) -> list[pytest.MarkDecorator]:
+    slow = name in LARGE | AS_DELTA
+    return [pytest.mark.slow] * slow + [pytest.mark.long] * (name in AS_DELTA)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(name)) for name in SCENARIOS])
 def test_every_order_of_events_keeps_the_rows(name: str) -> None:
     count = IcebergExplorer(Model(SCENARIOS[name])).explore(worlds_max=20_000)
     print(f"{name}: {count} worlds")

@@ -63,11 +63,11 @@ def test_every_promise_holds_in_many_more_lakes() -> None:
     lived(MANY, live_by)
 
 
-@pytest.mark.parametrize("seed", first_fast(1, list(REGRESSIONS)))
+@pytest.mark.parametrize("seed", first_fast(1, list(REGRESSIONS), slow=2))
 def test_recorded_seeds_of_lakes_hold(seed: int) -> None:
     live_by(seed, NO_FAULTS)
 
 
-@pytest.mark.parametrize("seed", first_fast(1, list(OF_STORAGE)))
+@pytest.mark.parametrize("seed", first_fast(1, list(OF_STORAGE), slow=2))
 def test_recorded_seeds_of_storage_faults_hold(seed: int) -> None:
     live_by(seed)

@@ -140,12 +140,12 @@ class Ground:
     def wait_until_said(self, door: str, *sentences: str) -> str:
         """Ask a door until it says some sentences; return all that it says.
 
-        The coordinator looks every few seconds.
+        The coordinator looks every few seconds, and each process of `neve` takes two.
         """
         end_s = time.monotonic() + SERVICE_S
         while any(sentence not in (answer := self.say(door)) for sentence in sentences):
             assert time.monotonic() < end_s, answer
-            time.sleep(1.0)
+            time.sleep(3.0)
         return answer
 
     def set_version(self, version: str) -> str:

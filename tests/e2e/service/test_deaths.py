@@ -28,7 +28,7 @@ from tests.support.stack import QUARANTINE_FAILURES, SLOW, Service
 pytestmark = [pytest.mark.slow]
 
 FILES = 6
-ROWS = 8_000
+ROWS = 5_000
 """Per file: the job takes some seconds, on a busy machine more."""
 SPARK_PROCESSES = 3
 """Of a compactor: the driver with its JVM, an executor."""
