@@ -2,8 +2,8 @@
 
 First the processes below a compactor, in each phase of an attempt: the job is committed in the
 end, readers see exactly the rows of the ledger, and the compactor's slot is free again. `make test`
-plays some cases, those of them that once left a job hanging, `make long` the rest of those;
-`make deaths` plays all. Then Redis, a part of Ray's head and the supervisor die.
+plays one case, `make long` the others that once left a job hanging; `make deaths` plays all.
+Then Redis, a part of Ray's head and the supervisor die.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ START_TIMEOUT_S = 300.0
 STALL_S = 20.0
 """Short enough to be waited for; on a busy machine a task may take some seconds to begin."""
 SOME = [
-    Case(Part.JVM, How.FREEZE, Phase.REWRITING),
     Case(Part.EXECUTOR, How.KILL, Phase.COMMITTING),
+    pytest.param(Case(Part.JVM, How.FREEZE, Phase.REWRITING), marks=pytest.mark.long),
     pytest.param(Case(Part.DRIVER, How.FREEZE, Phase.VERIFYING), marks=pytest.mark.long),
     pytest.param(Case(Part.JVM, How.KILL, Phase.PREPARING), marks=pytest.mark.long),
     pytest.param(Case(Part.EXECUTOR, How.KILL, Phase.WAITING), marks=pytest.mark.long),

@@ -26,7 +26,7 @@ LITTLE = {
 }
 """The tests' stack takes less than a reader's, and a port that is free: its Spark has no executors.
 
-The demo's has: `test_demo.py`.
+Those of `test_settings_file.py` and of `service` have.
 """
 PLACEHOLDERS = ("https://minio.example:9000", "YOUR-KEY-ID", "YOUR-SECRET-KEY")
 

@@ -19,7 +19,7 @@ from tests.support.gateway import TOKEN
 from tests.support.redis_server import RedisServer, free_port, running
 from tests.tidy.tree import ROOT
 
-WRITERS, ROWS, DEATHS = 6, 150, 3
+WRITERS, ROWS, DEATHS = 6, 100, 2
 SCHEMA = pa.schema([("writer", pa.int64()), ("n", pa.int64()), ("text", pa.string())])
 
 

@@ -20,7 +20,12 @@ pytestmark = [pytest.mark.slow]
 WORK = """
 import sys
 from pyspark.sql import SparkSession
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+spark = (
+    SparkSession.builder.master("local[1]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    .getOrCreate()
+)
 assert spark.sparkContext.parallelize(range(1000), 2).map(lambda n: n + 1).sum() == 500_500
 spark.range(10).write.parquet(sys.argv[1])
 assert spark.read.parquet(sys.argv[1]).selectExpr("sum(id)").first()[0] == 45

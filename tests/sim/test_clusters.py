@@ -183,7 +183,7 @@ def test_many_more_clusters_keep_their_promises() -> None:
     promises_kept(seeds(MANY))
 
 
-@pytest.mark.parametrize("seed", REGRESSIONS)
+@pytest.mark.parametrize("seed", first_fast(4, list(REGRESSIONS), slow=4))
 def test_recorded_seeds_of_clusters_hold(seed: int) -> None:
     # They were found before a store could be spread; those of spread ones are below.
     simulate(seed, replace(draw_options(seed), spread=False, creators=0))
@@ -261,11 +261,11 @@ def test_a_seed_tells_one_story_whatever_the_order_of_sets() -> None:
     stories = [story("1"), story("2")]
 
     assert stories[0] == stories[1]
-    assert len(set(stories[0])) == 4
+    assert len(set(stories[0])) == 2
 
 
 def story(hash_seed: str) -> list[str]:
-    command = [sys.executable, "-m", "tests.support.sim_run", "--digest", "3", "7", "18", "22"]
+    command = [sys.executable, "-m", "tests.support.sim_run", "--digest", "3", "18"]
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True

@@ -27,6 +27,10 @@ def local_session() -> Any:
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         "spark.sql.shuffle.partitions": "2",
         "spark.executorEnv.PYTHONPATH": os.getcwd(),
+        # As in production: workers are forks of a process that has loaded all libraries, the same
+        # one for Spark SQL.
+        "spark.python.daemon.module": "compactor.spark.task_daemon",
+        "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     }
     for name, value in settings.items():
         builder = builder.config(name, value)

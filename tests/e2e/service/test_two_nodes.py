@@ -54,6 +54,7 @@ def test_a_compactor_on_a_second_node_works_with_executors_beside_it(service: Se
         service.wait("two compactors", service.everybody_beats)
 
 
+@pytest.mark.long
 def test_a_job_spans_nodes_when_executors_have_a_resource_of_their_own(
     service: Service, tmp_path: Path
 ) -> None:
