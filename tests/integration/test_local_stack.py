@@ -278,6 +278,7 @@ def test_a_part_that_cannot_come_up_is_named_with_its_log(home: Path) -> None:
     assert "coordinator leads" in logs.path("coordinator").read_text()
 
 
+@pytest.mark.long
 def test_a_gateway_that_dies_at_its_start_says_why(home: Path) -> None:
     """Its constructor refuses a key of another certificate; settings alone do not show that."""
     own, other = home / "own", home / "other"

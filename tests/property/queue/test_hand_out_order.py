@@ -176,5 +176,5 @@ def test_a_start_takes_as_many_steps_in_a_long_queue_as_in_a_short_one(tables: i
 
         return steps_of(work) / 300
 
-    short, long = cost(1_000), cost(100_000)
+    short, long = cost(1_000), cost(30_000)
     assert long < 1.5 * short
