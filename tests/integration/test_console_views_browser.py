@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pyarrow as pa
 import pytest
@@ -82,6 +83,13 @@ def session(browser: Browser, gateway: Gateway) -> StorageState:
     return session_of(browser, gateway.url, TOKEN)
 
 
+@pytest.fixture(scope="module")
+def light(browser: Browser, gateway: Gateway, session: StorageState) -> Iterator[Visit]:
+    """A tab of the operator that goes from view to view: a new one costs a process."""
+    with visit(browser, gateway.url, scheme="light", session=session) as tab:
+        yield tab
+
+
 @pytest.fixture
 def tab(browser: Browser, gateway: Gateway, session: StorageState) -> Iterator[Visit]:
     """A tab of the operator; it must not log an error or load anything from elsewhere."""
@@ -134,8 +142,11 @@ def test_a_view_is_accessible_and_fits(
     browser: Browser,
     gateway: Gateway,
     session: StorageState,
+    light: Visit,
 ) -> None:
-    with visit(browser, gateway.url, scheme=scheme, session=session) as tab:
+    light.problems.clear()
+    dark = visit(browser, gateway.url, scheme=scheme, session=session)
+    with nullcontext(light) if scheme == "light" else dark as tab:
         tab.open(address)
         for width in WIDTHS:
             tab.page.set_viewport_size({"width": width, "height": 900})
