@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ class Kept:
         """Return a source of another process."""
         return open_iceberg(f"prod:db.{self.name}", self.site.properties)
 
-    @property
+    @cached_property
     def folder(self) -> Path:
         """Folder of a table on this machine."""
         return Path(self.writer.table.location().removeprefix("file://"))

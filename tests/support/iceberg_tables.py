@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,18 @@ def _files(table: Table) -> dict[str, DataFile]:
         if manifest.content == ManifestContent.DATA
         for entry in manifest.fetch_manifest_entry(table.io)
     }
+
+
+def _added(table: Table) -> Iterator[str]:
+    """Yield the paths of the data files that a version has added."""
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    for manifest in snapshot.manifests(table.io):
+        is_own = manifest.added_snapshot_id == snapshot.snapshot_id
+        if is_own and manifest.content == ManifestContent.DATA:
+            for entry in manifest.fetch_manifest_entry(table.io):
+                if entry.status == ManifestEntryStatus.ADDED:
+                    yield entry.data_file.file_path
 
 
 class _DeletesWriter(ManifestWriterV2):
@@ -132,9 +144,15 @@ class IcebergTable:
 
     def append(self, rows: pa.Table) -> list[str]:
         """Append rows; return the paths of the new files."""
-        before = set(self.live())
-        self._repeated(lambda: self.table.append(rows))
-        return sorted(set(self.live()) - before)
+        appended: list[Table] = []
+
+        def append() -> None:
+            table = self.table
+            table.append(rows)
+            appended.append(table)  # At the version that it has made.
+
+        self._repeated(append)
+        return sorted(_added(*appended))
 
     def delete_by_copy(self, predicate: str) -> None:
         """Delete rows as PyIceberg does: files with such rows are written again."""
