@@ -309,7 +309,10 @@ def _event_in(line: str) -> dict[str, object]:
 
 
 def _lines(path: Path) -> list[str]:
-    return path.read_text("utf-8", "replace").splitlines()
+    try:
+        return path.read_text("utf-8", "replace").splitlines()
+    except FileNotFoundError:  # It was put aside since it was listed.
+        return []
 
 
 def words_of(process: psutil.Process) -> list[str]:
