@@ -10,7 +10,7 @@ from tests.support.sim_run import LONG, lived
 # A killed process's coroutines are thrown away wherever they are; some would still say goodbye.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-FEW, MORE, MANY = range(6), range(6, 12), range(12, 500 if LONG else 150)
+FEW, MORE, MANY = range(8), range(8, 18), range(18, 500 if LONG else 150)
 REGRESSIONS = {
     27: "who looked before the store went back counted it up to the number of its location",
     51: "a store that went back was counted up, and its location told the lower number",
