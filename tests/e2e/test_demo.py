@@ -14,11 +14,8 @@ from tests.support.patience import SERVICE_S
 pytestmark = [pytest.mark.slow]
 
 
-@pytest.mark.parametrize("engine", ["local", pytest.param("raydp", marks=pytest.mark.long)])
-def test_the_demo_proves_itself(tmp_path: Path, engine: str) -> None:
-    """With executors it takes half as long again, and other stacks have these."""
+def test_the_demo_proves_itself(tmp_path: Path) -> None:
     own = {"NEVE_HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path), "COLUMNS": "200"}
-    own["NEVE_COMPACTOR_ENGINE"] = engine
     ran = subprocess.run(
         [installation().neve, "demo", "--compactors", "1"],
         cwd=tmp_path,
