@@ -21,12 +21,18 @@ From text to SQL:
 """
 
 from common.expressions.clauses import parse_assignments, parse_predicate
-from common.expressions.operators import SPARK_SETTINGS, ColumnAssignment, Expression
+from common.expressions.operators import (
+    SPARK_SETTINGS,
+    ColumnAssignment,
+    Expression,
+    NotNativeError,
+)
 
 __all__ = [
     "SPARK_SETTINGS",
     "ColumnAssignment",
     "Expression",
+    "NotNativeError",
     "parse_assignments",
     "parse_predicate",
 ]

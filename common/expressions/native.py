@@ -35,7 +35,7 @@ from common.expressions.grammar import (
     Node,
 )
 from common.expressions.lexer import DIGITS_MAX
-from common.expressions.operators import DATE_ALONE, moment_of
+from common.expressions.operators import DATE_ALONE, NotNativeError, moment_of
 from common.model.key_values import EPOCH
 
 Evaluation = Callable[[pl.DataFrame], pl.Series]
@@ -70,10 +70,6 @@ _WHOLE_DIGITS = 20
 _FLOAT_MEMBERS_MAX = 10
 """For longer lists Spark uses a hash set, and zeros of both signs may not be equal there."""
 _EXACT_DIGITS = 15
-
-
-class NotNativeError(Exception):
-    """A value for which Spark decides the result, or the error."""
 
 
 class _RefusedError(Exception):

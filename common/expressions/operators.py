@@ -218,6 +218,10 @@ class Expression:
         )
 
 
+class NotNativeError(Exception):
+    """A value for which Spark decides the result, or the error."""
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnAssignment:
     """A column and its new value; the SQL has the column's type, or fails."""

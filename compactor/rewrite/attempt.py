@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from common.control_settings import CatalogSettings
 from common.errors import AttemptCancelledError, NotStitchableError, RewriteError
-from common.expressions.native import NotNativeError
+from common.expressions import NotNativeError
 from common.lake.open import unpacked_access
 from common.model.file import DataFile
 from common.model.job import JobAction

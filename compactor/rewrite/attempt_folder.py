@@ -21,10 +21,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
 from common.errors import AttemptCancelledError, ConfigError, RewriteError
@@ -33,6 +32,9 @@ from common.parquet.location import storage_error
 from common.primitives import Budget
 from common.rows.conform import Flags, Int64s
 from common.runtime import Clock, MachineClock, SystemClock
+
+if TYPE_CHECKING:
+    import polars as pl
 
 _NAME = re.compile(r"neve-attempt-([0-9]+)-.*")
 _LOCK = "alive"
@@ -290,7 +292,7 @@ class NewValues:
     """Numbers of the rows, each once."""
     index: Int64s
     """For each of these rows the number of its value."""
-    values: pa.ChunkedArray | pl.Series
+    values: "pa.ChunkedArray | pl.Series"
 
 
 class StoredValues:

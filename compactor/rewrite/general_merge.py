@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from pyarrow import types as is_type
 
 from common.errors import InputError, RequestError, RewriteError, VerificationError
-from common.expressions.native import NotNativeError
+from common.expressions import NotNativeError
 from common.model.outcome import RowCounts
 from common.parquet.location import open_location, storage_error
 from common.rows.conform import conform

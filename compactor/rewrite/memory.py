@@ -10,13 +10,13 @@ import gc
 import os
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-import polars as pl
 import pyarrow as pa
 
 from common.errors import CompactionError, EngineDiedError, MemoryShortError
@@ -55,8 +55,10 @@ def bounded_memory(memory: MemoryBudget, folder: str) -> Iterator[None]:
         if watch is None or not watch.seen_bytes:
             raise
         raise _outgrown_error(memory, watch.seen_bytes) from error
-    except pl.exceptions.PolarsError as error:
-        if _OUT_OF_MEMORY.search(str(error)):
+    except Exception as error:
+        polars = _loaded_polars()
+        is_of_polars = polars is not None and isinstance(error, polars.exceptions.PolarsError)
+        if is_of_polars and _OUT_OF_MEMORY.search(str(error)):
             raise MemoryShortError(f"{error}; {memory.text}") from error
         raise
 
@@ -127,7 +129,13 @@ def release_memory() -> None:
     wait_ms = pages_kept_ms(os.environ) + RELEASE_MARGIN_MS
     for _ in range(int(wait_ms / 1000 / CHECK_INTERVAL_S)):
         pause.wait(CHECK_INTERVAL_S)
-        pl.Series([0]).sort()  # The allocator of Polars returns old pages when it is called.
+        if (polars := _loaded_polars()) is not None:
+            polars.Series([0]).sort()  # Its allocator returns old pages when it is called.
+
+
+def _loaded_polars() -> Any:
+    """Return Polars, or None in a task that has not loaded it."""
+    return sys.modules.get("polars")
 
 
 class StartNote:

@@ -16,7 +16,6 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -223,6 +222,8 @@ def distinct_columns(rows: pa.Table) -> list[str]:
 
     Neighbours in key order are similar, so the sample is spread over all rows.
     """
+    import polars as pl  # Here: tasks that store values of expressions do without it.
+
     if rows.num_rows == 0:
         return []
     stride = -(-rows.num_rows // SAMPLE_ROWS)

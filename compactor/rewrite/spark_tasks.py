@@ -502,7 +502,7 @@ def store_expression_values(spark: Any, plan: RewritePlan) -> None:
         # Each task starts two Python stages, which takes as long as reading some megabytes.
         readers = min(len(plan.inputs.paths), spark.sparkContext.defaultParallelism)
         values = _expression_values_frame(spark, plan, readers)
-        return values.mapInArrow(partial(_store_values, plan), RESULT_SCHEMA)
+        return _map_in_arrow(values, partial(_store_values, plan), RESULT_SCHEMA)
 
     for row in _collect(plan, frame):
         result_of(row["result"])
@@ -524,10 +524,10 @@ def _sorted_frame(spark: Any, plan: RewritePlan) -> Any:
     count, readers = len(plan.inputs.paths), _reader_count(plan)
     schema = spark_schema(plan.rules.schema)
     numbers = spark.range(0, count, 1, numPartitions=readers)
-    rows = numbers.mapInArrow(partial(_read, plan), schema)
+    rows = _map_in_arrow(numbers, partial(_read, plan), schema)
     # Encoded keys are bytes, and Spark compares bytes unsigned, which is the order of keys.
     ordered = rows.repartition(1).sortWithinPartitions(KEY_COLUMN)
-    return ordered.mapInArrow(partial(_write, plan), RESULT_SCHEMA)
+    return _map_in_arrow(ordered, partial(_write, plan), RESULT_SCHEMA)
 
 
 def _expression_values_frame(spark: Any, plan: RewritePlan, readers: int) -> Any:
@@ -539,8 +539,22 @@ def _expression_values_frame(spark: Any, plan: RewritePlan, readers: int) -> Any
     expressions = ExpressionInputs(plan.rules.schema, plan.rules.transform)
     own = _expression_session(spark, _answer_rows_max(plan))
     numbers = own.range(0, len(plan.inputs.paths), 1, numPartitions=readers)
-    questions = numbers.mapInArrow(partial(_read_expression_inputs, plan), expressions.schema)
+    questions = _map_in_arrow(numbers, partial(_read_expression_inputs, plan), expressions.schema)
     return questions.where(expressions.condition).selectExpr(*expressions.answers)
+
+
+def _map_in_arrow(frame: Any, function: Callable[[Batches], Batches], schema: Any) -> Any:
+    """Return `frame.mapInArrow(function, schema)`, whose own way loads pandas for nothing."""
+    from pyspark.rdd import PythonEvalType
+    from pyspark.sql import DataFrame
+    from pyspark.sql.udf import UserDefinedFunction
+
+    kind = PythonEvalType.SQL_MAP_ARROW_ITER_UDF
+    call = UserDefinedFunction(function, returnType=schema, evalType=kind)
+    mapped = call(*(frame[name] for name in frame.columns))
+    expression = mapped._jc.expr()  # noqa: SLF001 - PySpark has no public API without pandas
+    jdf = frame._jdf.pythonMapInArrow(expression, False)  # noqa: SLF001
+    return DataFrame(jdf, frame.sparkSession)
 
 
 @lru_cache(maxsize=2)

@@ -8,10 +8,9 @@ those of a plug-in by a task of their own, those of expressions by Spark.
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as is_type
@@ -24,7 +23,7 @@ from common.errors import (
     RewriteError,
     TransformError,
 )
-from common.expressions.native import Evaluation, NotNativeError
+from common.expressions import NotNativeError
 from common.plugins import load_transform
 from common.rows.conform import Flags, Int64s, conform, null_array
 from common.rows.key_encoding import filled
@@ -46,6 +45,11 @@ from compactor.rewrite.file_io import (
     table_location,
 )
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, Rules, TransformPlan
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from common.expressions.native import Evaluation
 
 # ---------------------------------------------------------------------------- Transform expressions
 # Expressions of a transform: their inputs go to Spark, their values come back.
@@ -694,6 +698,8 @@ class _NativeChange:
             return rows
         names = sorted(transform.transform.columns) or rows.column_names[:1]
         asked = rows.select(names)
+        import polars as pl  # Here: tasks that store values of expressions do without it.
+
         frame = pl.from_arrow(asked if len(places) == len(rows) else asked.take(pa.array(places)))
         assert isinstance(frame, pl.DataFrame)
         series = computed_values(transform, self._evaluations, frame)
@@ -738,8 +744,8 @@ def chosen_rows(numbers: Int64s, meant: Flags, path: str) -> Int64s:
 
 
 def computed_values(
-    transform: TransformPlan, evaluations: Sequence[Evaluation], rows: pl.DataFrame
-) -> list[pl.Series]:
+    transform: TransformPlan, evaluations: "Sequence[Evaluation]", rows: "pl.DataFrame"
+) -> "list[pl.Series]":
     """Return the value of each expression that Polars computes.
 
     Args:

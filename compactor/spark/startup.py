@@ -37,9 +37,11 @@ def die_with_parent(parent: int) -> None:
 SHARED_MODULES = (
     *("pandas", "pyarrow.compute", "pyarrow.parquet"),
     *("common.expressions.clauses", "common.settings", "common.wire"),
+    "compactor.rewrite.spark_tasks",
 )
 """Loaded by Spark's daemon, once for all workers. Arrow loads pandas when it converts the first
-list. Polars is not among them: it starts threads, which a fork would lose."""
+list. Polars is not among them: it starts threads, which a fork would lose. Modules load it where
+they use it, so that a task that reads or stores values of expressions does without it."""
 WARM_MODULES = ("numpy", "polars", "pyarrow.parquet", "compactor.rewrite.merge.driver")
 WARM_UP_ROWS = 1 << 10
 

@@ -8,10 +8,9 @@ the work of one task.
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import types as is_type
@@ -25,6 +24,9 @@ from common.model.keys import (
 )
 from common.rows.conform import Bytes, Flags, Int64s, Words, ordered_double_bits, text_bytes
 from common.rows.key_encoding import encode_column
+
+if TYPE_CHECKING:
+    import polars as pl  # Functions load it: tasks without a merge do without it.
 
 TEXT_WORDS = 8
 TEXT_BYTES_MAX = 8 * TEXT_WORDS
@@ -54,7 +56,7 @@ def levels_per_column(kind: KeyType) -> int:
     return 5 if kind is KeyType.DECIMAL else 2
 
 
-def key_levels(columns: Sequence[pl.Series], kinds: Sequence[KeyType]) -> list[KeyWords]:
+def key_levels(columns: "Sequence[pl.Series]", kinds: Sequence[KeyType]) -> list[KeyWords]:
     """Return the words of the keys of some rows.
 
     Args:
@@ -71,7 +73,7 @@ def key_levels(columns: Sequence[pl.Series], kinds: Sequence[KeyType]) -> list[K
     ]
 
 
-def column_levels(column: pl.Series, kind: KeyType) -> list[KeyWords]:
+def column_levels(column: "pl.Series", kind: KeyType) -> list[KeyWords]:
     """Return the words of one column; see `key_levels`."""
     column = column.rechunk()
     mark: KeyWords = 1
@@ -87,7 +89,7 @@ def column_levels(column: pl.Series, kind: KeyType) -> list[KeyWords]:
     return [mark, *values]
 
 
-def _values(column: pl.Series, kind: KeyType) -> list[KeyWords]:
+def _values(column: "pl.Series", kind: KeyType) -> list[KeyWords]:
     match kind:
         case KeyType.STRING | KeyType.BINARY:
             levels = _levels_of_views(column)
@@ -100,8 +102,10 @@ def _values(column: pl.Series, kind: KeyType) -> list[KeyWords]:
             return [whole_words(column)]
 
 
-def whole_words(column: pl.Series) -> Words:
+def whole_words(column: "pl.Series") -> Words:
     """Return bools, integers, dates, times and timestamps as words; nulls are undefined."""
+    import polars as pl
+
     physical = column.to_physical() if column.dtype.is_temporal() else column
     if physical.null_count():
         physical = physical.fill_null(0 if physical.dtype != pl.Boolean else False)
@@ -113,7 +117,7 @@ def whole_words(column: pl.Series) -> Words:
     return flipped
 
 
-def _decimal_levels(column: pl.Series) -> list[KeyWords]:
+def _decimal_levels(column: "pl.Series") -> list[KeyWords]:
     encoded = encode_column(column.to_arrow().fill_null(0), KeyType.DECIMAL)
     run, _ = text_bytes(encoded)
     payload = run.reshape(-1, _DECIMAL_BYTES)[:, 1:]
@@ -176,7 +180,7 @@ _BUFFER_ROWS_MIN = 64
 """Average rows per buffer below which texts are joined first."""
 
 
-def _levels_of_views(column: pl.Series) -> list[KeyWords] | None:
+def _levels_of_views(column: "pl.Series") -> list[KeyWords] | None:
     """Return texts of one length as words, from the pages that hold them, without a copy.
 
     Args:
@@ -185,6 +189,8 @@ def _levels_of_views(column: pl.Series) -> list[KeyWords] | None:
     Returns:
         The words; None: the texts have several lengths or nulls, or are in many buffers.
     """
+    import polars as pl
+
     array = column.to_arrow(compat_level=pl.CompatLevel.newest())
     is_view = is_type.is_string_view(array.type) or is_type.is_binary_view(array.type)
     if not is_view or array.null_count:
@@ -317,8 +323,10 @@ def words_of_row(levels: Sequence[KeyWords], place: int) -> tuple[int, ...]:
     return tuple(level if isinstance(level, int) else int(level[place]) for level in levels)
 
 
-def as_column(values: pa.Array) -> pl.Series:
+def as_column(values: pa.Array) -> "pl.Series":
     """Return Arrow values as a series."""
+    import polars as pl
+
     series = pl.from_arrow(values)
     assert isinstance(series, pl.Series)
     return series

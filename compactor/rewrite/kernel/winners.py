@@ -322,7 +322,9 @@ def known_to_polars(arrow: pa.DataType) -> bool:
 def polars_types(schema: pa.Schema) -> pl.Schema:
     """Return the types of the columns that Polars supports."""
     fields = [field for field in schema if known_to_polars(field.type)]
-    frame = pl.from_arrow(pa.schema(fields).empty_table())
+    # Arrow loads pandas (0.3 s) for `empty_table`, and not for arrays of nulls.
+    empty = [pa.nulls(0, field.type) for field in fields]
+    frame = pl.from_arrow(pa.table(empty, schema=pa.schema(fields)))
     assert isinstance(frame, pl.DataFrame)
     return frame.schema
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from common.errors import MemoryShortError, NotStitchableError, VerificationError
-from common.expressions.native import NotNativeError
+from common.expressions import NotNativeError
 from common.model.outcome import RowCounts
 from common.parquet.location import open_location
 from common.parquet.row_batches import rows_at

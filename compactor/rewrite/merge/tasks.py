@@ -17,7 +17,7 @@ import polars as pl
 import pyarrow as pa
 
 from common.errors import RewriteError
-from common.expressions.native import NotNativeError
+from common.expressions import NotNativeError
 from common.model.key_values import KeyType
 from common.model.outcome import DroppedRows, RowCounts
 from common.parquet.location import Location, open_location, storage_error

@@ -8,7 +8,7 @@ has four parts: the files to read (`Inputs`), the effect on rows (`Rules`), the 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,6 @@ from common.expressions.clauses import (
     protected_columns,
 )
 from common.expressions.file_pruning import ColumnBounds, may_be_true
-from common.expressions.native import Evaluation, native_predicate, native_value
 from common.model.request import KeyRange, TransformKind
 from common.model.table import Column, Table
 from common.parquet.file_inspection import codec_name
@@ -34,7 +33,6 @@ from common.rows.schema import arrow_schema, columns_of, normal_field, unite_sch
 from common.wire import Assignment
 from compactor.rewrite.file_io import table_location
 from compactor.rewrite.kernel.normalized_keys import RowGroup
-from compactor.rewrite.kernel.winners import polars_types
 from compactor.rewrite.memory_budget import TASK_BYTES, MemoryBudget, memory_budget, rows_at_a_time
 from compactor.rewrite.plan.inputs import (
     FooterQuery,
@@ -47,6 +45,9 @@ from compactor.rewrite.plan.inputs import (
     require_inputs_unchanged,
     worth_copying,
 )
+
+if TYPE_CHECKING:
+    from common.expressions.native import Evaluation
 
 # ----------------------------------------------------------------------------------- Transform plan
 # The effect of a job's request on its inputs, as a value for Spark's tasks.
@@ -160,12 +161,16 @@ class TransformPlan:
         """Whether it may delete rows: by a predicate, or as a plug-in."""
         return self.deletes or not self.asks_spark
 
-    def evaluations(self, schema: pa.Schema) -> tuple[Evaluation, ...] | None:
+    def evaluations(self, schema: pa.Schema) -> "tuple[Evaluation, ...] | None":
         """Return how Polars evaluates its expressions; None: it cannot.
 
         Args:
             schema: Schema of the rows.
         """
+        # Here: tasks that store values of expressions do not load Polars.
+        from common.expressions.native import native_predicate, native_value
+        from compactor.rewrite.kernel.winners import polars_types
+
         types, transform = polars_types(schema), self.transform
         evaluations: list[Evaluation | None] = [None]
         if transform.predicate is not None:

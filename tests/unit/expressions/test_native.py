@@ -11,8 +11,13 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from common.expressions import SPARK_SETTINGS, parse_assignments, parse_predicate
-from common.expressions.native import NotNativeError, native_predicate, native_value
+from common.expressions import (
+    SPARK_SETTINGS,
+    NotNativeError,
+    parse_assignments,
+    parse_predicate,
+)
+from common.expressions.native import native_predicate, native_value
 from common.model.table import Column
 from common.rows.schema import columns_of
 from compactor.rewrite.transform import from_spark, spark_type, to_spark

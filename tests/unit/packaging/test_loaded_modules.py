@@ -108,6 +108,8 @@ OF_HTTPX = {"anyio", "certifi", "h11", "httpcore", "httpx", "idna", "zstandard"}
         ("neve.local.supervisor,neve.local.stack", HEAVY),
         ("compactor.spark.engine", (*HEAVY, "polars", "pyarrow")),
         ("compactor.spark.child", ("fastapi", "pandas", "ray", "raydp")),
+        # Loaded by Spark's daemon, which forks: Polars would start threads before.
+        ("compactor.rewrite.spark_tasks", ("pandas", "polars", "ray", "raydp")),
         ("common.coordinator_proxy,neve.gateway.actor,neve.local.actors", STARTED),
         ("common.readers.fork_server", (*HEAVY, "asyncio", "polars", "redis")),
     ],
