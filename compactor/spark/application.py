@@ -40,7 +40,7 @@ from compactor.spark.cluster import (
     ray_options,
     raydp_configs,
 )
-from compactor.spark.driver_protocol import DriverSettings, EngineKind
+from compactor.spark.driver_protocol import LIGHT_DISTUTILS, DriverSettings, EngineKind
 from compactor.spark.startup import warm_up
 
 EXECUTOR_RESOURCE = "spark.ray.raydp_spark_executor.actor.resource."
@@ -134,7 +134,8 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
         f"-Djava.io.tmpdir={tempfile.gettempdir()} {crashes} -XX:-CreateCoredumpOnCrash {QUIET_JVM}"
         f" {shlex.join(archive_options())}"
     )
-    local, environ = settings.engine is EngineKind.LOCAL, task_environ(settings.task_bytes)
+    local = settings.engine is EngineKind.LOCAL
+    environ = {**task_environ(settings.task_bytes), **LIGHT_DISTUTILS}
     compiler = EXECUTOR_COMPILER if local else QUICK_JVM
     return {
         "spark.driver.memory": settings.driver_memory,
@@ -161,6 +162,8 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
         # It would change the environment, and Spark starts a daemon for each environment: a cold
         # one for every job that uses Spark SQL.
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
+        # Spark offers free cores at each event; the timer is for tasks that wait for a node.
+        "spark.scheduler.revive.interval": "5s",
         "spark.sql.shuffle.partitions": str(2 * settings.executors * settings.executor_cores),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

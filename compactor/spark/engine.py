@@ -198,7 +198,8 @@ async def _spawn(settings: DriverSettings, descriptor: int) -> asyncio.subproces
 def _environment(inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the child's environment: inherited, with module path, without the actor's own."""
     variables = {name: value for name, value in inherited.items() if name not in ACTOR_VARIABLES}
-    return variables | {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
+    path = {"PYTHONPATH": os.pathsep.join(part for part in sys.path if part)}
+    return variables | path | driver_protocol.LIGHT_DISTUTILS
 
 
 # ------------------------------------------------------------------------------------------- Engine
