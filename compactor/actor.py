@@ -28,7 +28,7 @@ from common.lake.open import catalog_access, packed_access
 from common.log_files import LogFiles
 from common.metadata.redis import connect
 from common.model.outcome import AttemptEnd, RowCounts
-from common.runtime import RandomIds, SystemClock, control_group_bytes
+from common.runtime import RandomIds, SystemClock, control_group_bytes, pause
 from common.settings import AUTO, CompactorSettings, Settings
 from common.telemetry import event_log
 from common.tracing import spans_of
@@ -43,6 +43,8 @@ from compactor.spark.engine import SparkEngine
 
 SAMPLE_INTERVAL_S = 5.0
 """Interval between measurements of memory."""
+REST_SAMPLES = 6
+"""Without attempts, memory is measured in one of so many intervals: it reads all processes."""
 REWRITE_BUCKETS_S = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0)
 
 
@@ -102,17 +104,25 @@ class CountedMetrics:
         )
 
     async def sample_forever(
-        self, engine_pid: Callable[[], int | None], starts: Callable[[], int]
+        self,
+        engine_pid: Callable[[], int | None],
+        starts: Callable[[], int],
+        has_attempts: Callable[[], bool],
     ) -> None:
         """Measure memory and count starts at intervals.
 
         Args:
             engine_pid: Returns the process of the Spark driver.
             starts: Returns the number of started Spark drivers.
+            has_attempts: Returns whether attempts run.
         """
+        samples_at_rest = 0
         while True:
-            memory_bytes = await asyncio.to_thread(tree_bytes, engine_pid())
-            self._counts["memory_bytes", ()] = memory_bytes
+            samples_at_rest = 0 if has_attempts() else samples_at_rest + 1
+            # The first sample after the last attempt is taken, too.
+            if samples_at_rest == 0 or samples_at_rest % REST_SAMPLES == 1:
+                memory_bytes = await asyncio.to_thread(tree_bytes, engine_pid())
+                self._counts["memory_bytes", ()] = memory_bytes
             self._count_starts(starts())
             await asyncio.sleep(SAMPLE_INTERVAL_S)
 
@@ -213,7 +223,11 @@ class CompactorActor:
         self._name, self._node = name, context.get_node_id()
         self._drain_timeout_s = compactor_settings.drain_timeout_s
         self._measuring = loop.create_task(
-            metrics.sample_forever(lambda: self._engine.pid, lambda: self._engine.starts)
+            metrics.sample_forever(
+                lambda: self._engine.pid,
+                lambda: self._engine.starts,
+                lambda: bool(self._service.status().attempts),
+            )
         )
         self._endings = {loop.create_task(self._leave_draining_node())}
 
@@ -286,7 +300,7 @@ class CompactorActor:
         """Hand back everything before the node goes, and end: Ray restarts the actor elsewhere."""
         deadline_s = None
         while deadline_s is None:
-            await asyncio.sleep(NODE_CHECK_INTERVAL_S)
+            await pause(NODE_CHECK_INTERVAL_S)
             deadline_s = await asyncio.to_thread(_drain_deadline_s, self._node)
         left_s = max(0.0, deadline_s - SystemClock().now_s() - HAND_BACK_S)
         wait_max_s = min(left_s, self._drain_timeout_s)

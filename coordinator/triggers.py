@@ -26,6 +26,7 @@ from common.metadata.changes import (
 )
 from common.model.table import Table
 from common.model.tablet import Analysis, TabletId
+from common.runtime import pause
 from coordinator.context import ShellContext
 from coordinator.core.scans import ANALYSES_AT_ONCE
 from coordinator.core.state import CoordinatorState
@@ -55,7 +56,7 @@ class TriggerDriver:
         """Check every `interval_s` for tables whose trigger `periodic` is due."""
         while True:
             await self.ask_due()
-            await asyncio.sleep(interval_s)
+            await pause(interval_s)
 
     async def ask_due(self) -> None:
         """Fire the trigger `periodic` for the tables for which it is due.

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 
+import pytest
+
 from common.model.outcome import AttemptEnd, RowCounts
 from common.telemetry import METRICS
 from common.wire import MetricValue
+from compactor import actor
 from compactor.actor import REWRITE_BUCKETS_S, CountedMetrics
 
 
@@ -53,7 +56,9 @@ def test_the_buckets_of_rewrites_count_all_that_are_not_above_them() -> None:
 def test_memory_and_restarts_are_sampled() -> None:
     async def sampled(starts: int) -> CountedMetrics:
         metrics = CountedMetrics()
-        sampling = asyncio.create_task(metrics.sample_forever(os.getpid, lambda: starts))
+        sampling = asyncio.create_task(
+            metrics.sample_forever(os.getpid, lambda: starts, lambda: False)
+        )
         while "memory_bytes" not in {name for name, *_ in values(metrics)}:
             await asyncio.sleep(0.01)
         sampling.cancel()
@@ -63,6 +68,38 @@ def test_memory_and_restarts_are_sampled() -> None:
     assert found["memory_bytes",] > 1024**2
     assert found["spark_restarts_total",] == 2, "the first start is no restart"
     assert values(asyncio.run(sampled(1)))["spark_restarts_total",] == 0
+
+
+@pytest.mark.parametrize(("has_attempts", "measured"), [(True, 13), (False, 3)])
+def test_memory_is_measured_less_often_at_rest(
+    monkeypatch: pytest.MonkeyPatch, has_attempts: bool, measured: int
+) -> None:
+    monkeypatch.setattr(actor, "SAMPLE_INTERVAL_S", 0.0)
+    pids: list[int] = []
+
+    async def sampled() -> None:
+        rounds = 0
+        ended = asyncio.Event()
+
+        def starts() -> int:
+            nonlocal rounds
+            rounds += 1
+            if rounds == 13:
+                ended.set()
+            return 1
+
+        def engine_pid() -> None:
+            if rounds < 13:
+                pids.append(rounds)
+
+        sampling = asyncio.create_task(
+            CountedMetrics().sample_forever(engine_pid, starts, lambda: has_attempts)
+        )
+        await ended.wait()
+        sampling.cancel()
+
+    asyncio.run(sampled())
+    assert len(pids) == measured
 
 
 def test_every_value_belongs_to_a_metric_of_the_table() -> None:
