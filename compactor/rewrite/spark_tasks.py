@@ -523,7 +523,7 @@ def _sorted_frame(spark: Any, plan: RewritePlan) -> Any:
     """Return a frame with one row, the outcome of reading, sorting and writing."""
     count, readers = len(plan.inputs.paths), _reader_count(plan)
     schema = spark_schema(plan.rules.schema)
-    numbers = spark.range(0, count, 1, numPartitions=readers)
+    numbers = _numbers_frame(spark, count, readers)
     rows = _map_in_arrow(numbers, partial(_read, plan), schema)
     # Encoded keys are bytes, and Spark compares bytes unsigned, which is the order of keys.
     ordered = rows.repartition(1).sortWithinPartitions(KEY_COLUMN)
@@ -538,9 +538,14 @@ def _expression_values_frame(spark: Any, plan: RewritePlan, readers: int) -> Any
     assert plan.rules.transform is not None
     expressions = ExpressionInputs(plan.rules.schema, plan.rules.transform)
     own = _expression_session(spark, _answer_rows_max(plan))
-    numbers = own.range(0, len(plan.inputs.paths), 1, numPartitions=readers)
+    numbers = _numbers_frame(own, len(plan.inputs.paths), readers)
     questions = _map_in_arrow(numbers, partial(_read_expression_inputs, plan), expressions.schema)
     return questions.where(expressions.condition).selectExpr(*expressions.answers)
+
+
+def _numbers_frame(spark: Any, count: int, partitions: int) -> Any:
+    """Return the numbers below `count`. `spark.range` loads 1,100 classes of Scala's reflection."""
+    return spark.sql(f"select id from range(0, {count}, 1, {partitions})")
 
 
 def _map_in_arrow(frame: Any, function: Callable[[Batches], Batches], schema: Any) -> Any:
