@@ -189,27 +189,6 @@ def pause_after(took_s: float, every_s: float) -> float:
     return max(every_s, took_s / OLDEST_SHARE_MAX)
 
 
-# ------------------------------------------------------------------------------------------- Timers
-
-
-SOON_S = 0.001
-
-
-async def pause(interval_s: float) -> None:
-    """Wait until the loop's clock reaches the next multiple of an interval.
-
-    So the regular work of a process wakes it up together: loops with intervals of 0.25, 0.5, 1 and
-    2 s four times per second, and not each at times of its own. The first pause is shorter.
-
-    Args:
-        interval_s: The interval; a multiple that follows at once is skipped.
-    """
-    import asyncio  # Here: readers import this module and stay light.
-
-    left_s = -asyncio.get_running_loop().time() % interval_s
-    await asyncio.sleep(left_s if left_s > SOON_S else left_s + interval_s)
-
-
 # ------------------------------------------------------------------------------------------ Threads
 
 

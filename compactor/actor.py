@@ -28,7 +28,7 @@ from common.lake.open import catalog_access, packed_access
 from common.log_files import LogFiles
 from common.metadata.redis import connect
 from common.model.outcome import AttemptEnd, RowCounts
-from common.runtime import RandomIds, SystemClock, control_group_bytes, pause
+from common.runtime import RandomIds, SystemClock, control_group_bytes
 from common.settings import AUTO, CompactorSettings, Settings
 from common.telemetry import event_log
 from common.tracing import spans_of
@@ -300,7 +300,7 @@ class CompactorActor:
         """Hand back everything before the node goes, and end: Ray restarts the actor elsewhere."""
         deadline_s = None
         while deadline_s is None:
-            await pause(NODE_CHECK_INTERVAL_S)
+            await asyncio.sleep(NODE_CHECK_INTERVAL_S)
             deadline_s = await asyncio.to_thread(_drain_deadline_s, self._node)
         left_s = max(0.0, deadline_s - SystemClock().now_s() - HAND_BACK_S)
         wait_max_s = min(left_s, self._drain_timeout_s)

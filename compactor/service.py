@@ -31,7 +31,7 @@ from common.model.table import Table
 from common.parquet.location import Location, existing_files
 from common.parquet.service_files import LocationOwner, read_owner, refuse_other_owner
 from common.primitives import Backoff, BoundedMap
-from common.runtime import Clock, IdSource, pause
+from common.runtime import Clock, IdSource
 from common.settings import DEFAULT_GROUP, CompactorSettings
 from common.storage_threads import StorageThreads
 from common.telemetry import Log
@@ -550,7 +550,7 @@ class CompactorService:
         stall_s = self._settings.attempt_stall_s
         interval_s = min(LOOK_INTERVAL_S, stall_s / 5) if stall_s else LOOK_INTERVAL_S
         while True:
-            await pause(interval_s)
+            await asyncio.sleep(interval_s)
             progress = [
                 attempt.progress for attempt in self._attempts.values() if attempt.rewriting
             ]

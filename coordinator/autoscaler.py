@@ -4,6 +4,7 @@ The policy is `core.autoscaling`. Every round reads the current state: queues, w
 report, and the actors that Ray knows. State kept between rounds may be lost without harm.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,6 @@ from itertools import count
 
 from common.errors import MetadataError, RequestError, UnavailableError, UnknownGroupError
 from common.metadata.changes import SetScale
-from common.runtime import pause
 from common.settings import COMPACTORS_MAX, Settings
 from coordinator.context import ShellContext
 from coordinator.core import events as on
@@ -99,7 +99,7 @@ class Autoscaler:
                 await self.round()
             except (MetadataError, UnavailableError) as error:
                 self._context.log("scaling fails", cause=str(error))
-            await pause(ROUND_INTERVAL_S)
+            await asyncio.sleep(ROUND_INTERVAL_S)
 
     async def round(self) -> None:
         """Examine every group once and do what the policy decides.

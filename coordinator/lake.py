@@ -50,7 +50,6 @@ from common.model.outcome import AttemptEnd
 from common.model.table import Column, Table, TableState
 from common.model.tablet import Tablet, TabletId
 from common.primitives import BoundedMap
-from common.runtime import pause
 from common.wire import MetricValue
 from coordinator.context import ShellContext
 from coordinator.core import events as on
@@ -152,7 +151,7 @@ class LakeFollower:
         """Poll tables that are due, and settle suspects."""
         while True:
             self.start_due()
-            await pause(LOOK_S)
+            await asyncio.sleep(LOOK_S)
 
     def start_due(self) -> None:
         """Start a poll of each table that is due; a table has at most one."""

@@ -14,7 +14,6 @@ from common.metadata.store import TabletStore
 from common.metadata.store_values import StoreHealth
 from common.model.group import LimitScope, checked_limit
 from common.primitives import BoundedMap
-from common.runtime import pause
 from common.spi.planner import UNCORRECTED
 from common.telemetry import Log
 from coordinator.context import STORE_AWAY_ERRORS, ShellContext
@@ -68,7 +67,7 @@ async def until_replaced(
         claimed_s: When this coordinator claimed the lead; 0 means before all others.
     """
     while True:
-        await pause(LEAD_CHECK_S)
+        await asyncio.sleep(LEAD_CHECK_S)
         try:
             claim = await store.claim()
             if claim is not None and claim.coordinator == coordinator:
@@ -309,7 +308,7 @@ class StoreHealthWatch:
         """Read the health every `HEALTH_INTERVAL_S`."""
         while True:
             await self.look()
-            await pause(HEALTH_INTERVAL_S)
+            await asyncio.sleep(HEALTH_INTERVAL_S)
 
 
 # --------------------------------------------------------------- Snapshot of the recorded values
@@ -422,7 +421,7 @@ class WindowUsageKeeper:
     async def run_forever(self) -> None:
         """Write the use of budgets whenever it has changed."""
         while True:
-            await pause(WINDOWS_INTERVAL_S)
+            await asyncio.sleep(WINDOWS_INTERVAL_S)
             await self.write()
 
     async def write(self) -> None:

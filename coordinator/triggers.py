@@ -26,7 +26,6 @@ from common.metadata.changes import (
 )
 from common.model.table import Table
 from common.model.tablet import Analysis, TabletId
-from common.runtime import pause
 from coordinator.context import ShellContext
 from coordinator.core.scans import ANALYSES_AT_ONCE
 from coordinator.core.state import CoordinatorState
@@ -56,7 +55,7 @@ class TriggerDriver:
         """Check every `interval_s` for tables whose trigger `periodic` is due."""
         while True:
             await self.ask_due()
-            await pause(interval_s)
+            await asyncio.sleep(interval_s)
 
     async def ask_due(self) -> None:
         """Fire the trigger `periodic` for the tables for which it is due.

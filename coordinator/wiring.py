@@ -18,7 +18,6 @@ from common.model.tablet import Tablet, TabletId
 from common.parquet.append import write_guarded
 from common.parquet.buffered import FlushPorts, FlushRules
 from common.parquet.location import identities_of
-from common.runtime import pause
 from common.settings import CoordinatorSettings, Settings
 from common.spi.planner import Surroundings
 from common.wire import (
@@ -432,7 +431,7 @@ class CoordinatorParts:
                 )
             now_s = self.context.clock.now_s()
             tablet = self.shadows.take(now_s)
-            await (pause(SHADOW_PAUSE_S) if tablet is None else asyncio.sleep(0))
+            await asyncio.sleep(SHADOW_PAUSE_S if tablet is None else 0)
             if tablet is not None:
                 work = partial(self._plan_shadow, tablet, now_s)
                 await self.context.faults.run("shadow planning", str(tablet), work)
@@ -447,7 +446,7 @@ class CoordinatorParts:
 
     async def _tick_forever(self, interval_s: float) -> None:
         while True:
-            await pause(interval_s)
+            await asyncio.sleep(interval_s)
             self.service.submit(on.Ticked(scaling=self.autoscaler.counts()))
             self.requests.look_at_deadlines()
 

@@ -162,8 +162,6 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
         # It would change the environment, and Spark starts a daemon for each environment: a cold
         # one for every job that uses Spark SQL.
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
-        # Spark offers free cores at each event; the timer is for tasks that wait for a node.
-        "spark.scheduler.revive.interval": "5s",
         "spark.sql.shuffle.partitions": str(2 * settings.executors * settings.executor_cores),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -28,7 +28,6 @@ from common.model.outcome import AttemptEnd
 from common.model.request import Request, RequestState
 from common.model.table import Table, TableState
 from common.model.tablet import Analysis, Tablet, TabletId
-from common.runtime import pause
 from common.spi.planner import NOTHING_KNOWN, RequestFacts, Surroundings
 from common.telemetry import Log
 from coordinator.context import STORE_AWAY_ERRORS, TableFaults, is_store_away
@@ -448,7 +447,7 @@ class Scanner:
 
     async def _follow_once(self) -> None:
         if not self.feed:
-            await pause(FEED_BLOCK_S)
+            await asyncio.sleep(FEED_BLOCK_S)
             return
         changes, missed = await self.feed.read()
         for change in changes:

@@ -6,6 +6,7 @@ Its memory is only a cache: every table is visited once per longest wait, so a n
 the buffers that another one has left.
 """
 
+import asyncio
 import heapq
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,7 +23,6 @@ from common.parquet.buffered import (
     flush_table,
     why_due,
 )
-from common.runtime import pause
 from common.telemetry import Log
 from common.units import format_bytes, format_count
 from common.wire import MetricValue
@@ -99,7 +99,7 @@ class BufferFlusher:
             ask: Notes the known work on a table.
         """
         while True:
-            await pause(LOOK_S)
+            await asyncio.sleep(LOOK_S)
             with suppress(CompactionError):  # The next look reads them.
                 await self.look()
             for table, buffer in self._buffers.items():

@@ -19,7 +19,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from common.config import secret_of
-from common.runtime import pause
 from common.telemetry import Log
 from neve.gateway import problems
 from neve.gateway.access.callers import declared_routes, guard_routes
@@ -565,7 +564,7 @@ class GatewayServer(uvicorn.Server):
         """Tick until the server ends."""
         counter = 0
         while not await self.on_tick(counter):
-            await pause(TICK / 10)
+            await asyncio.sleep(TICK / 10)
             counter += TICK
 
     async def on_tick(self, counter: int) -> bool:

@@ -8,7 +8,7 @@ import asyncio
 
 from common.errors import MetadataError, UnavailableError
 from common.metadata.store import TabletStore
-from common.runtime import Clock, pause
+from common.runtime import Clock
 from common.telemetry import Log
 from common.units import format_duration
 
@@ -88,7 +88,7 @@ class StoreWatch:
         """Check at every interval."""
         while True:
             await self.look()
-            await pause(self._interval_s)
+            await asyncio.sleep(self._interval_s)
 
     def _silent(self, since_s: float, cause: str) -> None:
         if self._since_s is None:
