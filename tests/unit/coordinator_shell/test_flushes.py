@@ -251,6 +251,21 @@ async def test_the_watch_asks_for_a_flush_of_each_buffer(site: Site) -> None:
     assert "old" in statistics.why
 
 
+async def test_the_watch_goes_on_beside_a_buffer_that_cannot_be_read(site: Site) -> None:
+    await site.write(1)
+    async with site.store._keyspace.session() as session:
+        await session.execute([("HSET", TableKeys("tbl-2").rows, "1", "garbage")])
+    for table in ("tbl-2", site.table.id):
+        site.flusher.table_changed(table)
+    asked: asyncio.Queue[Any] = asyncio.Queue()
+    watch = asyncio.create_task(site.flusher.watch_forever(asked.put_nowait))
+    statistics = await asyncio.wait_for(asked.get(), 20)
+    watch.cancel()
+    assert statistics.name == site.table.id
+    with pytest.raises(BrokenValueError):
+        await site.store.buffers(["tbl-2", site.table.id])
+
+
 async def test_a_flush_that_dies_before_its_commit_is_made_again(site: Site) -> None:
     await site.write(1, 150)
 
