@@ -318,11 +318,10 @@ def _decide(cluster: ClusterState, event: events.DecidingEvent, now_s: float) ->
 
 def _take_stored(cluster: ClusterState, event: events.LimitsSeen | events.WindowUsesSeen) -> None:
     """Take over what the store has."""
-    match event:
-        case events.LimitsSeen(limits=limits):
-            cluster.grants.scopes.set_explicit(limits)
-        case events.WindowUsesSeen(packed=packed):
-            cluster.windows.restore(unpacked_usages(packed))
+    if isinstance(event, events.LimitsSeen):
+        cluster.grants.scopes.set_explicit(event.limits)
+    else:
+        cluster.windows.restore(unpacked_usages(event.packed))
 
 
 def _decide_for_operator(

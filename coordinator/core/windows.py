@@ -108,7 +108,8 @@ class JobWindows:
         self._states.pop(scope, None)
         if rule is not None:
             self._rules[scope] = rule
-        elif self._rules.pop(scope, None) is not None:
+        else:
+            del self._rules[scope]
             self._usage.pop(scope, None)
         self._look_s = self._shown_until_s = float("-inf")
 

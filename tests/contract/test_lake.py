@@ -185,6 +185,14 @@ async def test_a_lost_answer_moves_a_mirror_once(harness: Harness, fault: Fault)
     assert (await tablet_of(harness, tablet)).record.files == 2
 
 
+async def test_the_mirror_of_a_dropped_table_does_not_move(harness: Harness) -> None:
+    tablet = await mirrored(harness)
+    applied(await harness.apply(DropTable(table=tablet.table)))
+    refused(await mirror(harness, tablet, after="t1", token="t2", version=4), "table")
+    problem = NoteMirrorProblem(table=tablet.table, problem="the log is gone")
+    refused(await harness.apply(problem), "table")
+
+
 async def test_files_that_vanish_leave_the_selection_and_end_it(harness: Harness) -> None:
     tablet = await mirrored(harness)
     await submitted(harness, tablet.table)

@@ -68,7 +68,9 @@ class Conversation:
             ),
             "found": self._found,
             "cancel": lambda step: on.AttemptCancelAsked(
-                attempt=step.args["attempt"], cause="wanted"
+                attempt=step.args["attempt"],
+                cause=step.args.get("why", "wanted"),
+                lost_input="lost" in step.args,
             ),
             "step": self._step,
             "pause": lambda step: on.GroupPaused(group=step.args["group"]),

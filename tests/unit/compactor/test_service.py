@@ -581,6 +581,7 @@ def test_a_job_that_arrives_while_others_are_handed_back_is_handed_back_too() ->
         world.coordinator.on_its_way.append(an_assignment(attempt="late"))
         stopping = asyncio.create_task(service.stop(0.0))
         await until(lambda: ("jobs handed back", {"attempts": []}) in world.events)
+        await until(lambda: world.coordinator.takes[-1].take in world.coordinator.waiting)
         world.coordinator.waiting[world.coordinator.takes[-1].take].set()
         await stopping
 
@@ -621,6 +622,7 @@ def test_an_idle_slot_whose_engine_dies_withdraws_its_take(on_its_way: bool) -> 
         await until(lambda: world.coordinator.waiting)
         world.engine.down.set()
         await until(lambda: len(world.coordinator.takes) >= 2)
+        await until(lambda: world.coordinator.takes[-1].take in world.coordinator.waiting)
         world.coordinator.waiting[world.coordinator.takes[-1].take].set()
 
     world = play(script, setup)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from common.model.job import KNOWS_BUFFERS
+from common.model.job import KNOWS_BUFFERS, TabletPressure
 from common.model.tablet import TabletId
 from common.settings import CoordinatorSettings
 from common.wire import Heartbeat, MetricValue
@@ -89,10 +89,12 @@ def test_the_metrics_of_a_heartbeat_get_the_labels_of_its_compactor() -> None:
 
 def test_the_worst_tables_are_named_in_metrics() -> None:
     state = state_with("small")
+    pressure = TabletPressure(small_files=3, files=5)
     for number, at_s in ((1, 5.0), (2, 20.0)):
-        state.handle(planned(number), at_s)
-    event = on.FileFatal(tablet=TabletId("t", b"0001"), path="a", cause="it crashes readers")
-    state.handle(event, 21.0)
+        event = planned(number)
+        state.handle(replace(event, plan=replace(event.plan, pressure=pressure)), at_s)
+    fatal = on.FileFatal(tablet=TabletId("t", b"0001"), path="a", cause="it crashes readers")
+    state.handle(fatal, 21.0)
 
     figures = {value.metric: value for value in state.look(table_figures, 25.0)}
 
@@ -100,3 +102,5 @@ def test_the_worst_tables_are_named_in_metrics() -> None:
     assert (oldest.value, oldest.labels) == (20.0, (TABLE.name,))
     quarantined = figures["neve_table_quarantined_tablets"]
     assert (quarantined.value, quarantined.labels) == (1, (TABLE.name,))
+    small, files = figures["neve_table_small_files"], figures["neve_table_files"]
+    assert (small.value, files.value, small.labels) == (6, 10, (TABLE.name,))

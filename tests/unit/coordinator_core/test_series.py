@@ -252,6 +252,33 @@ def test_a_snapshot_survives_a_restart_and_the_time_between_is_a_gap() -> None:
     assert table_values(day)["a"][-4:] == [5.5, 17.5, 26.5, 7.0]
 
 
+def test_a_store_without_a_sample_has_gaps_only() -> None:
+    found = read(SeriesStore(), HOUR, ["a"])
+    assert {*values(found.total)} <= {None}
+    assert not found.tables
+
+
+def test_a_second_sample_of_a_step_is_left_out() -> None:
+    store = SeriesStore()
+    store.note(sample({"a": 1.0}), 10.0)
+    store.note(sample({"a": 9.0}), 14.0)
+    assert table_values(read(store, SeriesQuery(span_s=5.0, points=1, count=1), ["a"])) == {
+        "a": [1.0]
+    }
+
+
+def test_a_name_has_one_row_if_parts_of_two_ages_name_it_twice() -> None:
+    store = SeriesStore()
+    store.note(sample({"a": 1.0}), 0.0)
+    part = store.part("tables:0")
+
+    again = SeriesStore()
+    again.load({"tables:0": part, "tables:1": part}, 5.0)
+
+    found = read(again, SeriesQuery(span_s=5.0, points=1, count=2), ["a"])
+    assert table_values(found) == {"a": [1.0]}
+
+
 def test_parts_of_several_ages_are_put_together() -> None:
     store = SeriesStore()
     many = {f"t{number}": 1.0 for number in range(20)}
