@@ -489,6 +489,18 @@ class TabletStore:
         replies = zip(keys, await self._fetch(batches), strict=True)
         return [codec_table.unpack_buffer(key, *reply) for key, reply in replies]
 
+    async def readable_buffers(self, tables: Sequence[str]) -> dict[str, TableBuffer]:
+        """Return the buffers of tables by id, without those that cannot be read; see `buffers`."""
+        try:
+            return dict(zip(tables, await self.buffers(tables), strict=True))
+        except BrokenValueError:
+            if len(tables) == 1:
+                return {}
+        half = len(tables) // 2
+        return await self.readable_buffers(tables[:half]) | await self.readable_buffers(
+            tables[half:]
+        )
+
     async def buffered_rows(
         self, table: str, segments: Sequence[int]
     ) -> Sequence[Mapping[bytes, bytes]]:

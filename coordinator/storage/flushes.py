@@ -8,11 +8,11 @@ the buffers that another one has left.
 
 import asyncio
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from common.errors import BrokenValueError, CompactionError
+from common.errors import CompactionError
 from common.metadata.store_values import StoreHealth, TableBuffer
 from common.model.table import Table, TableState
 from common.parquet.buffered import (
@@ -110,22 +110,13 @@ class BufferFlusher:
         """Read the known buffers again, and forget those without rows."""
         if not self._buffers:
             return
-        buffers = await self._read(list(self._buffers))
+        # Of a buffer that cannot be read, the next visit of its table reports why.
+        buffers = await self._ports.store.readable_buffers(list(self._buffers))
         self._now_s = await self._ports.store.now_s()
         for table, buffer in buffers.items():
             self._buffers[table] = buffer
             if not buffer.segments:
                 del self._buffers[table]
-
-    async def _read(self, tables: Sequence[str]) -> dict[str, TableBuffer]:
-        """Read buffers; of those that cannot be read, the next visit of the table reports it."""
-        try:
-            return dict(zip(tables, await self._ports.store.buffers(tables), strict=True))
-        except BrokenValueError:
-            if len(tables) == 1:
-                return {}
-            parts = [await self._read([table]) for table in tables]
-            return {table: buffer for part in parts for table, buffer in part.items()}
 
     async def run(self, table: Table) -> OperationStatistics | None:
         """Flush a table's buffer.

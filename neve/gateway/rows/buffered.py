@@ -72,14 +72,12 @@ class BufferSizes:
             if now_s - self._listed_s >= LIST_S:
                 tables = list({*tables, *(await store.names()).values()})
                 self._listed_s = now_s
-            buffers = await store.buffers(tables)
+            buffers = await store.readable_buffers(tables)
             use.sizes = {
-                table: buffer.size_bytes
-                for table, buffer in zip(tables, buffers, strict=True)
-                if buffer.segments
+                table: buffer.size_bytes for table, buffer in buffers.items() if buffer.segments
             }
             use.opened_s = min(
-                (segment.opened_s for buffer in buffers for segment in buffer.segments),
+                (segment.opened_s for buffer in buffers.values() for segment in buffer.segments),
                 default=None,
             )
             if now_s - self._asked_s >= ASK_S:

@@ -553,6 +553,23 @@ def test_fsck_finds_damaged_rows(client: Client, gateway: Gateway, bag: str) -> 
     assert client.flush(bag).rows == 1
 
 
+def test_a_buffer_that_cannot_be_read_stops_no_other_table(tmp_path: Path) -> None:
+    with serving() as gateway, gateway.client() as client:
+        for name in ("bag", "broken"):
+            client.create_table(name, str(tmp_path / name), schema=BAG)
+        key = TableKeys(table_of(gateway, "broken").id).rows
+
+        async def damage() -> None:
+            async with gateway.store._keyspace.session() as session:
+                await session.execute([("HSET", key, "1", b"garbage")])
+
+        gateway.ask(damage())
+        client.buffer_rows("bag", [{"id": 1}])
+        assert client.count("bag") == 1
+        with pytest.raises(NeveError, match="the stored value"):
+            client.buffer_rows("broken", [{"id": 1}])
+
+
 def test_a_store_that_went_back_in_time_takes_no_rows(
     client: Client, gateway: Gateway, bag: str, tmp_path: Path
 ) -> None:
