@@ -383,10 +383,8 @@ async def attach_and_plan(
     ours, theirs = SPAWN.Pipe()
     SPAWN.Process(target=serve_gateway, args=(url, catalogs, theirs), daemon=True).start()
     gateway_url, gateway = await asyncio.to_thread(ours.recv)
-    keyspace, store = (
-        RedisKeyspace(StoreSettings(url=url, timeout_s=60.0)),
-        connect(StoreSettings(url=url)),
-    )
+    keyspace = RedisKeyspace(StoreSettings(url=url, timeout_s=60.0))
+    store = connect(StoreSettings(url=url))
     many = await many_tablets(store, keyspace, NATIVE_TABLETS, analysis="stable")
     await keyspace.close()
     await store.close()

@@ -297,10 +297,8 @@ async def first_job(service: CoordinatorService) -> float:
 
 
 async def measure(url: str, given: argparse.Namespace) -> None:
-    keyspace, store = (
-        RedisKeyspace(StoreSettings(url=url, timeout_s=60.0)),
-        connect(StoreSettings(url=url)),
-    )
+    keyspace = RedisKeyspace(StoreSettings(url=url, timeout_s=60.0))
+    store = connect(StoreSettings(url=url))
     begun_s = time.monotonic()
     many = await many_tablets(store, keyspace, given.tablets, analysis="stable")
     print(f"{given.tablets:,} tablets stored in {time.monotonic() - begun_s:.0f} s", end="; ")

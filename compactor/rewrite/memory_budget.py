@@ -8,7 +8,6 @@ A budget divides the memory of a process among these. After a job has run out of
 attempt divides half as much: more ranges, longer runs, smaller steps.
 """
 
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,11 +29,18 @@ take a tenth of a short one."""
 MUCH_TASK_BYTES = 2 * TASK_BYTES
 """Memory of a task from which on Polars keeps pages for longer."""
 POLARS_ALLOCATOR = "_RJEM_MALLOC_CONF"
+
+
+def _polars_allocator(kept_ms: int) -> str:
+    """Return the options of the allocator in Polars."""
+    return f"narenas:2,dirty_decay_ms:{kept_ms},muzzy_decay_ms:0"
+
+
 TASK_ENVIRON = {
     "MALLOC_ARENA_MAX": "1",
     "ARROW_DEFAULT_MEMORY_POOL": "jemalloc",
     "JE_ARROW_MALLOC_CONF": f"narenas:1,dirty_decay_ms:{PAGES_KEPT_MS},muzzy_decay_ms:0",
-    POLARS_ALLOCATOR: f"narenas:2,dirty_decay_ms:{PAGES_KEPT_MS},muzzy_decay_ms:0",
+    POLARS_ALLOCATOR: _polars_allocator(PAGES_KEPT_MS),
     "MALLOC_MMAP_THRESHOLD_": str(32 * 1024**2),
     "MALLOC_TRIM_THRESHOLD_": str(64 * 1024**2),
 }
@@ -44,7 +50,6 @@ system's allocator, by 0.5 MB with every row group of long texts, so it uses ano
 the allocator in Polars; returning pages at once would save 50 MB more, but take up to 40 % more
 time. The system's allocator would raise its thresholds to the last two values by itself, but only
 after an array of 32 MB was freed."""
-_DECAY = re.compile(r"\bdirty_decay_ms:(\d+)")
 BASE_BYTES = 280 * 1024**2
 """A Python worker with all libraries (110 MB), data that waits between the threads of a merge, data
 that they encode, and memory that three allocators return late."""
@@ -98,14 +103,13 @@ class MemoryBudget:
 def task_environ(task_bytes: int) -> dict[str, str]:
     """Return the environment of task processes that have so much memory; see `TASK_ENVIRON`."""
     kept_ms = POLARS_PAGES_KEPT_MS if task_bytes >= MUCH_TASK_BYTES else PAGES_KEPT_MS
-    allocator = f"narenas:2,dirty_decay_ms:{kept_ms},muzzy_decay_ms:0"
-    return {**TASK_ENVIRON, POLARS_ALLOCATOR: allocator}
+    return {**TASK_ENVIRON, POLARS_ALLOCATOR: _polars_allocator(kept_ms)}
 
 
 def pages_kept_ms(environ: Mapping[str, str]) -> int:
     """Return how long the allocators of a process with this environment keep freed pages."""
-    found = _DECAY.search(environ.get(POLARS_ALLOCATOR, ""))
-    return max(PAGES_KEPT_MS, int(found.group(1)) if found else 0)
+    is_long = environ.get(POLARS_ALLOCATOR) == _polars_allocator(POLARS_PAGES_KEPT_MS)
+    return POLARS_PAGES_KEPT_MS if is_long else PAGES_KEPT_MS
 
 
 def memory_budget(

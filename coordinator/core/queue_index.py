@@ -270,10 +270,14 @@ class _ClassLanes:
     debts: dict[str, float] = field(default_factory=dict)
     """Clocks of empty lanes that are ahead of the class."""
 
+    def points_of(self, lane: _Lane) -> int:
+        """Return the points of a lane's best job; all the same without a band."""
+        return 0 if self.band is None else points_of(-lane.ranks[0])
+
     def announce(self, lane: _Lane) -> None:
         """Add the turn of a lane whose best job or clock has changed."""
         lane.turn = turn = (lane.clock, lane.ranks[0], lane.table)
-        points = 0 if self.band is None else points_of(-turn[1])
+        points = self.points_of(lane)
         tied = self.turns.get(points)
         if tied is None:
             tied = self.turns[points] = []
@@ -314,8 +318,7 @@ class _ClassLanes:
         self.turns.clear()
         for lane in self.lanes.values():
             assert lane.turn is not None
-            points = 0 if self.band is None else points_of(-lane.turn[1])
-            self.turns.setdefault(points, []).append(lane.turn)
+            self.turns.setdefault(self.points_of(lane), []).append(lane.turn)
         for turns in self.turns.values():
             heapify(turns)
         self.points = sorted(self.turns)
@@ -574,8 +577,7 @@ class FairShare:
                 assert lane.ranks[0] not in lane.gone
                 assert lane.gone <= set(lane.ranks)
                 assert lane.turn == (lane.clock, lane.ranks[0], lane.table)
-                points = 0 if lanes.band is None else points_of(-lane.ranks[0])
-                assert any(turn is lane.turn for turn in lanes.turns[points])
+                assert any(turn is lane.turn for turn in lanes.turns[lanes.points_of(lane)])
             assert lanes.points == sorted(lanes.turns)
             assert lanes.announced == sum(map(len, lanes.turns.values()))
 
@@ -732,7 +734,7 @@ class JobIndex:
         None means that not all of these entries rank below `rank`.
 
         Args:
-            rank: int of the job that needs the room, and that fits into an empty queue.
+            rank: Rank of the job that needs the room, and that fits into an empty queue.
             size_bytes: Missing bytes.
             count: Minimum number of entries to remove.
         """

@@ -25,8 +25,8 @@ from tests.fuzz.inputs import Target
 from tests.fuzz.junk import TEXTS, deep, junk, spoiled, spoiled_bytes
 from tests.fuzz.mutate import damaged_stream
 from tests.fuzz.outcome import READ, REFUSED
-from tests.fuzz.service import TOKEN
 from tests.fuzz.stage import AWAY, FAULTY, INPUT_WAIT_S, Stage
+from tests.support.predictable import TOKEN
 from tests.support.route_growth import Growth, growths
 
 NAME = "http"

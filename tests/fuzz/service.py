@@ -35,6 +35,7 @@ from common.settings import ReaderSettings, Settings, StoreSettings
 from tests.fuzz import bases, texts
 from tests.fuzz.outcome import READ, READER_DIED, REFUSED
 from tests.support.patience import PATIENCE_S
+from tests.support.predictable import TOKEN
 
 READERS = ReaderSettings(count=2, wait_s=30.0)
 """As the service has them, but fewer, and less patient: a file of some KB is read in no time."""
@@ -42,8 +43,6 @@ BODY_BYTES_MAX = 16 * 1024**2
 DYING_S = 2.0
 """Its connections break before it has gone."""
 CALL_KEY = b"calls of this run"
-TOKEN = "a-token-for-tests"
-"""Of the gateway; `tests.support.gateway` has it, too, and takes seconds to import."""
 FAILED = "the coordinator failed"
 """Of an answer: the coordinator raised what is no error of ours, which is a fault."""
 

@@ -25,7 +25,8 @@ from neve.api import ARROW_STREAM
 from neve.client import Client
 from neve.gateway.rows.ingestion import DECODED_FACTOR_MAX
 from tests.fuzz.outcome import DEATH, Outcome, Watch
-from tests.fuzz.service import BODY_BYTES_MAX, CALL_KEY, FAILED, READERS, TOKEN, Service
+from tests.fuzz.service import BODY_BYTES_MAX, CALL_KEY, FAILED, READERS, Service
+from tests.support.predictable import TOKEN
 from tests.support.redis_server import RedisServer, free_port
 
 ROOM_BYTES = 256 * 1024**2

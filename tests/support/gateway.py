@@ -50,6 +50,7 @@ from neve.gateway.services import Services, TabletPlanner
 from neve.gateway.store_watch import StoreWatch
 from neve.gateway.table_files import StoredFiles
 from tests.support.memory_store import MemoryStore
+from tests.support.predictable import TOKEN
 
 # An application makes a thousand validators of types, 120 ms of processor time. Those of the same
 # type and options are alike, so all applications of a test process share them.
@@ -65,7 +66,6 @@ def _validator(kind: Any, *, config: Any = None) -> TypeAdapter[Any]:
 
 fastapi_models.TypeAdapter = _validator  # type: ignore[assignment,misc]
 
-TOKEN = "a-token-for-tests"
 STARTED_S = 1_000_000.0
 TRIGGERED = api.TableTrigger(
     table="events",

@@ -1,4 +1,6 @@
-"""Time and ids that tests and simulations foresee."""
+"""Time and ids that tests and simulations foresee, and the token of their gateways."""
+
+TOKEN = "a-token-for-tests"
 
 
 class ManualClock:

@@ -290,10 +290,10 @@ def _word_of(parts: Sequence[KeyWords], rows: Sequence[slice | Int64s]) -> KeyWo
 
 def _rows_of(word: KeyWords, rows: slice | Int64s) -> Words:
     """Return one word of some rows."""
-    if isinstance(rows, slice):
-        count = rows.stop - rows.start
-        return np.full(count, word, np.uint64) if isinstance(word, int) else word[rows]
-    return np.full(len(rows), word, np.uint64) if isinstance(word, int) else word[rows]
+    if not isinstance(word, int):
+        return word[rows]
+    count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+    return np.full(count, word, np.uint64)
 
 
 # ----------------------------------------------------------------------------------------- One step
@@ -680,10 +680,7 @@ def _ends_of_steps(words: Sequence[tuple[KeyWords, int]], count: int, stride: in
     """
     samples, before = [np.zeros(0, np.uint64)], 0
     for word, rows in words:
-        chosen = slice(-before % stride, rows, stride)
-        samples.append(
-            np.full(rows, word, np.uint64)[chosen] if isinstance(word, int) else word[chosen]
-        )
+        samples.append(_rows_of(word, slice(0, rows))[-before % stride :: stride])
         before += rows
     sample = np.sort(np.concatenate(samples))
     return np.unique(sample[np.arange(1, count) * len(sample) // count])
@@ -691,9 +688,9 @@ def _ends_of_steps(words: Sequence[tuple[KeyWords, int]], count: int, stride: in
 
 def _rows_of_steps(word: KeyWords, rows: int, ends: Words) -> list[Int64s]:
     """Return the numbers of the rows of a part in each step."""
-    if isinstance(word, int):
-        word = np.full(rows, word, np.uint64)
-    steps = np.searchsorted(ends, word).astype(np.uint16 if len(ends) < 1 << 16 else np.uint32)
+    steps = np.searchsorted(ends, _rows_of(word, slice(0, rows))).astype(
+        np.uint16 if len(ends) < 1 << 16 else np.uint32
+    )
     order = np.argsort(steps, kind="stable")
     stops = np.cumsum(np.bincount(steps, minlength=len(ends) + 1))[:-1]
     return np.split(order, stops)
