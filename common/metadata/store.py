@@ -497,16 +497,14 @@ class TabletStore:
             if len(tables) == 1:
                 return {}
         half = len(tables) // 2
-        return await self.readable_buffers(tables[:half]) | await self.readable_buffers(
-            tables[half:]
-        )
+        lower = await self.readable_buffers(tables[:half])
+        return lower | await self.readable_buffers(tables[half:])
 
     async def buffered_rows(
         self, table: str, segments: Sequence[int]
     ) -> Sequence[Mapping[bytes, bytes]]:
         """Return the rows of segments, call → rows as stored; empty if a segment is flushed."""
-        keys = TableKeys(table)
-        batch = [hgetall(keys.segment(number)) for number in segments]
+        batch = [hgetall(TableKeys(table).segment(number)) for number in segments]
         return (await self._fetch([batch]))[0] if batch else []
 
     async def mirrors(self, tables: Sequence[str]) -> Sequence[Mirror]:
