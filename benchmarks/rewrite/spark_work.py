@@ -14,8 +14,21 @@ from benchmarks.rewrite.worker import sync_outputs
 from common.wire import Assignment
 from compactor.core import RewriteProgress
 from compactor.rewrite.attempt import rewrite
+from compactor.rewrite.spark_tasks import SparkTask, TaskCall
 
 JOB_GROUP = "spark.jobGroup.id"
+_run_in_shared_task, _shared_s = SparkTask.run, [0.0]
+
+
+def _timed_run(task: SparkTask, job: TaskCall) -> bytes:
+    """Run a job in a shared task, whose time Spark does not know, and add its time."""
+    begun_s = time.perf_counter()
+    outcome = _run_in_shared_task(task, job)
+    _shared_s[0] += time.perf_counter() - begun_s
+    return outcome
+
+
+SparkTask.run = _timed_run  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +85,12 @@ def _rewritten(
 ) -> Answer:
     """Run Névé's job, whose outputs are always made durable, and split its time."""
     assert ask.assignment is not None
-    jobs_before = _job_ids(spark)
+    jobs_before, shared_before_s = _job_ids(spark), _shared_s[0]
     begun_s = time.perf_counter()
     done = rewrite(spark, ask.assignment, progress, cancelled, attach)
     seconds = time.perf_counter() - begun_s
-    task_s = _task_seconds(spark, _job_ids(spark) - jobs_before)
+    own_s = _task_seconds(spark, _job_ids(spark) - jobs_before)
+    task_s = own_s + _shared_s[0] - shared_before_s
     parts = done.timings_s
     split_s = {
         "plan": parts.get("plan", 0.0),

@@ -10,7 +10,7 @@
     lake                     lake tables: deleted rows left out, offsets of the others kept
     lake_sort                rows of a lake table in its sort order: runs, and their merge
     transform                a transform applied to rows, in the kernel or by Spark
-    spark_tasks              tasks on Spark: each once, small jobs together; Spark's errors
+    spark_tasks              tasks on Spark: each once, jobs of one task together; Spark's errors
     outputs                  outputs, also cut at times; the outcome of a task
     parallel_column_writer   a file whose columns are encoded by several threads
     by_size                  the configurer `by-size`

@@ -1,7 +1,7 @@
-"""Tasks on Spark: each job runs once, and small jobs of several attempts share a task.
+"""Tasks on Spark: each job runs once, and jobs of several attempts share a task.
 
-A Spark job costs about as much as a small merge, so a task stays for the small jobs that follow.
-Spark's errors become errors of this project: the error that a task has
+A Spark job costs about as much as a small merge, so a task stays for the jobs that follow. Spark's
+errors become errors of this project: the error that a task has
 raised, a lack of memory, or a bad value.
 
 A task that writes an output runs once. Files have their final names, so a second try that runs
@@ -125,26 +125,24 @@ def _place(text: str, expression: str) -> str:
 
 
 # ------------------------------------------------------------------------------------- Shared tasks
-# Small jobs of several attempts run in tasks that they share, one after the other.
+# Jobs of several attempts run in tasks that they share, one after the other.
 #
-# A Spark job takes as much processor time as a small merge. So a shared task stays for a while
-# after a job, and the next small job goes to it over a local socket, without Spark. A job has its
-# own plan, folder, memory limit and outcome, and gets its result when it ends. Cancelling it does
-# not end the task: the job stops when it moves its next bytes.
+# A Spark job takes as much processor time as a small merge, and a tenth of a second. So a shared
+# task stays for a while after a job, and the next job that needs one task goes to it over a local
+# socket, without Spark. A job has its own plan, folder, memory limit and outcome, and gets its
+# result when it ends. Cancelling it does not end the task: the job stops when it moves its next
+# bytes.
 
 
-SHARED_TASK_S = 5.0
-"""Time after which a shared task takes no more jobs, so that Spark can give its core to another."""
-IDLE_MAX_S = 0.3
-"""How long a shared task waits for its next job, on a core that no other task can use."""
+SHARED_TASK_S = 30.0
+"""Time for which a shared task takes jobs or waits for one. Then Spark can give its core to another
+task; one that needs it earlier calls `SharedTasks.end_tasks`."""
 CANCEL_CHECK_S = 0.5
 SOCKET_FOLDER_BYTES_MAX = 80
 """The system limits the path of a socket to 107 bytes, on some systems to 103."""
 SHARED_TASK = (-1, -1)
 """Stage and partition in the notes of jobs in shared tasks."""
 SHARED_JOB_GROUP = "shared"
-SHARED_BYTES = 16 * 1024**2
-"""Largest decoded size of a job in a shared task."""
 
 Call = Callable[[], object]
 TaskCall = tuple[RewritePlan, Call]
@@ -152,6 +150,11 @@ TaskCall = tuple[RewritePlan, Call]
 
 class OpenTask(Protocol):
     """A task that waits for jobs."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, so that it takes no job."""
+        ...
 
     def run(self, job: TaskCall) -> bytes:
         """Run a job and return its outcome, or raise why the task has ended."""
@@ -165,8 +168,8 @@ class OpenTask(Protocol):
 class _Entry:
     """A job, its outcome or error, and whether it has ended."""
 
-    def __init__(self, job: TaskCall) -> None:
-        self.job = job
+    def __init__(self, job: TaskCall, group: str | None) -> None:
+        self.job, self.group = job, group
         self.over = threading.Event()
         self._outcome: bytes | None = None
         self._error: Exception | None = None
@@ -195,21 +198,31 @@ class SharedTasks:
         self._clock = SystemClock()
         self._turn = threading.Condition()
         self._waiting: deque[_Entry] = deque()
+        self._running: set[_Entry] = set()
         self._open = self._idle = self._endings = 0
 
-    def run(self, context: Any, job: TaskCall, tasks_max: Callable[[], int]) -> bytes:
+    @property
+    def running(self) -> frozenset[str | None]:
+        """The job groups of the attempts whose jobs run now."""
+        with self._turn:
+            return frozenset(entry.group for entry in self._running)
+
+    def run(
+        self, context: Any, job: TaskCall, tasks_max: Callable[[], int], group: str | None = None
+    ) -> bytes:
         """Run a job in a shared task; return its outcome.
 
         Args:
             context: The Spark context.
             job: The job.
             tasks_max: Returns the largest number of open tasks.
+            group: Job group of its attempt.
 
         Raises:
             AttemptCancelledError: It was cancelled before it began.
             Exception: The task has ended before the job.
         """
-        entry = _Entry(job)
+        entry = _Entry(job, group)
         with self._turn:
             self._waiting.append(entry)
             self._turn.notify()
@@ -252,8 +265,9 @@ class SharedTasks:
             task, endings = self._open_task(context), self._endings
             try:
                 until_s = self._clock.now_s() + SHARED_TASK_S
-                while (entry := self._next(until_s, endings)) is not None:
+                while (entry := self._next(task, until_s, endings)) is not None:
                     entry.end(task.run(entry.job))
+                    self._running.discard(entry)
             finally:
                 task.close()
         except Exception as error:  # Spark's, for the attempt whose job has failed
@@ -263,16 +277,20 @@ class SharedTasks:
                 self._open -= 1
                 self._open_another(context, tasks_max)
 
-    def _next(self, until_s: float, endings: int) -> _Entry | None:
+    def _next(self, task: OpenTask, until_s: float, endings: int) -> _Entry | None:
         """Return the next job for a task, or None if the task has to end."""
         with self._turn:
-            if self._clock.now_s() >= until_s:
+            if (left_s := until_s - self._clock.now_s()) <= 0:
                 return None
             self._idle += 1
-            self._turn.wait_for(lambda: self._waiting or self._endings > endings, IDLE_MAX_S)
+            self._turn.wait_for(lambda: self._waiting or self._endings > endings, left_s)
             self._idle -= 1
-            is_wanted = self._waiting and self._endings == endings
-            return self._waiting.popleft() if is_wanted else None
+            # A process that has died while it waited fails no job.
+            if not self._waiting or self._endings > endings or task.is_over:
+                return None
+            entry = self._waiting.popleft()
+            self._running.add(entry)
+            return entry
 
     def _fail(self, entry: _Entry | None, error: Exception) -> None:
         """Fail a job; None: the one that has waited for the longest, if any."""
@@ -280,6 +298,7 @@ class SharedTasks:
             if entry is None and self._waiting:
                 entry = self._waiting.popleft()
         if entry is not None:
+            self._running.discard(entry)
             entry.end(error=error)
 
 
@@ -314,6 +333,11 @@ class SparkTask:
         except (EOFError, OSError) as error:
             raise self._cause() or EngineDiedError("the executor died") from error
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended; see `OpenTask`. It sends nothing else while it waits."""
+        return bool(self._link.poll())
+
     def run(self, job: TaskCall) -> bytes:
         """Run a job; see `OpenTask`.
 
@@ -344,7 +368,7 @@ class SparkTask:
         """Run the Spark job; the body of its thread."""
         try:
             self._context.setLocalProperty("spark.scheduler.pool", SHARED_JOB_GROUP)
-            self._context.setJobGroup(SHARED_JOB_GROUP, "small jobs of several attempts")
+            self._context.setJobGroup(SHARED_JOB_GROUP, "jobs of several attempts")
             addresses = self._context.parallelize([self._address], 1)
             addresses.mapPartitions(_run_shared_jobs).collect()
         except Exception as error:
@@ -357,6 +381,11 @@ class SparkTask:
 
 _SHARED_TASKS = SharedTasks(SparkTask)
 """One per process, because a driver has one session."""
+
+
+def groups_in_shared_tasks() -> frozenset[str | None]:
+    """Return the job groups of the attempts whose jobs shared tasks run now."""
+    return _SHARED_TASKS.running
 
 
 def _run_shared_jobs(addresses: Iterator[str]) -> Iterator[bytes]:
@@ -389,7 +418,8 @@ def run_tasks(spark: Any, plan: RewritePlan, calls: Sequence[Call]) -> list[Any]
     try:
         if len(jobs) == 1 and _may_share(plan) and has_local_executors(context):
             cores = partial(getattr, context, "defaultParallelism")
-            outcomes: Sequence[bytes] = [_SHARED_TASKS.run(context, jobs[0], cores)]
+            group = context.getLocalProperty("spark.jobGroup.id")
+            outcomes: Sequence[bytes] = [_SHARED_TASKS.run(context, jobs[0], cores, group)]
         else:
             _SHARED_TASKS.end_tasks()
             outcomes = _run_spark_job(context, jobs)
@@ -399,13 +429,12 @@ def run_tasks(spark: Any, plan: RewritePlan, calls: Sequence[Call]) -> list[Any]
 
 
 def _may_share(plan: RewritePlan) -> bool:
-    """Return whether a job is certainly short, because others may have to wait for its end."""
+    """Return whether a job ends soon after it is cancelled, without killing its process."""
     transform = plan.rules.transform
     if transform is not None and not transform.asks_spark:
         return False  # How long a plug-in takes is not known.
-    small = plan.inputs.decoded_bytes <= SHARED_BYTES and not plan.memory.halvings
     # The duration of a job with a limit depends on its grant.
-    return small and not allowance_of(plan.folder).limited
+    return not plan.memory.halvings and not allowance_of(plan.folder).limited
 
 
 @lru_cache(maxsize=1)

@@ -25,7 +25,7 @@ from common.parquet.location import storage_error
 from common.runtime import SystemClock, shorten_thread_switches
 from common.telemetry import event_log
 from compactor.core import RewriteProgress
-from compactor.rewrite.spark_tasks import SHARED_JOB_GROUP
+from compactor.rewrite.spark_tasks import groups_in_shared_tasks
 from compactor.spark import driver_protocol
 from compactor.spark.application import open_session
 from compactor.spark.class_archive import make_in_background
@@ -153,10 +153,11 @@ class AttemptThreads:
             return frozenset()
         tracker = self._spark.sparkContext.statusTracker()
         active = set(tracker.getActiveJobsIds())
-        if _has_running_task(tracker, SHARED_JOB_GROUP, active):
-            return frozenset(attempts)  # The attempts of shared jobs are unknown.
+        shared = groups_in_shared_tasks()
         return frozenset(
-            attempt for attempt in attempts if _has_running_task(tracker, attempt, active)
+            attempt
+            for attempt in attempts
+            if attempt in shared or _has_running_task(tracker, attempt, active)
         )
 
     def _attach(self, attempt: str, throttle: Throttle) -> None:

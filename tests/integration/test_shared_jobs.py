@@ -30,21 +30,20 @@ pytestmark = pytest.mark.integration
 CORES, COUNT, ROWS, FILES = 2, 8, 1000, 3
 
 
-def an_assignment_of(folder: Path) -> Assignment:
+def an_assignment_of(folder: Path, rows: int = ROWS) -> Assignment:
     """Return a job over a table of its own, all rows of which stay."""
     paths = [f"{number}.parquet" for number in range(FILES)]
     for number, path in enumerate(paths):
-        keys = np.arange(number, ROWS * FILES, FILES)
-        rows = {"k": keys, "name": [""] * ROWS, "v": keys, "x": keys * 0.5}
-        nulls = {name: pa.nulls(ROWS, KEYED.field(name).type) for name in ("dead", "at")}
-        write_file(folder, path, pa.table(rows | nulls, schema=KEYED))
+        keys = np.arange(number, rows * FILES, FILES)
+        values = {"k": keys, "name": [""] * rows, "v": keys, "x": keys * 0.5}
+        nulls = {name: pa.nulls(rows, KEYED.field(name).type) for name in ("dead", "at")}
+        write_file(folder, path, pa.table(values | nulls, schema=KEYED))
     return assignment_over(keyed_table(folder), paths)
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tasks that wait long enough on a busy machine, and end with the test."""
-    monkeypatch.setattr(spark_tasks, "IDLE_MAX_S", 60.0)
     monkeypatch.setattr(spark_tasks, "SHARED_TASK_S", 600.0)
     yield
     spark_tasks._SHARED_TASKS.end_tasks()
@@ -110,6 +109,24 @@ def test_a_killed_process_fails_its_job_only(tmp_path: Path) -> None:
     with pytest.raises(MemoryShortError, match="the process of a task was killed"):
         spark_tasks.run_tasks(spark, plan, [partial(signal.raise_signal, signal.SIGKILL)])
     assert spark_tasks.run_tasks(spark, plan, [partial(int, "7")]) == [7]
+
+
+def test_a_large_job_goes_to_the_task_of_a_small_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks: list[spark_tasks.SparkTask] = []
+    run = spark_tasks.SparkTask.run
+    monkeypatch.setattr(
+        spark_tasks.SparkTask, "run", lambda task, job: (tasks.append(task), run(task, job))[1]
+    )
+    rows = 400_000
+    small, large = an_assignment_of(tmp_path / "s"), an_assignment_of(tmp_path / "l", rows)
+    for assignment, wanted in ((small, ROWS), (large, rows)):
+        (result,) = run_all([assignment])
+        assert isinstance(result, RewriteResult)
+        assert (result.counts.rows_out, result.kernel) == (wanted * FILES, "merge")
+    assert len(tasks) == 2
+    assert len(set(map(id, tasks))) == 1
 
 
 @pytest.mark.parametrize("changes", [{"halvings": 1}, {"grant_bytes_s": 1e9}])

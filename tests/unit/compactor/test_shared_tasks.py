@@ -26,6 +26,7 @@ class Task:
     def __init__(self, spark: Spark) -> None:
         self._spark = spark
         self.jobs: list[str] = []
+        self.is_over = False
 
     def run(self, job: TaskCall) -> bytes:
         name = str(job[1]())
@@ -76,7 +77,8 @@ class Attempts:
         (self._folder / name).mkdir()
         Allowance.create(str(self._folder / name), None)
         plan: Any = SimpleNamespace(folder=str(self._folder / name))
-        return self._threads.submit(self.shared.run, None, (plan, lambda: name), lambda: TASKS_MAX)
+        job: TaskCall = plan, lambda: name
+        return self._threads.submit(self.shared.run, None, job, lambda: TASKS_MAX, f"of {name}")
 
     def ask_running(self, name: str) -> Future[bytes]:
         """Ask for a job and wait until it has begun."""
@@ -105,7 +107,7 @@ def wait_until(is_true: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Attempts]:
-    monkeypatch.setattr(spark_tasks, "IDLE_MAX_S", PATIENCE_S)
+    monkeypatch.setattr(spark_tasks, "SHARED_TASK_S", PATIENCE_S)
     monkeypatch.setattr(spark_tasks, "CANCEL_CHECK_S", 0.01)
     made = Attempts(tmp_path)
     yield made
@@ -135,12 +137,30 @@ def test_a_job_goes_to_the_task_that_waits(attempts: Attempts) -> None:
 
 
 def test_a_task_ends_if_no_job_comes(attempts: Attempts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_tasks, "IDLE_MAX_S", 0.0)
+    monkeypatch.setattr(spark_tasks, "SHARED_TASK_S", 0.1)
     attempts.spark.go_on.release(2)
     assert result(attempts.ask("a")) == "a"
     wait_until(lambda: attempts.shared._open == 0)
     assert result(attempts.ask("b")) == "b"
     assert attempts.spark.jobs == [["a"], ["b"]]
+
+
+def test_a_task_that_has_ended_while_it_waited_fails_no_job(attempts: Attempts) -> None:
+    attempts.spark.go_on.release(2)
+    assert result(attempts.ask("a")) == "a"
+    wait_until(lambda: attempts.shared._idle == 1)
+    attempts.spark.tasks[0].is_over = True
+    assert result(attempts.ask("b")) == "b"
+    assert attempts.spark.jobs == [["a"], ["b"]]
+
+
+def test_only_attempts_whose_jobs_run_count_as_running(attempts: Attempts) -> None:
+    asked = [attempts.ask_running("a"), attempts.ask_running("dies"), attempts.ask_waiting("c")]
+    assert attempts.shared.running == {"of a", "of dies"}
+    attempts.spark.go_on.release(3)
+    assert isinstance(asked[1].exception(PATIENCE_S), EngineDiedError)
+    assert [result(asked[0]), result(asked[2])] == ["a", "c"]
+    wait_until(lambda: not attempts.shared.running)
 
 
 def test_a_task_that_waits_ends_if_other_tasks_need_its_core(attempts: Attempts) -> None:

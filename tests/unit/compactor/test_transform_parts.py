@@ -472,7 +472,7 @@ class TestPluggedIn:
         def run_all(_context: Any, jobs: Sequence[Any]) -> list[bytes]:
             return [pickled_outcome(call) for _, call in jobs]
 
-        def run_shared(_context: Any, job: Any, _tasks_max: Any) -> bytes:
+        def run_shared(_context: Any, job: Any, *_more: Any) -> bytes:
             shared.append(job)
             return pickled_outcome(job[1])
 
@@ -485,7 +485,8 @@ class TestPluggedIn:
         request = with_transform(kind, **spec)
         assignment = assignment_over(keyed_table(tmp_path), ["a.parquet"], request=request)
         plan = make_plan(assignment, str(tmp_path))
-        session: Any = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+        context = SimpleNamespace(defaultParallelism=2, getLocalProperty=str)
+        session: Any = SimpleNamespace(sparkContext=context)
         assert spark_tasks.run_tasks(session, plan, [lambda: 7]) == [7]
         assert len(shared) == batched
 
