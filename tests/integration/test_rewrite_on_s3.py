@@ -16,6 +16,7 @@ from common.rows.rules import RowRules
 from common.rows.schema import columns_of
 from common.wire import Assignment
 from compactor.core import RewriteResult
+from compactor.rewrite import spark_tasks
 from compactor.rewrite.attempt import rewrite
 from compactor.rewrite.file_io import delete_file
 from compactor.rewrite.parquet_bytes.excerpts import (
@@ -44,10 +45,13 @@ def location() -> Iterator[Location]:
         for name, value in server.environ.items():
             patch.setenv(name, value)
         session.environment.update(server.environ)
+        # A task that waits for jobs has the environment of the session when it was started.
+        spark_tasks._SHARED_TASKS.end_tasks()
         server.create_bucket("tables")
         yield open_location("s3://tables/events")
         session.environment.clear()
         session.environment.update(before)
+        spark_tasks._SHARED_TASKS.end_tasks()
 
 
 def put(location: Location, path: str, first: int, version: int) -> pa.Table:
