@@ -26,11 +26,13 @@ from tests.support.installed import SESSION_VARIABLE
 
 TESTS = Path(__file__).parent
 LEVELS = ("unit", "property", "contract", "sim", "integration", "e2e", "tidy")
-LONGEST_FIRST = (
-    *("chaos", "e2e", "integration", "fuzz", "k8s", "sim"),
-    *("property", "contract", "unit"),
+ORDER = (
+    *("chaos", "e2e", "integration", "k8s"),
+    *("unit", "tidy"),
+    *("fuzz", "sim", "property", "contract"),
 )
-"""Folders by how long their files take: a long file that comes last is what a run waits for."""
+"""Folders from the first to the last. Workers come from both ends, and a run waits for the file
+that is taken last. So the files that take least are in the middle."""
 LONGEST_FILES = (
     *("e2e/service", "e2e/bare", "e2e/test_supervisor.py"),
     *("e2e/test_settings_file.py", "e2e/test_tutorial.py", "e2e/sentinels"),
@@ -206,9 +208,9 @@ def _folder_of(path: Path) -> str:
 
 
 def rank_of(item: pytest.Item) -> int:
-    """Return the place of a test's folder in the order; others, such as `tidy`, come last."""
+    """Return the place of a test's folder in the order; others come last."""
     folder = folder_of(item)
-    return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+    return ORDER.index(folder) if folder in ORDER else len(ORDER)
 
 
 @pytest.fixture
