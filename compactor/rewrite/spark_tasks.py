@@ -16,6 +16,7 @@ import os
 import pickle
 import re
 import shutil
+import signal
 import tempfile
 import threading
 from collections import deque
@@ -131,13 +132,15 @@ def _place(text: str, expression: str) -> str:
 # task stays for a while after a job, and the next job that needs one task goes to it over a local
 # socket, without Spark. A job has its own plan, folder, memory limit and outcome, and gets its
 # result when it ends. Cancelling it does not end the task: the job stops when it moves its next
-# bytes.
+# bytes. If it moves none, its process is killed.
 
 
 SHARED_TASK_S = 30.0
 """Time for which a shared task takes jobs or waits for one. Then Spark can give its core to another
 task; one that needs it earlier calls `SharedTasks.end_tasks`."""
 CANCEL_CHECK_S = 0.5
+CANCEL_CHECKS_MAX = 20
+"""After so many checks, the process of a cancelled job is killed, since its storage may hang."""
 SOCKET_FOLDER_BYTES_MAX = 80
 """The system limits the path of a socket to 107 bytes, on some systems to 103."""
 SHARED_TASK = (-1, -1)
@@ -160,6 +163,10 @@ class OpenTask(Protocol):
         """Run a job and return its outcome, or raise why the task has ended."""
         ...
 
+    def kill(self) -> None:
+        """Kill the process of the task, and with it the job that runs."""
+        ...
+
     def close(self) -> None:
         """End the task."""
         ...
@@ -171,6 +178,8 @@ class _Entry:
     def __init__(self, job: TaskCall, group: str | None) -> None:
         self.job, self.group = job, group
         self.over = threading.Event()
+        self.checks = 0
+        """How often it was found to be cancelled."""
         self._outcome: bytes | None = None
         self._error: Exception | None = None
 
@@ -198,7 +207,7 @@ class SharedTasks:
         self._clock = SystemClock()
         self._turn = threading.Condition()
         self._waiting: deque[_Entry] = deque()
-        self._running: set[_Entry] = set()
+        self._running: dict[_Entry, OpenTask] = {}
         self._open = self._idle = self._endings = 0
 
     @property
@@ -232,7 +241,7 @@ class SharedTasks:
                 self._waiting.remove(entry)
                 raise
         while not entry.over.wait(CANCEL_CHECK_S):
-            self._withdraw_cancelled(entry)
+            self._end_cancelled(entry)
         return entry.result()
 
     def end_tasks(self) -> None:
@@ -248,15 +257,18 @@ class SharedTasks:
             serve = partial(self._serve, context, tasks_max)
             threading.Thread(target=serve, daemon=True, name="shared task").start()
 
-    def _withdraw_cancelled(self, entry: _Entry) -> None:
-        """Remove a job that still waits if its attempt was cancelled."""
+    def _end_cancelled(self, entry: _Entry) -> None:
+        """Remove a job of a cancelled attempt that still waits; kill one that does not stop."""
         try:
             allowance_of(entry.job[0].folder).settle()
         except AttemptCancelledError as error:
             with self._turn:
+                entry.checks += 1
                 if entry in self._waiting:
                     self._waiting.remove(entry)
                     entry.end(error=error)
+                elif entry in self._running and entry.checks == CANCEL_CHECKS_MAX:
+                    self._running[entry].kill()
 
     def _serve(self, context: Any, tasks_max: Callable[[], int]) -> None:
         """Open a task and give it jobs until there are none, or it has run for long enough."""
@@ -266,8 +278,7 @@ class SharedTasks:
             try:
                 until_s = self._clock.now_s() + SHARED_TASK_S
                 while (entry := self._next(task, until_s, endings)) is not None:
-                    entry.end(task.run(entry.job))
-                    self._running.discard(entry)
+                    self._end(entry, outcome=task.run(entry.job))
             finally:
                 task.close()
         except Exception as error:  # Spark's, for the attempt whose job has failed
@@ -289,8 +300,13 @@ class SharedTasks:
             if not self._waiting or self._endings > endings or task.is_over:
                 return None
             entry = self._waiting.popleft()
-            self._running.add(entry)
+            self._running[entry] = task
             return entry
+
+    def _end(self, entry: _Entry, **end: Any) -> None:
+        with self._turn:
+            self._running.pop(entry, None)
+        entry.end(**end)
 
     def _fail(self, entry: _Entry | None, error: Exception) -> None:
         """Fail a job; None: the one that has waited for the longest, if any."""
@@ -298,8 +314,7 @@ class SharedTasks:
             if entry is None and self._waiting:
                 entry = self._waiting.popleft()
         if entry is not None:
-            self._running.discard(entry)
-            entry.end(error=error)
+            self._end(entry, error=error)
 
 
 class SparkTask:
@@ -329,7 +344,7 @@ class SparkTask:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         try:
-            self._link.recv_bytes()
+            self._process = int(self._link.recv_bytes())
         except (EOFError, OSError) as error:
             raise self._cause() or EngineDiedError("the executor died") from error
 
@@ -354,6 +369,11 @@ class SparkTask:
             # Spark notices the end of the process, tries again, and gets no job.
             note = StartNote(plan.memory, plan.folder, SHARED_TASK)
             raise self._cause() or note.error_of_second_try() from error
+
+    def kill(self) -> None:
+        """Kill its process; see `OpenTask`."""
+        with suppress(ProcessLookupError):
+            os.kill(self._process, signal.SIGKILL)
 
     def close(self) -> None:
         """End the task; see `OpenTask`."""
@@ -395,7 +415,7 @@ def _run_shared_jobs(addresses: Iterator[str]) -> Iterator[bytes]:
         if context is not None and context.attemptNumber() > 0:
             continue  # The job during which an earlier try has died is not repeated.
         with Client(address, "AF_UNIX") as link, suppress(EOFError):
-            link.send_bytes(b"ready")
+            link.send_bytes(b"%d" % os.getpid())
             while True:
                 parcel = link.recv_bytes()
                 link.send_bytes(pickled_outcome(partial(_run_shared_job, parcel)))
@@ -429,7 +449,7 @@ def run_tasks(spark: Any, plan: RewritePlan, calls: Sequence[Call]) -> list[Any]
 
 
 def _may_share(plan: RewritePlan) -> bool:
-    """Return whether a job ends soon after it is cancelled, without killing its process."""
+    """Return whether a job ends in a time that is known, since others may have to wait for it."""
     transform = plan.rules.transform
     if transform is not None and not transform.asks_spark:
         return False  # How long a plug-in takes is not known.

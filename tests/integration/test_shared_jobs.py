@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -21,7 +22,9 @@ from common.wire import Assignment
 from compactor.core import RewriteResult
 from compactor.rewrite import spark_tasks
 from compactor.rewrite.attempt import rewrite
+from compactor.rewrite.attempt_folder import Allowance
 from compactor.rewrite.plan.rewrite_plan import make_plan
+from tests.support.patience import PATIENCE_S
 from tests.support.spark_session import local_session
 from tests.support.tables_on_disk import KEYED, assignment_over, keyed_table, write_file
 
@@ -127,6 +130,17 @@ def test_a_large_job_goes_to_the_task_of_a_small_one(
         assert (result.counts.rows_out, result.kernel) == (wanted * FILES, "merge")
     assert len(tasks) == 2
     assert len(set(map(id, tasks))) == 1
+
+
+def test_a_cancelled_job_that_does_not_stop_loses_its_process_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark_tasks, "CANCEL_CHECKS_MAX", 2)
+    plan, spark = make_plan(an_assignment_of(tmp_path / "a"), str(tmp_path)), local_session()
+    Allowance.create(str(tmp_path), None).stop()
+    with pytest.raises(MemoryShortError, match="the process of a task was killed"):
+        spark_tasks.run_tasks(spark, plan, [partial(time.sleep, PATIENCE_S)])
+    assert spark_tasks.run_tasks(spark, plan, [partial(int, "7")]) == [7]
 
 
 @pytest.mark.parametrize("changes", [{"halvings": 1}, {"grant_bytes_s": 1e9}])

@@ -33,9 +33,13 @@ class Task:
         self.jobs.append(name)
         self._spark.began.release()
         assert self._spark.go_on.acquire(timeout=PATIENCE_S)
-        if name == "dies":
+        if self.jobs[-1] == "dies":
             raise EngineDiedError("the task has died")
         return name.encode()
+
+    def kill(self) -> None:
+        self.jobs[-1] = "dies"
+        self._spark.go_on.release()
 
     def close(self) -> None:
         self._spark.closed.append(self)
@@ -242,6 +246,15 @@ def test_a_cancelled_job_does_not_wait_for_a_task(attempts: Attempts) -> None:
     attempts.cancel("a")
     attempts.spark.go_on.release(3)
     assert [result(job) for job in (*running, other)] == ["a", "b", "d"]
+
+
+def test_a_cancelled_job_that_does_not_stop_is_killed(attempts: Attempts) -> None:
+    hangs = attempts.ask_running("hangs")
+    attempts.cancel("hangs")
+    assert isinstance(hangs.exception(PATIENCE_S), EngineDiedError)
+    attempts.spark.go_on.release()
+    assert result(attempts.ask("next")) == "next"
+    assert attempts.spark.jobs == [["dies"], ["next"]]
 
 
 def test_a_job_that_cannot_be_counted_does_not_run_later(attempts: Attempts) -> None:
