@@ -39,10 +39,14 @@ MADE = sorted(
 def test_no_two_rows_of_a_set_have_one_key_and_version(name: str, tmp_path: Path) -> None:
     data = dataset(name, tmp_path, SCALE)
 
-    counts = duckdb.execute(
-        "SELECT count(*), count(DISTINCT (key, version)), count(DISTINCT key) "
-        f"FROM read_parquet({data.paths})"
-    ).fetchone()
+    counts = (
+        duckdb.connect()
+        .execute(
+            "SELECT count(*), count(DISTINCT (key, version)), count(DISTINCT key) "
+            f"FROM read_parquet({data.paths})"
+        )
+        .fetchone()
+    )
 
     assert counts is not None
     rows, versions, keys = counts

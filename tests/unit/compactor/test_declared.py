@@ -62,7 +62,7 @@ def job(folder: Path, *files: pa.Table, bag: bool = False) -> Assignment:
 def excluded(path: Path, column: str, value: int | str) -> set[bool]:
     """Return whether a reader may leave row groups out, by their Bloom filters alone."""
     probe = f"SELECT bloom_filter_excludes FROM parquet_bloom_probe('{path}', '{column}', $1)"
-    return {row[0] for row in duckdb.execute(probe, [value]).fetchall()}
+    return {row[0] for row in duckdb.connect().execute(probe, [value]).fetchall()}
 
 
 def test_places_of_columns_beside_nested_ones() -> None:

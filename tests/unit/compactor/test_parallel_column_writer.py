@@ -165,9 +165,9 @@ def test_other_readers_find_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     path.write_bytes(written(table, monkeypatch, beside=True))
     expected = table.to_pylist()
     assert pl.read_parquet(path).to_dicts() == expected
-    found = duckdb.sql(f"SELECT * FROM read_parquet('{path}') ORDER BY k").arrow()
+    found = duckdb.connect().sql(f"SELECT * FROM read_parquet('{path}') ORDER BY k").arrow()
     assert pa.table(found).to_pylist() == expected
-    one = duckdb.sql(f"SELECT text FROM read_parquet('{path}') WHERE k = 4321").fetchall()
+    one = duckdb.connect().sql(f"SELECT text FROM read_parquet('{path}') WHERE k = 4321").fetchall()
     assert one == [(expected[4321]["text"],)]
 
 

@@ -81,7 +81,7 @@ def by_polars(path: Path) -> None:
 
 
 def by_duckdb(path: Path) -> None:
-    duckdb.from_arrow(ROWS).write_parquet(str(path), row_group_size=300)
+    duckdb.connect().from_arrow(ROWS).write_parquet(str(path), row_group_size=300)
 
 
 def without_rows(path: Path) -> None:

@@ -163,7 +163,7 @@ def test_statistics_stay_and_are_trusted(tmp_path: Path) -> None:
             assert new.statistics.has_min_max
             assert new.statistics.to_dict() == old.statistics.to_dict()
             assert (new.num_values, new.encodings) == (old.num_values, old.encodings)
-    frame = duckdb.sql(f"select count(*) from '{tmp_path}/s.parquet' where s < 'v1'")
+    frame = duckdb.connect().sql(f"select count(*) from '{tmp_path}/s.parquet' where s < 'v1'")
     assert frame.fetchall() == [(40,)]
 
 
@@ -188,14 +188,18 @@ def test_a_file_without_page_index_beside_one_that_has_one(tmp_path: Path) -> No
 
 def probe(path: Path, value: str) -> list[bool]:
     """Return for every row group whether its filter rules the value out."""
-    found = duckdb.sql(f"select * from parquet_bloom_probe('{path}', 's', '{value}')").fetchall()
+    found = (
+        duckdb.connect()
+        .sql(f"select * from parquet_bloom_probe('{path}', 's', '{value}')")
+        .fetchall()
+    )
     return [excluded for _, _, excluded in sorted(found)]
 
 
 def test_bloom_filters_still_rule_out(tmp_path: Path) -> None:
     write(tmp_path, 1, bloom_filter_options={"s": {"ndv": 300, "fpp": 0.001}})
     rows = f"select range as k, 'v' || (range % 300) || '-2' as s from range({ROWS})"
-    duckdb.sql(f"copy ({rows}) to '{tmp_path}/2.parquet' (row_group_size 2048)")
+    duckdb.connect().sql(f"copy ({rows}) to '{tmp_path}/2.parquet' (row_group_size 2048)")
     again = pq.read_table(tmp_path / "2.parquet").schema
     assert again.names == ["k", "s"]
     join(tmp_path, StitchPiece("2.parquet"))

@@ -76,7 +76,7 @@ def test_whole_files_follow_each_other(tmp_path: Path) -> None:
     assert file.schema_arrow.equals(whole.schema)
     out = tmp_path / "out" / "s.parquet"
     assert pl.read_parquet(out)["x"].to_list() == whole["x"].to_pylist()
-    seen = duckdb.sql(f"select count(*), sum(k), count(x) from '{out}'").fetchall()
+    seen = duckdb.connect().sql(f"select count(*), sum(k), count(x) from '{out}'").fetchall()
     wanted = (whole.num_rows, sum(whole["k"].to_pylist()), ROWS * 3 - whole["x"].null_count)
     assert seen == [wanted]
 
