@@ -89,7 +89,7 @@ test: install  ## Run the tests; needs neither Java nor Redis on the machine
 	@$(PY) -m pytest tests -m "not (long or tls)" -n $(TEST_WORKERS) $(PARALLEL) --session-timeout=$(TEST_BUDGET_S)
 
 .PHONY: long
-long: install  ## Run the tests that are too long for `make test`; ten minutes
+long: install  ## Run the tests that are too long for `make test`; more than an hour
 	@$(PY) -m pytest tests -m long -n $(TEST_WORKERS) $(PARALLEL)
 
 .PHONY: test-image-root
