@@ -40,11 +40,8 @@ def site(folder: Path) -> Iterator[httpx.Client]:
         # Objects of earlier tests are not searched for garbage during a request of many objects.
         gc.collect()
         gc.freeze()
-        try:
-            with httpx.Client(base_url=gateway.url, headers=headers, timeout=120) as caller:
-                yield caller
-        finally:
-            gc.unfreeze()
+        with httpx.Client(base_url=gateway.url, headers=headers, timeout=120) as caller:
+            yield caller
 
 
 def least_s(caller: httpx.Client, growth: Growth, count: int) -> float:
