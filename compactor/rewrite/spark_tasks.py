@@ -399,13 +399,13 @@ class SparkTask:
                 Client(self._address, "AF_UNIX").close()
 
 
-_SHARED_TASKS = SharedTasks(SparkTask)
+SHARED_TASKS = SharedTasks(SparkTask)
 """One per process, because a driver has one session."""
 
 
 def groups_in_shared_tasks() -> frozenset[str | None]:
     """Return the job groups of the attempts whose jobs shared tasks run now."""
-    return _SHARED_TASKS.running
+    return SHARED_TASKS.running
 
 
 def _run_shared_jobs(addresses: Iterator[str]) -> Iterator[bytes]:
@@ -439,9 +439,9 @@ def run_tasks(spark: Any, plan: RewritePlan, calls: Sequence[Call]) -> list[Any]
         if len(jobs) == 1 and _may_share(plan) and has_local_executors(context):
             cores = partial(getattr, context, "defaultParallelism")
             group = context.getLocalProperty("spark.jobGroup.id")
-            outcomes: Sequence[bytes] = [_SHARED_TASKS.run(context, jobs[0], cores, group)]
+            outcomes: Sequence[bytes] = [SHARED_TASKS.run(context, jobs[0], cores, group)]
         else:
-            _SHARED_TASKS.end_tasks()
+            SHARED_TASKS.end_tasks()
             outcomes = _run_spark_job(context, jobs)
     except Exception as error:
         raise translate_error(plan, error) from error
@@ -661,7 +661,7 @@ def _result_of_frame(plan: RewritePlan, frame: Callable[[], Any]) -> TaskResult:
 
 
 def _collect(plan: RewritePlan, frame: Callable[[], Any]) -> list[Any]:
-    _SHARED_TASKS.end_tasks()
+    SHARED_TASKS.end_tasks()
     try:
         return list(frame().collect())
     except Exception as error:

@@ -46,12 +46,12 @@ def location() -> Iterator[Location]:
             patch.setenv(name, value)
         session.environment.update(server.environ)
         # A task that waits for jobs has the environment of the session when it was started.
-        spark_tasks._SHARED_TASKS.end_tasks()
+        spark_tasks.SHARED_TASKS.end_tasks()
         server.create_bucket("tables")
         yield open_location("s3://tables/events")
         session.environment.clear()
         session.environment.update(before)
-        spark_tasks._SHARED_TASKS.end_tasks()
+        spark_tasks.SHARED_TASKS.end_tasks()
 
 
 def put(location: Location, path: str, first: int, version: int) -> pa.Table:

@@ -49,7 +49,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tasks that wait long enough on a busy machine, and end with the test."""
     monkeypatch.setattr(spark_tasks, "SHARED_TASK_S", 600.0)
     yield
-    spark_tasks._SHARED_TASKS.end_tasks()
+    spark_tasks.SHARED_TASKS.end_tasks()
 
 
 def spark_jobs() -> int:
@@ -95,8 +95,8 @@ def test_attempts_share_a_task_for_each_core_and_fail_alone(tmp_path: Path) -> N
 def test_a_long_path_of_the_temporary_folder_is_no_obstacle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    while spark_tasks._SHARED_TASKS._open:  # The test before may have left a task.
-        spark_tasks._SHARED_TASKS.end_tasks()
+    while spark_tasks.SHARED_TASKS._open:  # The test before may have left a task.
+        spark_tasks.SHARED_TASKS.end_tasks()
         threading.Event().wait(0.01)
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
@@ -148,7 +148,7 @@ def test_a_job_that_may_last_goes_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
 ) -> None:
     shared: list[object] = []
-    monkeypatch.setattr(spark_tasks._SHARED_TASKS, "run", lambda *asked: shared.append(asked))
+    monkeypatch.setattr(spark_tasks.SHARED_TASKS, "run", lambda *asked: shared.append(asked))
     assignment = replace(an_assignment_of(tmp_path), **changes)
     result = rewrite(local_session(), assignment, lambda _: None, lambda: False)
     assert result.counts.rows_out == ROWS * FILES

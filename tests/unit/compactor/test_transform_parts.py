@@ -477,7 +477,7 @@ class TestPluggedIn:
             return pickled_outcome(job[1])
 
         monkeypatch.setattr(spark_tasks, "_run_spark_job", run_all)
-        monkeypatch.setattr(spark_tasks._SHARED_TASKS, "run", run_shared)
+        monkeypatch.setattr(spark_tasks.SHARED_TASKS, "run", run_shared)
         monkeypatch.setattr(spark_tasks, "has_local_executors", lambda _: True)
         write_file(tmp_path, "a.parquet", rows())
         kind = TransformKind.PLUGIN if plugged else TransformKind.DELETE_WHERE
