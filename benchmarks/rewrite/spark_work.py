@@ -14,9 +14,9 @@ from benchmarks.rewrite.worker import sync_outputs
 from common.wire import Assignment
 from compactor.core import RewriteProgress
 from compactor.rewrite.attempt import rewrite
-from compactor.rewrite.spark_tasks import SHARED_TASKS, SparkTask, TaskCall
+from compactor.rewrite.spark_tasks import JOB_GROUP, SHARED_TASKS, SparkTask, TaskCall
 
-JOB_GROUP, TASK_END_S = "spark.jobGroup.id", 0.5
+TASK_END_S = 0.5
 _run_in_shared_task, _shared_s = SparkTask.run, [0.0]
 
 

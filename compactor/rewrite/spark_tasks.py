@@ -1,8 +1,8 @@
 """Tasks on Spark: each job runs once, and jobs of several attempts share a task.
 
 A Spark job costs about as much as a small merge, so a task stays for the jobs that follow. Spark's
-errors become errors of this project: the error that a task has
-raised, a lack of memory, or a bad value.
+errors become errors of this project: the error that a task has raised, a lack of memory, or a bad
+value.
 
 A task that writes an output runs once. Files have their final names, so a second try that runs
 concurrently with a first one, wrongly believed dead, would write to the same files.
@@ -21,7 +21,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from multiprocessing.connection import Client, Listener
@@ -136,8 +136,7 @@ def _place(text: str, expression: str) -> str:
 
 
 SHARED_TASK_S = 30.0
-"""Time for which a shared task takes jobs or waits for one. Then Spark can give its core to another
-task; one that needs it earlier calls `SharedTasks.end_tasks`."""
+"""Time for which a shared task takes jobs or waits for one, if no other Spark job runs."""
 CANCEL_CHECK_S = 0.5
 CANCEL_CHECKS_MAX = 20
 """After so many checks, the process of a cancelled job is killed, since its storage may hang."""
@@ -145,7 +144,7 @@ SOCKET_FOLDER_BYTES_MAX = 80
 """The system limits the path of a socket to 107 bytes, on some systems to 103."""
 SHARED_TASK = (-1, -1)
 """Stage and partition in the notes of jobs in shared tasks."""
-SHARED_JOB_GROUP = "shared"
+SHARED_JOB_GROUP, JOB_GROUP = "shared", "spark.jobGroup.id"
 
 Call = Callable[[], object]
 TaskCall = tuple[RewritePlan, Call]
@@ -208,7 +207,7 @@ class SharedTasks:
         self._turn = threading.Condition()
         self._waiting: deque[_Entry] = deque()
         self._running: dict[_Entry, OpenTask] = {}
-        self._open = self._idle = self._endings = 0
+        self._open = self._idle = self._endings = self._others = 0
 
     @property
     def running(self) -> frozenset[str | None]:
@@ -249,6 +248,18 @@ class SharedTasks:
         with self._turn:
             self._endings += 1
             self._turn.notify_all()
+
+    @contextmanager
+    def giving_way(self) -> Iterator[None]:
+        """End the open tasks, and let none wait for a job while another Spark job runs."""
+        with self._turn:
+            self._others += 1
+            self.end_tasks()
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._others -= 1
 
     def _open_another(self, context: Any, tasks_max: Callable[[], int]) -> None:
         """Open a task if more jobs wait than tasks; the caller has the lock."""
@@ -294,7 +305,9 @@ class SharedTasks:
             if (left_s := until_s - self._clock.now_s()) <= 0:
                 return None
             self._idle += 1
-            self._turn.wait_for(lambda: self._waiting or self._endings > endings, left_s)
+            self._turn.wait_for(
+                lambda: self._waiting or self._others or self._endings > endings, left_s
+            )
             self._idle -= 1
             # A process that has died while it waited fails no job.
             if not self._waiting or self._endings > endings or task.is_over:
@@ -403,11 +416,6 @@ SHARED_TASKS = SharedTasks(SparkTask)
 """One per process, because a driver has one session."""
 
 
-def groups_in_shared_tasks() -> frozenset[str | None]:
-    """Return the job groups of the attempts whose jobs shared tasks run now."""
-    return SHARED_TASKS.running
-
-
 def _run_shared_jobs(addresses: Iterator[str]) -> Iterator[bytes]:
     """Run the jobs that come over a socket until it is closed; the body of a shared task."""
     for address in addresses:
@@ -438,11 +446,11 @@ def run_tasks(spark: Any, plan: RewritePlan, calls: Sequence[Call]) -> list[Any]
     try:
         if len(jobs) == 1 and _may_share(plan) and has_local_executors(context):
             cores = partial(getattr, context, "defaultParallelism")
-            group = context.getLocalProperty("spark.jobGroup.id")
+            group = context.getLocalProperty(JOB_GROUP)
             outcomes: Sequence[bytes] = [SHARED_TASKS.run(context, jobs[0], cores, group)]
         else:
-            SHARED_TASKS.end_tasks()
-            outcomes = _run_spark_job(context, jobs)
+            with SHARED_TASKS.giving_way():
+                outcomes = _run_spark_job(context, jobs)
     except Exception as error:
         raise translate_error(plan, error) from error
     return [result_of(outcome) for outcome in outcomes]
@@ -661,8 +669,8 @@ def _result_of_frame(plan: RewritePlan, frame: Callable[[], Any]) -> TaskResult:
 
 
 def _collect(plan: RewritePlan, frame: Callable[[], Any]) -> list[Any]:
-    SHARED_TASKS.end_tasks()
     try:
-        return list(frame().collect())
+        with SHARED_TASKS.giving_way():
+            return list(frame().collect())
     except Exception as error:
         raise translate_error(plan, error) from error

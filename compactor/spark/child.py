@@ -25,7 +25,7 @@ from common.parquet.location import storage_error
 from common.runtime import SystemClock, shorten_thread_switches
 from common.telemetry import event_log
 from compactor.core import RewriteProgress
-from compactor.rewrite.spark_tasks import groups_in_shared_tasks
+from compactor.rewrite.spark_tasks import SHARED_TASKS
 from compactor.spark import driver_protocol
 from compactor.spark.application import open_session
 from compactor.spark.class_archive import make_in_background
@@ -153,7 +153,7 @@ class AttemptThreads:
             return frozenset()
         tracker = self._spark.sparkContext.statusTracker()
         active = set(tracker.getActiveJobsIds())
-        shared = groups_in_shared_tasks()
+        shared = SHARED_TASKS.running
         return frozenset(
             attempt
             for attempt in attempts

@@ -176,6 +176,16 @@ def test_a_task_that_waits_ends_if_other_tasks_need_its_core(attempts: Attempts)
     assert attempts.spark.closed == attempts.spark.tasks
 
 
+def test_no_task_waits_for_a_job_while_another_spark_job_runs(attempts: Attempts) -> None:
+    with attempts.shared.giving_way():
+        attempts.spark.go_on.release()
+        assert result(attempts.ask("a")) == "a"
+        wait_until(lambda: attempts.shared._open == 0)
+    attempts.spark.go_on.release()
+    assert result(attempts.ask("b")) == "b"
+    wait_until(lambda: attempts.shared._idle == 1)
+
+
 def test_a_task_ends_after_its_job_if_other_tasks_need_its_core(attempts: Attempts) -> None:
     """Jobs that wait get another one, after Spark could give the core to the other tasks."""
     first = attempts.ask_running("a"), attempts.ask_running("b")
