@@ -253,16 +253,17 @@ class EngineRunner(Runner):
     """
 
     def __init__(self, name: str, wanted: Wanted, rules: Rules, log: str, ours: Processes) -> None:
+        # An engine that can move rows to the disk knows when it has to.
+        wanted = replace(wanted, memory_bytes=rules.memory_bytes_max)
         super().__init__(name, wanted, list(ENGINES[name].forms(wanted.data)), rules)
         self._log = log
         self._ours = ours
-        self._limit_bytes = rules.memory_bytes_max
         self._process = EngineProcess(name, log)
 
     async def once(self, form: str) -> Ran:
         process = self._process
         await asyncio.to_thread(process.prepare, self.wanted)
-        sampler = MemorySampler(tree(process.pid)(), self._limit_bytes)
+        sampler = MemorySampler(tree(process.pid)(), self.wanted.memory_bytes)
         sampler.start()
         try:
             timing = await asyncio.to_thread(process.run, form, self.wanted)
@@ -275,14 +276,14 @@ class EngineRunner(Runner):
             raise
         memory = sampler.stop()
         self._last = memory
-        if not self.wanted.memory_bytes:
+        if not self._is_limited:
             self.record.memory.include(memory)
             self.record.memory.cost_s += memory.cost_s
         return Ran(timing.seconds, timing.unsynced_s)
 
     async def _measured(self, form: str) -> Round:
         run = await super()._measured(form)
-        if not self.wanted.memory_bytes:
+        if not self._is_limited:
             self.record.sampled_cpu_s += run.used.cpu_s
         return run
 
@@ -304,7 +305,6 @@ class EngineRunner(Runner):
             return
         notes = set()
         self.wanted = replace(self.wanted, memory_bytes=limit_bytes)
-        self._limit_bytes = limit_bytes
         for form in sorted(self.warm_s, key=lambda form: self.warm_s[form]):
             self._restart()  # What earlier runs have kept would count.
             try:
@@ -325,6 +325,10 @@ class EngineRunner(Runner):
     def _restart(self) -> None:
         self._process.end()
         self._process = EngineProcess(self.record.contender, self._log)
+
+    @property
+    def _is_limited(self) -> bool:
+        return self.wanted.memory_bytes < self.rules.memory_bytes_max
 
     _last = Memory()
 

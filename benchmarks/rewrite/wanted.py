@@ -25,7 +25,7 @@ class Wanted:
     reference: str = ""
     """A file that holds the result already; for `limit`."""
     memory_bytes: int = 0
-    """Memory that the process may have; 0: no limit."""
+    """Memory at which the process is ended; 0: no limit."""
 
     @property
     def file(self) -> str:
