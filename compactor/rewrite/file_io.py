@@ -92,7 +92,7 @@ class Flusher:
         """
         self._descriptor = descriptor
         self._thread = ThreadPoolExecutor(1, "flush")
-        self._flushing: Future[None] | None = None
+        self._syncs: list[Future[None]] = []
         self._flushed = 0
         self.sync_s = 0.0
         """Total time of the syncs."""
@@ -103,32 +103,33 @@ class Flusher:
         Raises:
             OSError: An earlier sync failed.
         """
-        if position - self._flushed < FLUSH_BYTES:
+        if position - self._flushed < FLUSH_BYTES or not all(sync.done() for sync in self._syncs):
             return
-        if self._flushing is not None:
-            if not self._flushing.done():
-                return
-            self._flushing.result()
+        self.settle()
         self._flushed = position
-        self._flushing = self._thread.submit(self._sync)
+        self._syncs = [self._thread.submit(self._sync, os.fdatasync)]
+
+    def finish(self) -> None:
+        """Start the last sync, after the running one."""
+        self._syncs.append(self._thread.submit(self._sync, os.fsync))
 
     def settle(self) -> None:
-        """Wait for the running sync.
+        """Wait for all syncs.
 
         Raises:
-            OSError: It failed.
+            OSError: One failed.
         """
-        if self._flushing is not None:
-            self._flushing.result()
+        for sync in self._syncs:
+            sync.result()
 
     def close(self) -> None:
         """End the thread."""
         self._thread.shutdown(cancel_futures=True)
 
-    def _sync(self) -> None:
+    def _sync(self, call: Callable[[int], None]) -> None:
         clock = SystemClock()
         begun_s = clock.now_s()
-        os.fdatasync(self._descriptor)
+        call(self._descriptor)
         self.sync_s += clock.now_s() - begun_s
 
 
@@ -286,23 +287,32 @@ class NewFile:
         if self._flusher is not None:
             self._flusher.reached(position)
 
-    def close(self) -> None:
+    def close(self, meanwhile: Callable[[], None] | None = None) -> None:
         """Make the file durable.
 
+        Args:
+            meanwhile: Called once all bytes are written, while a local disk makes them durable; it
+                may read the file.
+
         Raises:
-            OSError: It is not.
+            OSError: It is not durable.
         """
         if self._flusher is not None:
-            self._flusher.settle()
-            self._flusher.close()
-            clock = SystemClock()
-            begun_s = clock.now_s()
             self.sink.flush()
-            os.fsync(self.sink.fileno())
-            self.sync_s = self._flusher.sync_s + clock.now_s() - begun_s
-        self.sink.close()
-        if self._location.is_local:
+            self._flusher.finish()
+            try:
+                if meanwhile is not None:
+                    meanwhile()
+            finally:
+                self._flusher.settle()
+            self._flusher.close()
+            self.sync_s = self._flusher.sync_s
+            self.sink.close()
             _sync_folder(Path(self._full).parent)
+            return
+        self.sink.close()
+        if meanwhile is not None:
+            meanwhile()
 
     def abandon(self) -> None:
         """Delete the file, whatever its state."""

@@ -6,27 +6,22 @@ the note of its start.
 """
 
 import ctypes
-import gc
 import os
 import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pyarrow as pa
-
 from common.errors import CompactionError, EngineDiedError, MemoryShortError
-from compactor.rewrite.memory_budget import PAGES_KEPT_MS, MemoryBudget, pages_kept_ms
+from compactor.rewrite.memory_budget import MemoryBudget
 
 CHECK_INTERVAL_S = 0.05
 CLEAN_UP_CHECKS = 60
 """Checks that a task above its limit gets for an orderly end."""
-RELEASE_MARGIN_MS = 2 * PAGES_KEPT_MS
-"""Time in addition to that for which allocators keep unused pages, until they are returned."""
 BEGUN, OUTGROWN = "begun-", "outgrown-"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _OUT_OF_MEMORY = re.compile(
@@ -45,7 +40,7 @@ def bounded_memory(memory: MemoryBudget, folder: str) -> Iterator[None]:
     Raises:
         MemoryShortError: The limit was exceeded, or an allocation failed.
     """
-    watch = _MemoryWatch(memory.limit_bytes, folder) if memory.limit_bytes else None
+    watch = _MemoryWatch(memory, folder) if memory.limit_bytes else None
     try:
         with watch or nullcontext():
             yield
@@ -66,8 +61,8 @@ def bounded_memory(memory: MemoryBudget, folder: str) -> Iterator[None]:
 class _MemoryWatch:
     """Checks the process's memory while a task runs."""
 
-    def __init__(self, limit_bytes: int, folder: str) -> None:
-        self._limit_bytes, self._folder = limit_bytes, folder
+    def __init__(self, memory: MemoryBudget, folder: str) -> None:
+        self._memory, self._folder = memory, folder
         self._task = threading.get_ident()
         self._done = threading.Event()
         self._over = threading.Lock()
@@ -88,7 +83,7 @@ class _MemoryWatch:
 
     def _look(self) -> None:
         while not self._done.wait(CHECK_INTERVAL_S):
-            if (used_bytes := resident_bytes()) > self._limit_bytes:
+            if (used_bytes := resident_bytes()) > self._memory.limit_bytes:
                 self.seen_bytes = used_bytes
                 self._end()
                 return
@@ -103,10 +98,18 @@ class _MemoryWatch:
         for _ in range(CLEAN_UP_CHECKS):
             if self._done.wait(CHECK_INTERVAL_S):
                 return
-            if resident_bytes() > 2 * self._limit_bytes:
+            if resident_bytes() > 2 * self._memory.limit_bytes:
                 break
-        _leave_note(self._folder, f"{OUTGROWN}{os.getpid()}", str(self.seen_bytes))
-        os.kill(os.getpid(), signal.SIGKILL)
+        end_process(self._folder, str(_outgrown_error(self._memory, self.seen_bytes)))
+
+
+def end_process(folder: str, cause: str) -> None:
+    """Kill this process and leave a note why, so that its memory is free at once.
+
+    The allocators would return it late, and the next job of the process would begin with it.
+    """
+    _leave_note(folder, f"{OUTGROWN}{os.getpid()}", cause)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def resident_bytes() -> int:
@@ -115,22 +118,6 @@ def resident_bytes() -> int:
         return int(Path("/proc/self/statm").read_bytes().split()[1]) * _PAGE_BYTES
     except OSError:
         return 0
-
-
-def release_memory() -> None:
-    """Return the memory of a failed task to the system; references to its error must be gone.
-
-    Otherwise the next attempt in this process would start with it, and exceed its limit.
-    """
-    gc.collect()
-    for pool in (pa.default_memory_pool(), pa.system_memory_pool()):
-        pool.release_unused()
-    pause = threading.Event()
-    wait_ms = pages_kept_ms(os.environ) + RELEASE_MARGIN_MS
-    for _ in range(int(wait_ms / 1000 / CHECK_INTERVAL_S)):
-        pause.wait(CHECK_INTERVAL_S)
-        if (polars := _loaded_polars()) is not None:
-            polars.Series([0]).sort()  # Its allocator returns old pages when it is called.
 
 
 def _loaded_polars() -> Any:
@@ -180,9 +167,9 @@ def _outgrown_error(memory: MemoryBudget, seen_bytes: int) -> MemoryShortError:
 def killed_error(memory: MemoryBudget, folder: str) -> MemoryShortError:
     """Return the error for a missing task process: ended for its size, or by the system."""
     notes = Path(folder).glob(f"{OUTGROWN}*") if folder else ()
-    with suppress(OSError, ValueError):
+    with suppress(OSError):
         for note in notes:
-            return _outgrown_error(memory, int(note.read_text()))
+            return MemoryShortError(note.read_text())
     return MemoryShortError(
         "the process of a task was killed, most likely because the machine ran out of memory;"
         f" {memory.text}"
@@ -196,16 +183,6 @@ def memory_error_of(memory: MemoryBudget, folder: str, text: str) -> MemoryShort
         line = text[begin:].partition("\n")[0].strip()[:300]
         return MemoryShortError(f"{line}; {memory.text}")
     return killed_error(memory, folder) if _KILLED.search(text) else None
-
-
-def with_memory_limit(memory: MemoryBudget, folder: str, task: Callable[[], T]) -> Callable[[], T]:
-    """Return a task that is limited to its memory budget."""
-
-    def run() -> T:
-        with bounded_memory(memory, folder):
-            return task()
-
-    return run
 
 
 def _pid_exists(process: int) -> bool:

@@ -9,7 +9,7 @@ attempt divides half as much: more ranges, longer runs, smaller steps.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -22,34 +22,36 @@ TASK_SETTING, LIMIT_SETTING = "spark.neve.task.bytes", "spark.neve.task.limit.by
 """Settings that carry the limits to a driver; Spark keeps unknown settings."""
 REMOTE_SETTING = "spark.neve.executors.remote"
 """Present if executors may be on other machines than the driver."""
-PAGES_KEPT_MS, POLARS_PAGES_KEPT_MS = 2000, 20_000
-"""Time that allocators keep freed pages, because a merge soon needs as many again. Where a task has
-much memory, the allocator of Polars keeps them until the next job of the process: new pages would
-take a tenth of a short one."""
+PAGES_KEPT_MS, MUCH_PAGES_KEPT_MS = 2000, 120_000
+"""Time that allocators keep freed pages, because a merge soon needs as many again: new ones take a
+tenth to a seventh of a short job. Where a task has much memory, they are kept until the next job of
+the process, which ends when it has had none for a minute and a half."""
 MUCH_TASK_BYTES = 2 * TASK_BYTES
-"""Memory of a task from which on Polars keeps pages for longer."""
-POLARS_ALLOCATOR = "_RJEM_MALLOC_CONF"
+"""Memory of a task from which on pages are kept for longer."""
 
 
-def _polars_allocator(kept_ms: int) -> str:
-    """Return the options of the allocator in Polars."""
-    return f"narenas:2,dirty_decay_ms:{kept_ms},muzzy_decay_ms:0"
+def task_environ(task_bytes: int) -> dict[str, str]:
+    """Return the environment of task processes that have so much memory.
+
+    By default every thread, and every allocator, keeps memory that others cannot use: 100 to 150 MB
+    of a merge, without making it faster. Arrow's writer fragments the system's allocator, by 0.5 MB
+    with every row group of long texts, so it uses another one. `_RJEM` is the allocator in Polars;
+    returning pages at once would save 50 MB more, but take up to 40 % more time. The system's
+    allocator would raise its thresholds to these values by itself, but only after an array of 32 MB
+    was freed.
+    """
+    kept_ms = MUCH_PAGES_KEPT_MS if task_bytes >= MUCH_TASK_BYTES else PAGES_KEPT_MS
+    decay = f"dirty_decay_ms:{kept_ms},muzzy_decay_ms:0"
+    return {
+        "MALLOC_ARENA_MAX": "1",
+        "ARROW_DEFAULT_MEMORY_POOL": "jemalloc",
+        "JE_ARROW_MALLOC_CONF": f"narenas:1,{decay}",
+        "_RJEM_MALLOC_CONF": f"narenas:2,{decay}",
+        "MALLOC_MMAP_THRESHOLD_": str(32 * 1024**2),
+        "MALLOC_TRIM_THRESHOLD_": str(64 * 1024**2),
+    }
 
 
-TASK_ENVIRON = {
-    "MALLOC_ARENA_MAX": "1",
-    "ARROW_DEFAULT_MEMORY_POOL": "jemalloc",
-    "JE_ARROW_MALLOC_CONF": f"narenas:1,dirty_decay_ms:{PAGES_KEPT_MS},muzzy_decay_ms:0",
-    POLARS_ALLOCATOR: _polars_allocator(PAGES_KEPT_MS),
-    "MALLOC_MMAP_THRESHOLD_": str(32 * 1024**2),
-    "MALLOC_TRIM_THRESHOLD_": str(64 * 1024**2),
-}
-"""Environment of task processes. By default every thread, and every allocator, keeps memory that
-others cannot use: 100 to 150 MB of a merge, without making it faster. Arrow's writer fragments the
-system's allocator, by 0.5 MB with every row group of long texts, so it uses another one. `_RJEM` is
-the allocator in Polars; returning pages at once would save 50 MB more, but take up to 40 % more
-time. The system's allocator would raise its thresholds to the last two values by itself, but only
-after an array of 32 MB was freed."""
 BASE_BYTES = 280 * 1024**2
 """A Python worker with all libraries (110 MB), data that waits between the threads of a merge, data
 that they encode, and memory that three allocators return late."""
@@ -98,18 +100,6 @@ class MemoryBudget:
             f"a task may have {_mb(self.task_bytes)}{halved}: raise compactor.task_memory, or"
             " write smaller row groups"
         )
-
-
-def task_environ(task_bytes: int) -> dict[str, str]:
-    """Return the environment of task processes that have so much memory; see `TASK_ENVIRON`."""
-    kept_ms = POLARS_PAGES_KEPT_MS if task_bytes >= MUCH_TASK_BYTES else PAGES_KEPT_MS
-    return {**TASK_ENVIRON, POLARS_ALLOCATOR: _polars_allocator(kept_ms)}
-
-
-def pages_kept_ms(environ: Mapping[str, str]) -> int:
-    """Return how long the allocators of a process with this environment keep freed pages."""
-    is_long = environ.get(POLARS_ALLOCATOR) == _polars_allocator(POLARS_PAGES_KEPT_MS)
-    return POLARS_PAGES_KEPT_MS if is_long else PAGES_KEPT_MS
 
 
 def memory_budget(

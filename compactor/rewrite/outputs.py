@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types as is_type
 
-from common.errors import CompactionError, InputError, MemoryShortError, RequestError, RewriteError
+from common.errors import CompactionError, InputError, RequestError, RewriteError
 from common.model.outcome import DroppedRows, RowCounts
 from common.parquet.location import Location, storage_error
 from common.parquet.write import row_group_rows
@@ -36,7 +36,6 @@ from compactor.rewrite.file_io import (
     read_tables,
     table_location,
 )
-from compactor.rewrite.memory import release_memory
 from compactor.rewrite.parallel_column_writer import (
     PARALLEL_BYTES_MIN,
     PARALLEL_SHARE_MAX,
@@ -367,7 +366,11 @@ class OutputWriter:
             assert self._open is not None
             self._open.write(rows)
 
-    def finish(self, dropped: DroppedRows | None) -> tuple[WrittenFile, ...]:
+    def finish(
+        self,
+        dropped: DroppedRows | None,
+        meanwhile: Callable[[Sequence[WrittenFile]], None] | None = None,
+    ) -> tuple[WrittenFile, ...]:
         """Close the last file and return the written files.
 
         Without any rows, an empty file is written as the first part. It is not an output: it shows
@@ -375,11 +378,18 @@ class OutputWriter:
 
         Args:
             dropped: All dropped dead rows.
+            meanwhile: Called with the written files while a disk makes the last one durable.
         """
         if self._open is None:
             self._begin(0)
-        self._close(dropped, last=True)
-        return tuple(file for file in self._written if file.rows)
+        assert self._open is not None
+        written = (*self._written, WrittenFile(self._open.part, self.path, self._open.rows))
+        files = tuple(file for file in written if file.rows)
+        # The last file's list shows a rebuild whether an attempt has written all files.
+        outputs = [file.path for file in written]
+        call = None if meanwhile is None else partial(meanwhile, files)
+        self._close(dropped, outputs, call)
+        return files
 
     def abandon(self) -> None:
         """Delete everything written so far."""
@@ -392,11 +402,14 @@ class OutputWriter:
         self.path = self._plan.output.paths[part]
         self._open = OpenOutput(self._plan, self._location, part, self.path)
 
-    def _close(self, dropped: DroppedRows | None, *, last: bool = False) -> None:
+    def _close(
+        self,
+        dropped: DroppedRows | None,
+        outputs: list[str] | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         assert self._open is not None
-        # The last file's list shows a rebuild whether an attempt has written all files.
-        outputs = [*(file.path for file in self._written), self.path] if last else None
-        self._open.close(purge_after(self._plan.output, dropped), outputs)
+        self._open.close(purge_after(self._plan.output, dropped), outputs, meanwhile)
         self._written.append(WrittenFile(self._open.part, self.path, self._open.rows))
         self._open = None
 
@@ -468,16 +481,22 @@ class OpenOutput:
         self._groups.write_waiting()
         self._pay()
 
-    def close(self, purge: bytes | None, outputs: list[str] | None) -> None:
+    def close(
+        self,
+        purge: bytes | None,
+        outputs: list[str] | None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         """Write the remaining rows and the footer; the file is then complete and durable.
 
         Args:
             purge: The tablet's watermark after the commit.
             outputs: For the last file of an attempt: all of them.
+            meanwhile: Called while a disk makes the file durable.
         """
         self._groups.close(output_footer(self._plan.output, purge, outputs))
         self._pay()
-        self._file.close()
+        self._file.close(meanwhile)
         self._allowance.synced(self._paid_bytes, self._file.sync_s)
 
     def abandon(self) -> None:
@@ -729,6 +748,4 @@ def pickled_outcome(task: Callable[[], object]) -> bytes:
         # A boundary: Spark would retry, and report only that there was an earlier try.
         failure = storage_error(RewriteError, f"{type(error).__name__}: {error}", error)
         outcome = TaskFailure(type(failure).__name__, str(failure))
-    if isinstance(outcome, TaskFailure) and outcome.error_class == MemoryShortError.__name__:
-        release_memory()
     return pickle.dumps(outcome)

@@ -36,6 +36,7 @@ from common.errors import (
     AttemptCancelledError,
     CompactionError,
     EngineDiedError,
+    MemoryShortError,
     RewriteError,
     TransformError,
     error_by_name,
@@ -50,7 +51,7 @@ from compactor.rewrite.general_merge import (
     spark_schema,
     write_sorted,
 )
-from compactor.rewrite.memory import StartNote, bounded_memory, memory_error_of, with_memory_limit
+from compactor.rewrite.memory import StartNote, bounded_memory, end_process, memory_error_of
 from compactor.rewrite.memory_budget import REMOTE_SETTING, MemoryBudget
 from compactor.rewrite.outputs import (
     RESULT_SCHEMA,
@@ -433,7 +434,7 @@ def _run_shared_jobs(addresses: Iterator[str]) -> Iterator[bytes]:
 def _run_shared_job(parcel: bytes) -> object:
     plan, call = pickle.loads(parcel)
     StartNote(plan.memory, plan.folder, SHARED_TASK).leave()
-    return with_memory_limit(plan.memory, plan.folder, call)()
+    return _within_memory(plan, call)
 
 
 # ------------------------------------------------------------------------------------ Running tasks
@@ -487,7 +488,18 @@ def _run_jobs(parcels: Iterator[bytes]) -> Iterator[bytes]:
 
 def _run_once(plan: RewritePlan, call: Call) -> object:
     refuse_second_try(plan.memory, plan.folder)
-    return with_memory_limit(plan.memory, plan.folder, call)()
+    return _within_memory(plan, call)
+
+
+def _within_memory(plan: RewritePlan, call: Call) -> object:
+    """Run a call within its memory limit; if it lacks memory, the process of the task ends."""
+    try:
+        with bounded_memory(plan.memory, plan.folder):
+            return call()
+    except MemoryShortError as error:
+        if TaskContext.get() is not None:
+            end_process(plan.folder, str(error))
+        raise
 
 
 def refuse_second_try(memory: MemoryBudget, folder: str) -> None:
@@ -655,9 +667,7 @@ def _numbers(batches: Batches) -> Iterator[int]:
 
 def _write(plan: RewritePlan, batches: Batches) -> Batches:
     refuse_second_try(plan.memory, plan.folder)
-    yield outcome_batch(
-        with_memory_limit(plan.memory, plan.folder, partial(write_sorted, plan, batches))
-    )
+    yield outcome_batch(partial(_within_memory, plan, partial(write_sorted, plan, batches)))
 
 
 def _result_of_frame(plan: RewritePlan, frame: Callable[[], Any]) -> TaskResult:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -194,6 +196,43 @@ def test_a_new_file_counts_when_it_is_closed(location: Location) -> None:
     other.sink.write(b"two")
     other.abandon()
     assert sorted(list_location(location)) == ["_neve/last/x.parquet"]
+
+
+def test_a_new_file_is_read_while_a_disk_makes_it_durable(
+    location: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, seen, was_read = NewFile(location, "x.parquet"), list[str](), Event()
+
+    def sync(_: int) -> None:
+        assert was_read.wait(30)
+        seen.append("synced")
+
+    def read() -> None:
+        assert size_of(location, "x.parquet") == 3
+        seen.append("read")
+        was_read.set()
+
+    file.sink.write(b"one")
+    monkeypatch.setattr(os, "fsync", sync)
+    file.close(read)
+    disk = ["read", "synced", "synced"]  # The file, then its folder.
+    assert seen == (disk if location.is_local else ["read"])
+
+
+def test_a_new_file_does_not_count_if_reading_or_syncing_fails(
+    location: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: int) -> None:
+        raise OSError("broken")
+
+    for number, call in enumerate([fail, None] if location.is_local else [fail]):
+        file = NewFile(location, f"{number}.parquet")
+        if call is None:
+            monkeypatch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="broken"):
+            file.close(call)
+        file.abandon()
+    assert list(list_location(location)) == []
 
 
 def test_paths_that_lead_elsewhere(location: Location) -> None:

@@ -19,7 +19,7 @@ from common.rows.schema import arrow_schema
 from compactor.rewrite.kernel.normalized_keys import RowGroup
 from compactor.rewrite.kernel.reader import Reader
 from compactor.rewrite.kernel.winners import RowLayout
-from compactor.rewrite.memory_budget import TASK_ENVIRON
+from compactor.rewrite.memory_budget import TASK_BYTES, task_environ
 from compactor.rewrite.plan.inputs import FooterQuery, estimate_decoded_bytes, read_footers
 from neve.recovery.fsck import FileCheck, check_file
 from tests.support.peak_memory import peak_bytes
@@ -138,7 +138,7 @@ def with_peak(call: Callable[[Path], object], folder: Path) -> tuple[object, int
 def test_a_row_group_is_never_in_memory_as_a_whole(
     folder: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    for variable, value in {"POLARS_MAX_THREADS": "2", **TASK_ENVIRON}.items():
+    for variable, value in {"POLARS_MAX_THREADS": "2", **task_environ(TASK_BYTES)}.items():
         monkeypatch.setenv(variable, value)
     call, wanted = CALLS[name]
     (found, peak), _ = run_apart(partial(with_peak, call, folder))

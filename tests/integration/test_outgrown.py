@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -17,10 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.errors import EngineDiedError, MemoryShortError
-from compactor.rewrite import memory
-from compactor.rewrite.memory import StartNote, bounded_memory, resident_bytes, with_memory_limit
-from compactor.rewrite.memory_budget import TASK_ENVIRON, memory_budget
-from compactor.rewrite.outputs import pickled_outcome
+from compactor.rewrite import memory, spark_tasks
+from compactor.rewrite.memory import StartNote, bounded_memory, resident_bytes
+from compactor.rewrite.memory_budget import TASK_BYTES, memory_budget, task_environ
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
 from tests.support.patience import PATIENCE_S
 from tests.support.run_apart import run_apart
@@ -63,11 +63,16 @@ def bounded(plan: RewritePlan) -> RewritePlan:
     return replace(plan, memory=replace(plan.memory, limit_bytes=limit_bytes))
 
 
-def end_in_order(plan: RewritePlan) -> tuple[Any, int, int]:
-    """Outgrow the bound; return how it ended, the memory at first and what was left at last."""
-    begun = resident_bytes()
-    outcome = pickled_outcome(with_memory_limit(bounded(plan).memory, plan.folder, hold_and_forget))
-    return pickle.loads(outcome), begun, resident_bytes()
+NUMBERS = ("stageId", "partitionId", "attemptNumber")
+FIRST_TRY = SimpleNamespace(**{name: lambda: 0 for name in NUMBERS})
+"""What Spark tells a task about itself."""
+
+
+def outgrow(plan: RewritePlan, in_task: bool) -> Any:
+    """Outgrow the bound, in a task or not; return how it ended."""
+    spark_tasks.TaskContext = SimpleNamespace(get=lambda: FIRST_TRY if in_task else None)
+    parcels = iter([pickle.dumps((bounded(plan), hold_and_forget))])
+    return pickle.loads(next(spark_tasks._run_jobs(parcels)))
 
 
 def never_end(plan: RewritePlan) -> None:
@@ -84,7 +89,7 @@ def be_killed(plan: RewritePlan) -> None:
 
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RewritePlan:
-    for name, value in TASK_ENVIRON.items():
+    for name, value in task_environ(TASK_BYTES).items():
         monkeypatch.setenv(name, value)
     pq.write_table(KEYED.empty_table(), tmp_path / "a.parquet")
     assignment = assignment_over(keyed_table(tmp_path), ["a.parquet"])
@@ -93,13 +98,16 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RewritePlan:
     return replace(make_plan(assignment, str(progress)), memory=memory_budget(768 * MB, 0, MB))
 
 
-def test_a_task_that_ended_in_order_leaves_its_memory_to_the_next(plan: RewritePlan) -> None:
-    (outcome, first, last), code = run_apart(partial(end_in_order, plan))
-    assert code == 0
-    assert outcome.error_class == "MemoryShortError"
+def test_a_task_that_lacked_memory_ends_with_its_process(plan: RewritePlan) -> None:
+    outcome, code = run_apart(partial(outgrow, plan, False))
+    assert (code, outcome.error_class) == (0, "MemoryShortError")
     assert "a task grew to" in outcome.cause
     assert "raise compactor.task_memory" in outcome.cause
-    assert last - first < ROOM_BYTES / 3, (first // MB, last // MB)
+    said, code = run_apart(partial(outgrow, plan, True))
+    assert (said, code) == (None, -signal.SIGKILL)
+    error = StartNote(plan.memory, plan.folder, (0, 0)).error_of_second_try()
+    assert isinstance(error, MemoryShortError)
+    assert str(error).startswith("a task grew to")
 
 
 def test_a_task_that_was_ended_by_force_says_why(plan: RewritePlan) -> None:

@@ -15,7 +15,7 @@ import pytest
 from benchmarks.memory_shapes import KEY, TOMBSTONE, VERSION, make
 from common.model.table import Table
 from common.rows.schema import columns_of
-from compactor.rewrite.memory_budget import TASK_ENVIRON, memory_budget
+from compactor.rewrite.memory_budget import memory_budget, task_environ
 from compactor.rewrite.merge.driver import merge_large_job
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, make_plan
 from tests.support.peak_memory import peak_bytes
@@ -57,7 +57,7 @@ def a_plan(folder: Path, shape: str) -> RewritePlan:
 def test_a_task_stays_within_what_it_may_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str
 ) -> None:
-    for name, value in {"POLARS_MAX_THREADS": "2", **TASK_ENVIRON}.items():
+    for name, value in {"POLARS_MAX_THREADS": "2", **task_environ(TASK_BYTES)}.items():
         monkeypatch.setenv(name, value)
     peaks: list[int] = []
 

@@ -62,7 +62,7 @@ from compactor.rewrite.merge.io import (
     ThrottledReader,
     reading_order,
 )
-from compactor.rewrite.outputs import RowGroupWriter, TaskResult, open_output_writer
+from compactor.rewrite.outputs import RowGroupWriter, TaskResult, WrittenFile, open_output_writer
 from compactor.rewrite.plan.rewrite_plan import RewritePlan, Rules, TransformPlan
 from compactor.rewrite.transform import chosen_rows, computed_values
 
@@ -437,14 +437,17 @@ def _write_merged(
 
 def _write_tables(plan: RewritePlan, tally: Tally, tables: Iterable[pa.Table]) -> TaskResult:
     """Write merged rows, by key; read the outputs back."""
+    location, facts = table_location(plan.location), list[RowFacts]()
+
+    def read_files(files: Sequence[WrittenFile]) -> None:
+        facts.extend(_read_back(plan, location, file.path) for file in files)
+
     with open_output_writer(plan) as writer, AsyncWriter() as encoder:
         for table in tables:
             encoder.submit(writer.write, table, tally.dropped)
         encoder.wait()
-        files = writer.finish(tally.dropped)
-    location = table_location(plan.location)
-    facts = tuple(_read_back(plan, location, file.path) for file in files)
-    return TaskResult(counts=tally.counts, dropped=tally.dropped, files=files, facts=facts)
+        files = writer.finish(tally.dropped, meanwhile=read_files)
+    return TaskResult(counts=tally.counts, dropped=tally.dropped, files=files, facts=tuple(facts))
 
 
 def _read_back(plan: RewritePlan, location: Location, path: str) -> RowFacts:
