@@ -100,10 +100,10 @@ class _MemoryWatch:
                 return
             if resident_bytes() > 2 * self._memory.limit_bytes:
                 break
-        end_process(self._folder, str(_outgrown_error(self._memory, self.seen_bytes)))
+        end_this_process(self._folder, str(_outgrown_error(self._memory, self.seen_bytes)))
 
 
-def end_process(folder: str, cause: str) -> None:
+def end_this_process(folder: str, cause: str) -> None:
     """Kill this process and leave a note why, so that its memory is free at once.
 
     The allocators would return it late, and the next job of the process would begin with it.

@@ -51,7 +51,7 @@ from compactor.rewrite.general_merge import (
     spark_schema,
     write_sorted,
 )
-from compactor.rewrite.memory import StartNote, bounded_memory, end_process, memory_error_of
+from compactor.rewrite.memory import StartNote, bounded_memory, end_this_process, memory_error_of
 from compactor.rewrite.memory_budget import REMOTE_SETTING, MemoryBudget
 from compactor.rewrite.outputs import (
     RESULT_SCHEMA,
@@ -498,7 +498,7 @@ def _within_memory(plan: RewritePlan, call: Call) -> object:
             return call()
     except MemoryShortError as error:
         if TaskContext.get() is not None:
-            end_process(plan.folder, str(error))
+            end_this_process(plan.folder, str(error))
         raise
 
 
