@@ -41,7 +41,7 @@ from neve.local.machine import machine_bytes
 from neve.local.processes import exit_on_sigterm, processes_of_stack
 from neve.local.servers import NODE_RESOURCE
 
-CONTENDERS = (*ENGINES, SPARK, EVERYTHING, NEVE)
+CONTENDERS = (SPARK, *ENGINES, EVERYTHING, NEVE)
 Results = list[tuple[Dataset, list[Record]]]
 ROUNDS, GROUP_ROWS, LEVEL = 3, 131_072, 1
 EXECUTOR_MEMORY = "2g"

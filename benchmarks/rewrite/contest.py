@@ -58,9 +58,7 @@ class Contest:
                 self._report(runner, "warm-up")
             _shorten(runners)
             for number in range(self.rounds):
-                for runner in runners:
-                    await runner.round()
-                    self._report(runner, f"round {number + 1}")
+                await self._round(number + 1, runners)
             for runner in runners:
                 await runner.limited_round()
                 if runner.record.budget is not None:
@@ -71,6 +69,15 @@ class Contest:
             if reference:
                 Path(reference).unlink(missing_ok=True)
         return [runner.record for runner in runners]
+
+    async def _round(self, number: int, runners: Iterable[Runner]) -> None:
+        for runner in runners:
+            await runner.round()
+            self._report(runner, f"round {number}")
+            if runner.record.contender == SPARK:
+                for own in runners:
+                    if isinstance(own, NeveRunner) and own.record.contender == NEVE:
+                        await own.renew()
 
     async def limit(self, data: Dataset, records: Iterable[Record]) -> None:
         """Run Névé under the limit, unless a task's process stayed below it anyway.

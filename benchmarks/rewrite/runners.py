@@ -416,6 +416,12 @@ class NeveRunner(SparkRunner):
     def heard(self, answer: Answer) -> None:
         self.record.form = answer.kernel
 
+    async def renew(self) -> None:
+        """Run once, which does not count: Spark SQL has ended the process of the last run."""
+        if not self.record.failed and not self.wanted.data.large:
+            self.empty()
+            await self.once("rewrite")
+
     async def run_limited(self) -> Budget:
         """Run in an application whose tasks have the limit; it holds for a task's process."""
         limit_bytes, self._sampling = self.rules.budget_bytes, True

@@ -144,13 +144,15 @@ class StartNote:
         _leave_note(self._folder, self._path.name, f"{os.getpid()} {os.getppid()}")
 
     def error_of_second_try(self) -> CompactionError:
-        """Return why a second try is refused."""
+        """Return why a second try is refused, possibly on another machine than the first."""
+        if cause := _noted_cause(self._folder):
+            return MemoryShortError(cause)
         try:
             worker, daemon = map(int, self._path.read_text().split())
         except (OSError, ValueError):
             worker = daemon = 0
         if worker and not _pid_exists(worker) and _pid_exists(daemon):
-            return killed_error(self._memory, self._folder)
+            return _killed_error(self._memory)
         return EngineDiedError("the executor died while it wrote, or appeared to have died")
 
 
@@ -164,12 +166,15 @@ def _outgrown_error(memory: MemoryBudget, seen_bytes: int) -> MemoryShortError:
     return MemoryShortError(f"a task grew to {seen_bytes >> 20} MB; {memory.text}")
 
 
-def killed_error(memory: MemoryBudget, folder: str) -> MemoryShortError:
-    """Return the error for a missing task process: ended for its size, or by the system."""
-    notes = Path(folder).glob(f"{OUTGROWN}*") if folder else ()
+def _noted_cause(folder: str) -> str:
+    """Return why a process of an attempt has ended itself; empty: none has."""
     with suppress(OSError):
-        for note in notes:
-            return MemoryShortError(note.read_text())
+        for note in Path(folder).glob(f"{OUTGROWN}*") if folder else ():
+            return note.read_text()
+    return ""
+
+
+def _killed_error(memory: MemoryBudget) -> MemoryShortError:
     return MemoryShortError(
         "the process of a task was killed, most likely because the machine ran out of memory;"
         f" {memory.text}"
@@ -182,7 +187,9 @@ def memory_error_of(memory: MemoryBudget, folder: str, text: str) -> MemoryShort
         begin = text.rfind("\n", 0, sign.start()) + 1
         line = text[begin:].partition("\n")[0].strip()[:300]
         return MemoryShortError(f"{line}; {memory.text}")
-    return killed_error(memory, folder) if _KILLED.search(text) else None
+    if cause := _noted_cause(folder):
+        return MemoryShortError(cause)
+    return _killed_error(memory) if _KILLED.search(text) else None
 
 
 def _pid_exists(process: int) -> bool:

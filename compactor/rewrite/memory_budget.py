@@ -24,8 +24,8 @@ REMOTE_SETTING = "spark.neve.executors.remote"
 """Present if executors may be on other machines than the driver."""
 PAGES_KEPT_MS, MUCH_PAGES_KEPT_MS = 2000, 120_000
 """Time that allocators keep freed pages, because a merge soon needs as many again: new ones take a
-tenth to a seventh of a short job. Where a task has much memory, they are kept until the next job of
-the process, which ends when it has had none for a minute and a half."""
+tenth to a seventh of a short job. Where a task has much memory, its process keeps them for its next
+job, or ends if it is to wait without one and holds more than `TASK_BYTES`."""
 MUCH_TASK_BYTES = 2 * TASK_BYTES
 """Memory of a task from which on pages are kept for longer."""
 

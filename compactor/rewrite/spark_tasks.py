@@ -43,7 +43,6 @@ from common.errors import (
 )
 from common.expressions import SPARK_SETTINGS
 from common.parquet.location import storage_error
-from common.runtime import SystemClock
 from compactor.rewrite.attempt_folder import allowance_of
 from compactor.rewrite.general_merge import (
     KEY_COLUMN,
@@ -51,8 +50,14 @@ from compactor.rewrite.general_merge import (
     spark_schema,
     write_sorted,
 )
-from compactor.rewrite.memory import StartNote, bounded_memory, end_this_process, memory_error_of
-from compactor.rewrite.memory_budget import REMOTE_SETTING, MemoryBudget
+from compactor.rewrite.memory import (
+    StartNote,
+    bounded_memory,
+    end_this_process,
+    memory_error_of,
+    resident_bytes,
+)
+from compactor.rewrite.memory_budget import REMOTE_SETTING, TASK_BYTES, MemoryBudget
 from compactor.rewrite.outputs import (
     RESULT_SCHEMA,
     TaskFailure,
@@ -131,13 +136,13 @@ def _place(text: str, expression: str) -> str:
 #
 # A Spark job takes as much processor time as a small merge, and a tenth of a second. So a shared
 # task stays for a while after a job, and the next job that needs one task goes to it over a local
-# socket, without Spark. A job has its own plan, folder, memory limit and outcome, and gets its
-# result when it ends. Cancelling it does not end the task: the job stops when it moves its next
-# bytes. If it moves none, its process is killed.
+# socket, without Spark, and finds the memory that the last one has freed. A job has its own plan,
+# folder, memory limit and outcome, and gets its result when it ends. Cancelling it does not end the
+# task: the job stops when it moves its next bytes. If it moves none, its process is killed.
 
 
 SHARED_TASK_S = 30.0
-"""Time for which a shared task takes jobs or waits for one, if no other Spark job runs."""
+"""Time for which a shared task waits for the next job, if no other Spark job runs."""
 CANCEL_CHECK_S = 0.5
 CANCEL_CHECKS_MAX = 20
 """After so many checks, the process of a cancelled job is killed, since its storage may hang."""
@@ -204,7 +209,6 @@ class SharedTasks:
             open_task: Starts a task in a Spark context, and waits until it runs.
         """
         self._open_task = open_task
-        self._clock = SystemClock()
         self._turn = threading.Condition()
         self._waiting: deque[_Entry] = deque()
         self._running: dict[_Entry, OpenTask] = {}
@@ -283,13 +287,12 @@ class SharedTasks:
                     self._running[entry].kill()
 
     def _serve(self, context: Any, tasks_max: Callable[[], int]) -> None:
-        """Open a task and give it jobs until there are none, or it has run for long enough."""
+        """Open a task and give it jobs until there are none, or another Spark job runs."""
         entry: _Entry | None = None
         try:
             task, endings = self._open_task(context), self._endings
             try:
-                until_s = self._clock.now_s() + SHARED_TASK_S
-                while (entry := self._next(task, until_s, endings)) is not None:
+                while (entry := self._next(task, endings)) is not None:
                     self._end(entry, outcome=task.run(entry.job))
             finally:
                 task.close()
@@ -300,14 +303,12 @@ class SharedTasks:
                 self._open -= 1
                 self._open_another(context, tasks_max)
 
-    def _next(self, task: OpenTask, until_s: float, endings: int) -> _Entry | None:
+    def _next(self, task: OpenTask, endings: int) -> _Entry | None:
         """Return the next job for a task, or None if the task has to end."""
         with self._turn:
-            if (left_s := until_s - self._clock.now_s()) <= 0:
-                return None
             self._idle += 1
             self._turn.wait_for(
-                lambda: self._waiting or self._others or self._endings > endings, left_s
+                lambda: self._waiting or self._others or self._endings > endings, SHARED_TASK_S
             )
             self._idle -= 1
             # A process that has died while it waited fails no job.
@@ -428,6 +429,8 @@ def _run_shared_jobs(addresses: Iterator[str]) -> Iterator[bytes]:
             while True:
                 parcel = link.recv_bytes()
                 link.send_bytes(pickled_outcome(partial(_run_shared_job, parcel)))
+        if _holds_much():
+            break
     return iter(())
 
 
@@ -484,6 +487,16 @@ def _run_spark_job(context: Any, jobs: Sequence[TaskCall]) -> Sequence[bytes]:
 def _run_jobs(parcels: Iterator[bytes]) -> Iterator[bytes]:
     for parcel in parcels:
         yield pickled_outcome(partial(_run_once, *pickle.loads(parcel)))
+        if _holds_much():
+            return
+
+
+def _holds_much() -> bool:
+    """Return whether this process has freed memory that no budget counts while it has no job.
+
+    A task that leaves a part of its input unread makes Spark end its process.
+    """
+    return resident_bytes() > TASK_BYTES
 
 
 def _run_once(plan: RewritePlan, call: Call) -> object:

@@ -197,20 +197,6 @@ def test_a_task_ends_after_its_job_if_other_tasks_need_its_core(attempts: Attemp
     assert ["c"] in attempts.spark.jobs
 
 
-def test_a_task_that_has_run_for_long_is_replaced_although_jobs_wait(
-    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now_s = [0.0]
-    monkeypatch.setattr(attempts.shared, "_clock", SimpleNamespace(now_s=lambda: now_s[0]))
-    first = attempts.ask_running("a"), attempts.ask_running("b")
-    waiting = attempts.ask_waiting("c")
-    now_s[0] = spark_tasks.SHARED_TASK_S
-    attempts.spark.go_on.release(3)
-    assert [result(job) for job in (*first, waiting)] == ["a", "b", "c"]
-    assert sorted(attempts.spark.jobs[:2]) == [["a"], ["b"]]
-    assert ["c"] in attempts.spark.jobs
-
-
 def test_a_task_that_dies_fails_its_job_only(attempts: Attempts) -> None:
     dying, waiting = attempts.ask_running("dies"), attempts.ask_running("b")
     later = attempts.ask_waiting("c")
