@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from fastapi import Query, Response
 
 from common.errors import ConflictError, PluginError, RefusedError, RequestError, UnavailableError
@@ -38,15 +36,9 @@ from common.model.request import (
 )
 from common.model.table import Table
 from common.model.tablet import Bounds, Tablet
-from common.parquet.file_inspection import open_table_file, read_summaries
+from common.parquet.file_inspection import read_summaries
 from common.parquet.location import open_location
-from common.parquet.row_batches import OpenFile, row_batches
 from common.plugins import summary_names
-from common.readers.pool import in_reader
-from common.rows.conform import conform
-from common.rows.key_encoding import encode_keys
-from common.rows.rules import RowRules
-from common.rows.schema import arrow_schema
 from common.spi.planner import SelectorParameters
 from common.wire import AttemptProgress
 from coordinator.core.requests import matching_files, meets_tablet, shown_files, tablet_progress
@@ -66,6 +58,7 @@ from neve.gateway.services import (
     flush_rows,
     whole_id,
 )
+from neve.gateway.table_locations import count_rows_of_file
 
 # -------------------------------------------------------------------------------------------- Views
 # Wire models of requests, and the sums over their tablets.
@@ -647,7 +640,7 @@ class _SelectionCounter:
             self.keys_left -= file.rows
             if self.keys_left < 0:
                 return None
-            rows += _count_rows_of_file(self.table, file, self.request.range)
+            rows += count_rows_of_file(self.table, file, self.request.range)
         return rows
 
 
@@ -657,33 +650,6 @@ def _lies_within(file: DataFile, keys: KeyRange) -> bool:
     if file.key_min is None or file.key_max is None:
         return file.rows == 0
     return keys.holds(file.key_min) and keys.holds(file.key_max)
-
-
-@in_reader("file {file.path}")
-def _count_rows_of_file(table: Table, file: DataFile, keys: KeyRange) -> int:
-    """Return the number of a file's rows with a key in a range, by reading its keys."""
-    rules = RowRules.of(table)
-    full = arrow_schema(rules.schema)
-    schema = pa.schema([full.field(name) for name in rules.key])
-    rows = 0
-    location = open_location(table.location)
-    with open_table_file(location, file.path) as source:
-        present = [name for name in schema.names if name in source.schema_arrow.names]
-        for batch in row_batches(OpenFile(location, file.path, source), present):
-            part = conform(batch, schema, f"file {file.path}")
-            rows += _count_keys(encode_keys(part, rules.key, rules.key_types), keys)
-    return rows
-
-
-def _count_keys(encoded: pa.LargeBinaryArray, keys: KeyRange) -> int:
-    inside = pc.is_valid(encoded)
-    if keys.start is not None:
-        start = pa.scalar(keys.start, pa.large_binary())
-        inside = pc.and_(inside, pc.greater_equal(encoded, start))
-    if keys.until is not None:
-        until = pa.scalar(keys.until, pa.large_binary())
-        inside = pc.and_(inside, pc.less(encoded, until))
-    return int(pc.sum(inside).as_py() or 0)
 
 
 # ------------------------------------------------------------------------------------------- Routes

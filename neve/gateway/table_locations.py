@@ -6,7 +6,7 @@
 
 `common.parquet.location` confines paths below a location, and `common.parquet.service_files` reads
 and writes its owner mark. Credentials come from the environment's credential chains, never from a
-URI.
+URI. Reader processes load this module, and look up a file's columns and keys with it.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,19 +14,28 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from common.errors import RefusedError, RequestError, SettingError, redacted
+from common.model.file import DataFile
 from common.model.location_identity import (
     SYSTEM_FOLDERS,
     LocationIdentity,
     canonical_scheme,
     normal_path,
 )
+from common.model.request import KeyRange
 from common.model.table import Column, Table
 from common.parquet.file_inspection import open_table_file
 from common.parquet.location import SCHEMES, ResolvedLocation, open_location, resolve_location
+from common.parquet.row_batches import OpenFile, row_batches
 from common.parquet.service_files import LocationOwner, refuse_other_owner
 from common.readers.pool import in_reader
-from common.rows.schema import columns_of
+from common.rows.conform import conform
+from common.rows.key_encoding import encode_keys
+from common.rows.rules import RowRules
+from common.rows.schema import arrow_schema, columns_of
 from common.settings import GatewaySettings
 
 CHECK_INTERVAL_S = 60.0
@@ -245,6 +254,33 @@ def read_columns(location: str, path: str) -> tuple[Column, ...]:
     opened = open_location(location)
     with open_table_file(opened, opened.relative(path)) as file:
         return columns_of(file.schema_arrow)
+
+
+@in_reader("file {file.path}")
+def count_rows_of_file(table: Table, file: DataFile, keys: KeyRange) -> int:
+    """Return the number of a file's rows with a key in a range, by reading its keys."""
+    rules = RowRules.of(table)
+    full = arrow_schema(rules.schema)
+    schema = pa.schema([full.field(name) for name in rules.key])
+    rows = 0
+    location = open_location(table.location)
+    with open_table_file(location, file.path) as source:
+        present = [name for name in schema.names if name in source.schema_arrow.names]
+        for batch in row_batches(OpenFile(location, file.path, source), present):
+            part = conform(batch, schema, f"file {file.path}")
+            rows += _count_keys(encode_keys(part, rules.key, rules.key_types), keys)
+    return rows
+
+
+def _count_keys(encoded: pa.LargeBinaryArray, keys: KeyRange) -> int:
+    inside = pc.is_valid(encoded)
+    if keys.start is not None:
+        start = pa.scalar(keys.start, pa.large_binary())
+        inside = pc.and_(inside, pc.greater_equal(encoded, start))
+    if keys.until is not None:
+        until = pa.scalar(keys.until, pa.large_binary())
+        inside = pc.and_(inside, pc.less(encoded, until))
+    return int(pc.sum(inside).as_py() or 0)
 
 
 OwnerOf = Callable[[Table], LocationOwner | None]

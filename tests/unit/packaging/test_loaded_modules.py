@@ -28,6 +28,11 @@ print(",".join(name for name in sys.argv[2].split(",") if name in sys.modules))
 """
 
 
+MODULES_OF_READERS = """
+import neve.gateway.server
+from common.readers.pool import _ProcessReaders
+print(",".join(_ProcessReaders.modules))
+"""
 LIBRARIES = """
 import os, sys
 %s
@@ -115,9 +120,19 @@ OF_HTTPX = {"anyio", "certifi", "h11", "httpcore", "httpx", "idna", "zstandard"}
     ],
 )
 def test_a_process_does_not_load(modules: str, unloaded: tuple[str, ...]) -> None:
-    arguments = [sys.executable, "-P", "-c", PROGRAM, modules, ",".join(unloaded)]
-    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == ""
+    assert output_of(PROGRAM, modules, ",".join(unloaded)) == ""
+
+
+def test_the_readers_of_the_gateway_do_not_load_its_server() -> None:
+    modules = output_of(MODULES_OF_READERS)
+    assert "neve.gateway.table_locations" in modules
+    assert output_of(PROGRAM, modules, ",".join(HEAVY)) == ""
+
+
+def output_of(program: str, *arguments: str) -> str:
+    """Return what a program prints in a process of its own."""
+    command = [sys.executable, "-P", "-c", program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 @pytest.mark.parametrize(
