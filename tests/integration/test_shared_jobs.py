@@ -119,18 +119,21 @@ def test_a_killed_process_fails_its_job_only(tmp_path: Path) -> None:
 def test_a_process_that_holds_much_memory_ends_with_its_task(tmp_path: Path, tasks: int) -> None:
     plan, spark = make_plan(an_assignment_of(tmp_path / "a"), str(tmp_path)), local_session()
 
-    def processes_after(held_bytes: int) -> list[psutil.Process]:
+    def processes_after(held_bytes: int) -> list[int]:
         """Return the processes of tasks that hold some memory, after the tasks have ended."""
         hold = f"vars(__import__('builtins')).update(held=bytearray(b'x') * {held_bytes})"
         call = partial(eval, f"({hold}, __import__('os').getpid())[1]")
-        made = [psutil.Process(pid) for pid in spark_tasks.run_tasks(spark, plan, [call] * tasks)]
+        made = spark_tasks.run_tasks(spark, plan, [call] * tasks)
         spark_tasks.SHARED_TASKS.end_tasks()
         while spark_tasks.SHARED_TASKS._open:
             threading.Event().wait(0.01)
         return made
 
-    assert psutil.wait_procs(processes_after(spark_tasks.TASK_BYTES), timeout=PATIENCE_S)[1] == []
-    assert all(process.is_running() for process in processes_after(1))
+    large, until_s = processes_after(spark_tasks.TASK_BYTES), time.monotonic() + PATIENCE_S
+    while any(map(psutil.pid_exists, large)):
+        assert time.monotonic() < until_s
+        threading.Event().wait(0.01)
+    assert all(map(psutil.pid_exists, processes_after(1)))
 
 
 def test_a_large_job_goes_to_the_task_of_a_small_one(
