@@ -287,7 +287,7 @@ class NewFile:
         if self._flusher is not None:
             self._flusher.reached(position)
 
-    def close(self, meanwhile: Callable[[], None] | None = None) -> None:
+    def close(self, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Make the file durable.
 
         Args:
@@ -301,17 +301,15 @@ class NewFile:
             self.sink.flush()
             self._flusher.finish()
             try:
-                if meanwhile is not None:
-                    meanwhile()
+                meanwhile()
             finally:
                 self._flusher.settle()
             self._flusher.close()
             self.sync_s = self._flusher.sync_s
             self.sink.close()
             _sync_folder(Path(self._full).parent)
-            return
-        self.sink.close()
-        if meanwhile is not None:
+        else:
+            self.sink.close()
             meanwhile()
 
     def abandon(self) -> None:

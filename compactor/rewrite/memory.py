@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from common.errors import CompactionError, EngineDiedError, MemoryShortError
 from compactor.rewrite.memory_budget import MemoryBudget
@@ -29,8 +29,6 @@ _OUT_OF_MEMORY = re.compile(
     r"|memory allocation of \d+ bytes failed|(?:m|re)alloc of size \d+ failed"
 )
 _KILLED = re.compile(r"Python worker exited unexpectedly|Python worker failed to connect back")
-
-T = TypeVar("T")
 
 
 @contextmanager

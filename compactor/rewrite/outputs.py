@@ -369,7 +369,7 @@ class OutputWriter:
     def finish(
         self,
         dropped: DroppedRows | None,
-        meanwhile: Callable[[Sequence[WrittenFile]], None] | None = None,
+        meanwhile: Callable[[Sequence[WrittenFile]], None] = lambda _: None,
     ) -> tuple[WrittenFile, ...]:
         """Close the last file and return the written files.
 
@@ -382,14 +382,8 @@ class OutputWriter:
         """
         if self._open is None:
             self._begin(0)
-        assert self._open is not None
-        written = (*self._written, WrittenFile(self._open.part, self.path, self._open.rows))
-        files = tuple(file for file in written if file.rows)
-        # The last file's list shows a rebuild whether an attempt has written all files.
-        outputs = [file.path for file in written]
-        call = None if meanwhile is None else partial(meanwhile, files)
-        self._close(dropped, outputs, call)
-        return files
+        self._close(dropped, last=True, meanwhile=lambda: meanwhile(self._filled()))
+        return self._filled()
 
     def abandon(self) -> None:
         """Delete everything written so far."""
@@ -405,13 +399,19 @@ class OutputWriter:
     def _close(
         self,
         dropped: DroppedRows | None,
-        outputs: list[str] | None = None,
-        meanwhile: Callable[[], None] | None = None,
+        *,
+        last: bool = False,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
         assert self._open is not None
-        self._open.close(purge_after(self._plan.output, dropped), outputs, meanwhile)
         self._written.append(WrittenFile(self._open.part, self.path, self._open.rows))
+        # The last file's list shows a rebuild whether an attempt has written all files.
+        outputs = [file.path for file in self._written] if last else None
+        self._open.close(purge_after(self._plan.output, dropped), outputs, meanwhile)
         self._open = None
+
+    def _filled(self) -> tuple[WrittenFile, ...]:
+        return tuple(file for file in self._written if file.rows)
 
     def _parts(self, table: pa.Table) -> Iterable[tuple[int, pa.Table]]:
         """Return the rows by part, ascending like the rows."""
@@ -485,7 +485,7 @@ class OpenOutput:
         self,
         purge: bytes | None,
         outputs: list[str] | None,
-        meanwhile: Callable[[], None] | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> None:
         """Write the remaining rows and the footer; the file is then complete and durable.
 

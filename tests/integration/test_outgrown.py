@@ -65,7 +65,7 @@ def bounded(plan: RewritePlan) -> RewritePlan:
 
 NUMBERS = ("stageId", "partitionId", "attemptNumber")
 FIRST_TRY = SimpleNamespace(**{name: lambda: 0 for name in NUMBERS})
-"""What Spark tells a task about itself."""
+"""Spark's context of a task: stage 0, partition 0, first try."""
 
 
 def outgrow(plan: RewritePlan, in_task: bool) -> Any:
@@ -103,8 +103,9 @@ def test_a_task_that_lacked_memory_ends_with_its_process(plan: RewritePlan) -> N
     assert (code, outcome.error_class) == (0, "MemoryShortError")
     assert "a task grew to" in outcome.cause
     assert "raise compactor.task_memory" in outcome.cause
-    said, code = run_apart(partial(outgrow, plan, True))
-    assert (said, code) == (None, -signal.SIGKILL)
+    outcome, code = run_apart(partial(outgrow, plan, True))
+    assert outcome is None, "its process was killed before it could answer"
+    assert code == -signal.SIGKILL
     for elsewhere in (False, True):
         if elsewhere:  # The second try is on another machine, without the first one's processes.
             (Path(plan.folder) / f"{memory.BEGUN}0-0").write_text(f"{1 << 30} {1 << 30}")
