@@ -229,6 +229,19 @@ def test_a_page_becomes_live_when_its_first_connection_fails(
         is_live(tab)
 
 
+def test_a_page_becomes_live_when_a_script_comes_late(browser: Browser, gateway: Gateway) -> None:
+    with visit(browser, gateway.url) as tab:
+
+        def delay(call: Route) -> None:
+            tab.page.wait_for_timeout(500)
+            call.continue_()
+
+        tab.page.route("**/hx-sse.js", delay)
+        with tab.page.expect_response("**/console/events**") as stream:
+            sign_in(tab, TOKEN)
+        assert stream.value.status == 200
+
+
 def test_the_keyboard_reaches_the_content(browser: Browser, gateway: Gateway) -> None:
     with visit(browser, gateway.url) as tab:
         sign_in(tab, TOKEN)
