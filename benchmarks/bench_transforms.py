@@ -7,7 +7,7 @@ A real Spark driver with two cores does whole jobs in a warm session, in turns, 
 without a transform, and with each transform. Figures are processor seconds of all processes of
 the driver (Python, JVM, tasks), the least of all rounds; other work on the machine does not change
 them much. With `--first` each job is the first one of an application of its own, as after a start
-or the death of a driver. Sets:
+or the death of a driver; it comes after the pause in which an application warms up. Sets:
 
     keyed   16 sorted files over one key range, with tombstones; plain: the merge
     bag     the same rows without a key; plain: the copy row by row, because codecs differ
@@ -47,6 +47,7 @@ from neve.local.machine import find_java
 from tests.support.assignments import an_assignment
 
 ROWS, FILES, ROUNDS = 2_400_000, 16, 3
+WARM_UP_S = 10.0
 GROUP_ROWS = 65_536
 NOW_S = 1_800_000_000.0
 PLUGIN = "bench-halve"
@@ -249,6 +250,7 @@ async def measure_first(
         for turn in turns:
             engine = SparkEngine(settings)
             async with started(engine):
+                await asyncio.sleep(WARM_UP_S)
                 figures[turn].append(await measured(engine, turn))
         save(figures)
 

@@ -319,6 +319,7 @@ COMPACTOR_EVENTS = (
         _E,
         "No executor came back. The Spark driver ends and is restarted.",
     ),
+    LogEvent("not warmed up", _W, "The first job that Spark SQL evaluates will take longer."),
 )
 
 GATEWAY_EVENTS = (

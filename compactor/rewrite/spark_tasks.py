@@ -550,6 +550,8 @@ ANSWERS_MAX, NARROW_ANSWERS_MAX = 10_000, 65_536
 """Values of expressions that Spark sends together."""
 NARROW_ROW_BYTES = 256
 """Average decoded size of a row below which many values are sent together."""
+WARM_UP_ROWS = 100_000
+"""Rows after which Java has compiled the code that all expressions share."""
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -588,6 +590,16 @@ def store_expression_values(spark: Any, plan: RewritePlan) -> None:
 
     for row in _collect(plan, frame):
         result_of(row["result"])
+
+
+def warm_up_expressions(spark: Any) -> None:
+    """Evaluate expressions of numbers and texts, which no job is then the first to do."""
+    own = _expression_session(spark, NARROW_ANSWERS_MAX)
+    numbers = _numbers_frame(own, WARM_UP_ROWS, spark.sparkContext.defaultParallelism)
+    rows = _map_in_arrow(numbers, iter, "id bigint")
+    texts = rows.selectExpr("id % 1000 as id", "cast(id % 7 as string) as text")
+    answers = texts.where("text rlike '^[0-9]'").selectExpr("id", "replace(text, '1', '2') as text")
+    _map_in_arrow(answers, iter, "id bigint, text string").where("id < 0").collect()
 
 
 def _reader_count(plan: RewritePlan) -> int:

@@ -25,7 +25,7 @@ from common.parquet.location import storage_error
 from common.runtime import SystemClock, shorten_thread_switches
 from common.telemetry import event_log
 from compactor.core import RewriteProgress
-from compactor.rewrite.spark_tasks import SHARED_TASKS
+from compactor.rewrite.spark_tasks import SHARED_TASKS, warm_up_expressions
 from compactor.spark import driver_protocol
 from compactor.spark.application import open_session
 from compactor.spark.class_archive import make_in_background
@@ -144,6 +144,10 @@ class AttemptThreads:
             return True  # The driver itself.
         processes = context._jsc.sc().getExecutorMemoryStatus()  # noqa: SLF001 - PySpark has no public API
         return int(processes.size()) > 1  # The driver is included.
+
+    def idle(self) -> bool:
+        """Return whether no attempt runs."""
+        return not self._cancelled
 
     def busy(self) -> frozenset[str]:
         """Return the attempts whose tasks Spark runs now; the others wait, or need no tasks."""
@@ -277,6 +281,8 @@ def _failure(attempt: str, error: BaseException, *, cancelled: bool) -> Failed:
 
 SIGN_INTERVAL_S = 2.0
 """Interval of the life signs, which show the parent that the JVM answers."""
+WARM_UP_DELAY_S = 2.0
+"""Interval of the checks, from the start, whether the driver has time for warming up."""
 NO_EXECUTOR_SIGNS_MAX = 30
 """Life signs without an executor after which none is expected: its starter has died."""
 
@@ -317,6 +323,8 @@ class Driver:
         follow_jvm = partial(self._follow_jvm, jvm)
         threading.Thread(target=follow_jvm, daemon=True, name="JVM").start()
         threading.Thread(target=self._give_signs, daemon=True, name="signs").start()
+        warm_up = partial(self._warm_up, session.spark)
+        threading.Thread(target=warm_up, daemon=True, name="warm-up").start()
         self._stopping.wait()
         session.close()
 
@@ -353,6 +361,20 @@ class Driver:
             if signs_alone >= NO_EXECUTOR_SIGNS_MAX:
                 end_process("no executor has come back", waited_s=signs_alone * SIGN_INTERVAL_S)
             self.send(driver_protocol.LifeSign(self._worker.busy()))
+
+    def _warm_up(self, spark: Any) -> None:
+        """Evaluate expressions once no attempt runs."""
+        assert self._worker is not None
+        log, is_idle = event_log("spark driver"), False
+        while not is_idle:
+            if self._stopping.wait(WARM_UP_DELAY_S):
+                return
+            is_idle = self._worker.idle()
+        try:
+            warm_up_expressions(spark)
+        except Exception as error:  # jobs report their own errors, and most need no Spark SQL
+            if not self._stopping.is_set():
+                log("not warmed up", cause=_first_line_of_error(error))
 
     def _read_orders(self) -> None:
         """Follow the parent's orders; this thread notices the parent's end."""

@@ -142,6 +142,19 @@ def test_every_way_of_a_job_uses_the_daemon_that_was_warmed_up(bench: Bench) -> 
     bench.run(body)
 
 
+def test_a_driver_without_attempts_evaluates_expressions_so_that_no_job_is_the_first(
+    bench: Bench,
+) -> None:
+    at_start = 1  # It loads libraries.
+
+    async def body(engine: SparkEngine) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while (await engine.run_payload("a", {"do": "own-jobs"}, ignore))["count"] == at_start:
+                await asyncio.sleep(0.5)
+
+    assert "not warmed up" not in bench.run(body)
+
+
 def test_attempts_run_side_by_side_each_in_its_pool(bench: Bench) -> None:
     async def body(engine: SparkEngine) -> None:
         heard: list[RewriteProgress] = []

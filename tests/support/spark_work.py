@@ -72,6 +72,11 @@ def _daemons(asked: Asked) -> dict[str, Any]:
     return {"plain": plain, "in_sql": [int(pid) for pid in in_sql]}
 
 
+def _own_jobs(asked: Asked) -> dict[str, Any]:
+    """Return how many jobs of Spark the driver has begun by itself, for no attempt."""
+    return {"count": len(asked.spark.sparkContext.statusTracker().getJobIdsForGroup(None))}
+
+
 def _memory(asked: Asked) -> dict[str, Any]:
     import ray
 
@@ -103,6 +108,7 @@ WORKS: dict[str, Callable[[Asked], dict[str, Any]]] = {
     "valve": _valve,
     "archives": _archives,
     "daemons": _daemons,
+    "own-jobs": _own_jobs,
     "memory": _memory,
     "refuse": _refuse,
     "break": _break,
