@@ -1,4 +1,4 @@
-"""What a process needs of its surroundings: time, random ids, garbage collection, memory.
+"""What a process needs of its surroundings: time, random ids, garbage collection, memory, a parent.
 
 Time and ids are ports: decisions get `now_s` and ids as arguments, shells read a `Clock` and an
 `IdSource`.
@@ -9,6 +9,7 @@ import gc
 import os
 import resource
 import secrets
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -272,3 +273,19 @@ def limit_memory(most_bytes: int) -> None:
     if hard != resource.RLIM_INFINITY:
         most_bytes = min(most_bytes, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, hard))
+
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent: int) -> None:
+    """Make the kernel kill this process when its parent ends; on Linux only.
+
+    Args:
+        parent: The parent's process id; if it is gone already, this process ends here.
+    """
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The parent may have died before the call.
+    if os.getppid() != parent:
+        os._exit(1)

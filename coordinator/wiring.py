@@ -17,7 +17,7 @@ from common.model.table import Table
 from common.model.tablet import Tablet, TabletId
 from common.parquet.append import write_guarded
 from common.parquet.buffered import FlushPorts, FlushRules
-from common.parquet.location import identities_of
+from common.parquet.resolved_location import identities_of
 from common.settings import CoordinatorSettings, Settings
 from common.spi.planner import Surroundings
 from common.wire import (

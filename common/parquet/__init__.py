@@ -1,6 +1,7 @@
 """Parquet files in a table's location: where they may be, reading them, writing them.
 
-  location             storage, paths in a location, its identity with links resolved
+  location             storage, paths in a location
+  resolved_location    the identity of a location, with links resolved
   service_files        files below `_neve/`
   foreign_formats      tables of other formats, which are left alone; the log that is published
   row_batches          rows in bounded memory; the file that makes plain readers fail

@@ -10,12 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from common.errors import CompactionError, RequestError, UnavailableError
 from common.model.file import FAULTY_LAYOUT, DataFile
 from common.model.key_values import KeyType
-from common.parquet.location import Location, is_silence, map_files, size_of
+from common.model.request import KeyRange
+from common.model.table import Column, Table
+from common.parquet.location import Location, is_silence, map_files, open_location, size_of
 from common.parquet.row_batches import OpenFile, open_parquet_file, row_batches, rows_at
 from common.primitives import BoundedMap
 from common.readers.pool import ReaderDeathError, in_reader
@@ -24,7 +27,7 @@ from common.rows.key_encoding import encode_keys, fill_of_path, filled
 from common.rows.merge import in_range
 from common.rows.row_facts import RowFacts, RowTally, data_file_of
 from common.rows.rules import RowRules
-from common.rows.schema import arrow_schema, normal_field, require_readable
+from common.rows.schema import arrow_schema, columns_of, normal_field, require_readable
 
 # ------------------------------------------------------------------------------------ Footer checks
 # The contents of a Parquet footer, and their consistency.
@@ -496,6 +499,45 @@ def _batches(file: OpenFile, columns: list[str]) -> Iterator[pa.Table]:
     rows = file.parquet.metadata.num_rows
     for first in range(0, rows, BATCH_ROWS):
         yield pa.table({"row": pa.nulls(min(BATCH_ROWS, rows - first))})
+
+
+@in_reader("file {path}")
+def read_columns(location: str, path: str) -> tuple[Column, ...]:
+    """Return the columns of a Parquet file below a location.
+
+    Raises:
+        RequestError: The file is missing, not below the location, or not a Parquet file.
+    """
+    opened = open_location(location)
+    with open_table_file(opened, opened.relative(path)) as file:
+        return columns_of(file.schema_arrow)
+
+
+@in_reader("file {file.path}")
+def count_rows_of_file(table: Table, file: DataFile, keys: KeyRange) -> int:
+    """Return the number of a file's rows with a key in a range, by reading its keys."""
+    rules = RowRules.of(table)
+    full = arrow_schema(rules.schema)
+    schema = pa.schema([full.field(name) for name in rules.key])
+    rows = 0
+    location = open_location(table.location)
+    with open_table_file(location, file.path) as source:
+        present = [name for name in schema.names if name in source.schema_arrow.names]
+        for batch in row_batches(OpenFile(location, file.path, source), present):
+            part = conform(batch, schema, f"file {file.path}")
+            rows += _count_keys(encode_keys(part, rules.key, rules.key_types), keys)
+    return rows
+
+
+def _count_keys(encoded: pa.LargeBinaryArray, keys: KeyRange) -> int:
+    inside = pc.is_valid(encoded)
+    if keys.start is not None:
+        start = pa.scalar(keys.start, pa.large_binary())
+        inside = pc.and_(inside, pc.greater_equal(encoded, start))
+    if keys.until is not None:
+        until = pa.scalar(keys.until, pa.large_binary())
+        inside = pc.and_(inside, pc.less(encoded, until))
+    return int(pc.sum(inside).as_py() or 0)
 
 
 # ---------------------------------------------------------------------------------- Samples of keys

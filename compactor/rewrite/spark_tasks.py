@@ -12,6 +12,7 @@ tasks read the columns that the expressions need, Spark evaluates them without m
 tasks, and the values are stored in the attempt's folder. No other columns cross Spark.
 """
 
+import importlib
 import os
 import pickle
 import re
@@ -43,6 +44,7 @@ from common.errors import (
 )
 from common.expressions import SPARK_SETTINGS
 from common.parquet.location import storage_error
+from common.runtime import ignore_what_is_loaded
 from compactor.rewrite.attempt_folder import allowance_of
 from compactor.rewrite.general_merge import (
     KEY_COLUMN,
@@ -550,8 +552,6 @@ ANSWERS_MAX, NARROW_ANSWERS_MAX = 10_000, 65_536
 """Values of expressions that Spark sends together."""
 NARROW_ROW_BYTES = 256
 """Average decoded size of a row below which many values are sent together."""
-WARM_UP_ROWS = 100_000
-"""Rows after which Java has compiled the code that all expressions share."""
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -590,16 +590,6 @@ def store_expression_values(spark: Any, plan: RewritePlan) -> None:
 
     for row in _collect(plan, frame):
         result_of(row["result"])
-
-
-def warm_up_expressions(spark: Any) -> None:
-    """Evaluate expressions of numbers and texts, which no job is then the first to do."""
-    own = _expression_session(spark, NARROW_ANSWERS_MAX)
-    numbers = _numbers_frame(own, WARM_UP_ROWS, spark.sparkContext.defaultParallelism)
-    rows = _map_in_arrow(numbers, iter, "id bigint")
-    texts = rows.selectExpr("id % 1000 as id", "cast(id % 7 as string) as text")
-    answers = texts.where("text rlike '^[0-9]'").selectExpr("id", "replace(text, '1', '2') as text")
-    _map_in_arrow(answers, iter, "id bigint, text string").where("id < 0").collect()
 
 
 def _reader_count(plan: RewritePlan) -> int:
@@ -709,3 +699,45 @@ def _collect(plan: RewritePlan, frame: Callable[[], Any]) -> list[Any]:
             return list(frame().collect())
     except Exception as error:
         raise translate_error(plan, error) from error
+
+
+# --------------------------------------------------------------------------------------- Warming up
+
+
+WARM_MODULES = ("numpy", "polars", "pyarrow.parquet", "compactor.rewrite.merge.driver")
+REHEARSED_ROWS = 1 << 10
+EVALUATED_ROWS = 100_000
+"""Rows after which Java has compiled the code that all expressions share."""
+
+
+def warm_up(_: int) -> None:
+    """Load and use the libraries of every rewrite once; runs in each worker of an executor."""
+    for name in WARM_MODULES:
+        importlib.import_module(name)
+    with tempfile.TemporaryDirectory(prefix="neve-warm-") as folder:
+        _rehearse(Path(folder, "rows.parquet"))
+    # Spark's worker collects garbage after each task. With all loaded objects included that takes
+    # 25 ms and finds nothing.
+    ignore_what_is_loaded()
+
+
+def _rehearse(path: Path) -> None:
+    """Write, read, sort and write a few rows, so that libraries start threads and load modules."""
+    import polars as pl
+    import pyarrow.parquet as pq
+
+    numbers = [number * 7919 % REHEARSED_ROWS for number in range(REHEARSED_ROWS)]
+    rows = pa.table({"number": numbers, "text": [f"{number:x}" for number in numbers]})
+    pq.write_table(rows, path, compression="zstd", write_page_index=True)
+    sorted_rows = pl.scan_parquet(path, glob=False).collect().sort("number")
+    pq.write_table(sorted_rows[numbers].to_arrow(), path, compression="zstd")
+
+
+def warm_up_expressions(spark: Any) -> None:
+    """Evaluate expressions of numbers and texts, which no job is then the first to do."""
+    own = _expression_session(spark, NARROW_ANSWERS_MAX)
+    numbers = _numbers_frame(own, EVALUATED_ROWS, spark.sparkContext.defaultParallelism)
+    rows = _map_in_arrow(numbers, iter, "id bigint")
+    texts = rows.selectExpr("id % 1000 as id", "cast(id % 7 as string) as text")
+    answers = texts.where("text rlike '^[0-9]'").selectExpr("id", "replace(text, '1', '2') as text")
+    _map_in_arrow(answers, iter, "id bigint, text string").where("id < 0").collect()

@@ -10,7 +10,6 @@
     cluster           a Spark application on Ray that accepts only its own parts
     class_archive     class path of the JVMs, and the archive from which they load classes
     task_daemon       Spark's daemon for Python workers
-    startup           set-up of the driver process and Python workers
 
 The driver is a separate process because RayDP allows one application per Ray namespace and Spark
 one per process, and so that its death harms nothing else.

@@ -22,7 +22,7 @@ from typing import Any, NoReturn, Protocol
 
 from common import errors
 from common.parquet.location import storage_error
-from common.runtime import SystemClock, shorten_thread_switches
+from common.runtime import SystemClock, die_with_parent, shorten_thread_switches
 from common.telemetry import event_log
 from compactor.core import RewriteProgress
 from compactor.rewrite.spark_tasks import SHARED_TASKS, warm_up_expressions
@@ -36,7 +36,6 @@ from compactor.spark.driver_protocol import (
     Notice,
     Progressed,
 )
-from compactor.spark.startup import die_with_parent
 
 # ---------------------------------------------------------------------------------- Attempt threads
 # Runs attempts in the driver process: concurrent ones in separate threads and pools, and each with

@@ -20,6 +20,7 @@ at once if another user of the machine has connected, so that other users cannot
 with waiting workers.
 """
 
+import importlib
 import os
 import socket
 from pathlib import Path
@@ -29,9 +30,16 @@ from zipimport import zipimporter
 from pyspark import daemon
 
 from common.log_files import STDERR, TASK_LOGS_VARIABLE, send_to
-from common.runtime import ignore_what_is_loaded, shorten_thread_switches
-from compactor.spark.startup import die_with_parent, load_shared_modules
+from common.runtime import die_with_parent, ignore_what_is_loaded, shorten_thread_switches
 
+SHARED_MODULES = (
+    *("pandas", "pyarrow.compute", "pyarrow.parquet"),
+    *("common.expressions.clauses", "common.settings", "common.wire"),
+    "compactor.rewrite.spark_tasks",
+)
+"""Loaded once for all workers. Arrow loads pandas when it converts the first
+list. Polars is not among them: it starts threads, which a fork would lose. Modules load it where
+they use it, so that a task that reads or stores values of expressions does without it."""
 _run_task = daemon.worker
 CONNECTIONS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 LOCAL, REMOTE, OWNER = 1, 2, 7
@@ -52,7 +60,8 @@ def main() -> None:
     os.register_at_fork(after_in_child=bind)
     zipimporter.invalidate_caches = _as_it_was  # type: ignore[assignment,method-assign]  # the purpose
     daemon.worker = _run_task_at_once
-    load_shared_modules()
+    for name in SHARED_MODULES:
+        importlib.import_module(name)
     daemon.manager()
 
 

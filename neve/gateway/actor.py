@@ -45,6 +45,8 @@ RAY_CHECK_INTERVAL_S, RAY_WAIT_MAX_S, RAY_FAILURES_MAX = 10.0, 30.0, 2
 Together less than `SILENCE_MAX_S` of a stack's supervisor, which takes the coordinator for silent
 when the gateway cannot reach it.
 """
+READERS_DELAY_S = 10.0
+"""Time after which a reader is started for the first file; until then other parts may start."""
 LOG_PART = "gateway"
 FILE_SETTINGS = {
     "store": ("url_file",),
@@ -106,7 +108,7 @@ class GatewayActor:
         ignore_what_is_loaded()
         self._log("gateway begins")
         loop = asyncio.get_running_loop()
-        services.later(asyncio.to_thread(readers.warm))
+        loop.call_later(READERS_DELAY_S, lambda: services.later(asyncio.to_thread(readers.warm)))
         self._failure = ""
         rotating = self._log_files.rotate_forever([LOG_PART])
         self._work = [

@@ -31,7 +31,8 @@ from common.metadata.changes import CreateTable, DropTable
 from common.model.job import Job
 from common.model.table import LakeTable, Table, TableState
 from common.model.tablet import Bounds, Tablet, TabletId
-from common.parquet.location import Location, ResolvedLocation, lend, open_location
+from common.parquet.location import Location, lend, open_location
+from common.parquet.resolved_location import ResolvedLocation
 from neve import api
 from neve.gateway.access.callers import ADMIN, ADMIN_ALL, current_call, route
 from neve.gateway.problems import ChangeRefusedError, require_applied

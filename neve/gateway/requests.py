@@ -36,7 +36,7 @@ from common.model.request import (
 )
 from common.model.table import Table
 from common.model.tablet import Bounds, Tablet
-from common.parquet.file_inspection import read_summaries
+from common.parquet.file_inspection import count_rows_of_file, read_summaries
 from common.parquet.location import open_location
 from common.plugins import summary_names
 from common.spi.planner import SelectorParameters
@@ -58,7 +58,6 @@ from neve.gateway.services import (
     flush_rows,
     whole_id,
 )
-from neve.gateway.table_locations import count_rows_of_file
 
 # -------------------------------------------------------------------------------------------- Views
 # Wire models of requests, and the sums over their tablets.

@@ -6,37 +6,28 @@
 
 `common.parquet.location` confines paths below a location, and `common.parquet.service_files` reads
 and writes its owner mark. Credentials come from the environment's credential chains, never from a
-URI. Reader processes load this module, and look up a file's columns and keys with it.
+URI. `neve up` checks the locations of its settings with this module, which loads no Arrow.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from common.errors import RefusedError, RequestError, SettingError, redacted
-from common.model.file import DataFile
 from common.model.location_identity import (
     SYSTEM_FOLDERS,
     LocationIdentity,
     canonical_scheme,
     normal_path,
 )
-from common.model.request import KeyRange
-from common.model.table import Column, Table
-from common.parquet.file_inspection import open_table_file
-from common.parquet.location import SCHEMES, ResolvedLocation, open_location, resolve_location
-from common.parquet.row_batches import OpenFile, row_batches
-from common.parquet.service_files import LocationOwner, refuse_other_owner
-from common.readers.pool import in_reader
-from common.rows.conform import conform
-from common.rows.key_encoding import encode_keys
-from common.rows.rules import RowRules
-from common.rows.schema import arrow_schema, columns_of
+from common.model.table import Table
+from common.parquet.resolved_location import SCHEMES, ResolvedLocation, resolve_location
 from common.settings import GatewaySettings
+
+if TYPE_CHECKING:
+    from common.parquet.service_files import LocationOwner
 
 CHECK_INTERVAL_S = 60.0
 LOCATION_CHARS_MAX = 4096
@@ -244,46 +235,7 @@ def locations_of(settings: GatewaySettings) -> Locations:
     return Locations(settings.locations, settings.private_folders, settings.shared_folders)
 
 
-@in_reader("file {path}")
-def read_columns(location: str, path: str) -> tuple[Column, ...]:
-    """Return the columns of a Parquet file below a location.
-
-    Raises:
-        RequestError: The file is missing, not below the location, or not a Parquet file.
-    """
-    opened = open_location(location)
-    with open_table_file(opened, opened.relative(path)) as file:
-        return columns_of(file.schema_arrow)
-
-
-@in_reader("file {file.path}")
-def count_rows_of_file(table: Table, file: DataFile, keys: KeyRange) -> int:
-    """Return the number of a file's rows with a key in a range, by reading its keys."""
-    rules = RowRules.of(table)
-    full = arrow_schema(rules.schema)
-    schema = pa.schema([full.field(name) for name in rules.key])
-    rows = 0
-    location = open_location(table.location)
-    with open_table_file(location, file.path) as source:
-        present = [name for name in schema.names if name in source.schema_arrow.names]
-        for batch in row_batches(OpenFile(location, file.path, source), present):
-            part = conform(batch, schema, f"file {file.path}")
-            rows += _count_keys(encode_keys(part, rules.key, rules.key_types), keys)
-    return rows
-
-
-def _count_keys(encoded: pa.LargeBinaryArray, keys: KeyRange) -> int:
-    inside = pc.is_valid(encoded)
-    if keys.start is not None:
-        start = pa.scalar(keys.start, pa.large_binary())
-        inside = pc.and_(inside, pc.greater_equal(encoded, start))
-    if keys.until is not None:
-        until = pa.scalar(keys.until, pa.large_binary())
-        inside = pc.and_(inside, pc.less(encoded, until))
-    return int(pc.sum(inside).as_py() or 0)
-
-
-OwnerOf = Callable[[Table], LocationOwner | None]
+OwnerOf = Callable[[Table], "LocationOwner | None"]
 """Returns store and table of a location's owner mark, or None without a mark."""
 
 
@@ -306,6 +258,9 @@ class Owners:
             RefusedError: The location has another owner.
             UnavailableError: The storage does not answer.
         """
+        # Imported here: `neve up` checks locations without Arrow.
+        from common.parquet.service_files import refuse_other_owner
+
         if not _seen_recently(self._seen_s, table.id, now_s):
             refuse_other_owner(table.location, owner_of(table), store, table.id)
             self._seen_s[table.id] = now_s

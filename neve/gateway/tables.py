@@ -30,8 +30,10 @@ from common.model.key_values import KeyType, key_type_of
 from common.model.keys import PLUS_INFINITY, parse_key, require_short
 from common.model.table import PUBLISH_OFF, Column, Filling, Table, TableSettings, TableState
 from common.model.tablet import Record, Tablet, TabletId
+from common.parquet.file_inspection import read_columns
 from common.parquet.foreign_formats import foreign_mark, foreign_mark_below, remove_own_log
-from common.parquet.location import Location, ResolvedLocation, open_location
+from common.parquet.location import Location, open_location
+from common.parquet.resolved_location import ResolvedLocation
 from common.parquet.row_batches import remove_guards
 from common.rows.schema import COLUMNS_MAX, arrow_schema, changed_schema, columns_of
 from common.storage_threads import StorageThreads
@@ -335,8 +337,8 @@ async def _new_columns(services: Services, body: api.NewTable, location: str) ->
         written = [Column(column.name, column.type, column.nullable) for column in body.schema]
         columns = columns_of(arrow_schema(written))
     else:
-        read, example = table_locations.read_columns, body.example or ""
-        columns = await services.footers.run(location, read, location, example)
+        example = body.example or ""
+        columns = await services.footers.run(location, read_columns, location, example)
     if not columns:
         raise RequestError(f"table {body.name!r} has no columns, expected at least one")
     return columns

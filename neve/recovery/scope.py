@@ -14,7 +14,8 @@ from common.metadata.store_values import NamedTable
 from common.model.location_identity import LocationIdentity
 from common.model.table import Table
 from common.model.tablet import TabletId
-from common.parquet.location import Location, ResolvedLocation, identities_of, open_location
+from common.parquet.location import Location, open_location
+from common.parquet.resolved_location import ResolvedLocation, identities_of
 from common.parquet.service_files import (
     UNREADABLE_GENERATION,
     LocationOwner,

@@ -36,13 +36,8 @@ from common.model.location_identity import LocationIdentity, is_service_path, ov
 from common.model.table import Filling, Table, TableState, filling_text
 from common.model.tablet import PLUS_INFINITY, TabletId
 from common.parquet.foreign_formats import foreign_mark, foreign_mark_below
-from common.parquet.location import (
-    Location,
-    ResolvedLocation,
-    existing_files,
-    open_location,
-    resolve_location,
-)
+from common.parquet.location import Location, existing_files, open_location
+from common.parquet.resolved_location import ResolvedLocation, resolve_location
 from common.parquet.row_batches import folders_of, place_guards
 from common.parquet.service_files import (
     OWNER_PATH,

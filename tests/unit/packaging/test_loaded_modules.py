@@ -111,6 +111,7 @@ OF_HTTPX = {"anyio", "certifi", "h11", "httpcore", "httpx", "idna", "zstandard"}
         ("neve.cli.planning,neve.cli.simulate,neve.offline,neve.simulate.recording", SERVER),
         ("neve.cli.app,neve.cli.service", ("common.model", "common.settings")),
         ("neve.local.supervisor,neve.local.stack", HEAVY),
+        ("neve.cli.app,neve.local.stack,neve.gateway.table_locations", (*HEAVY, *STARTED)),
         ("compactor.spark.engine", (*HEAVY, "polars", "pyarrow")),
         ("compactor.spark.child", ("fastapi", "pandas", "ray", "raydp")),
         # Loaded by Spark's daemon, which forks: Polars would start threads before.
@@ -125,7 +126,7 @@ def test_a_process_does_not_load(modules: str, unloaded: tuple[str, ...]) -> Non
 
 def test_the_readers_of_the_gateway_do_not_load_its_server() -> None:
     modules = output_of(MODULES_OF_READERS)
-    assert "neve.gateway.table_locations" in modules
+    assert "common.parquet.file_inspection" in modules
     assert output_of(PROGRAM, modules, ",".join(HEAVY)) == ""
 
 

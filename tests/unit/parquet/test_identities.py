@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from common.model.location_identity import LocationIdentity
-from common.parquet.location import (
+from common.parquet.resolved_location import (
     Mount,
     identities_of,
     read_mounts,
