@@ -350,7 +350,7 @@ if sys.orig_argv[3:5] == ["start", "--head"] and len(tries.read_text()) < int(tr
     tries.write_text(tries.read_text() + ".")
     print("Traceback (most recent call last):")
     print("Exception: The current node timed out during startup. This could happen because")
-    print("  the GCS has become overloaded.")
+    print("  the GCS has become overloaded.", flush=True)
     os._exit(1)
 """
 """What `ray start` does on a machine that is too busy for its fixed waits."""
