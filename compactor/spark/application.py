@@ -56,10 +56,6 @@ runs once per job, on the cores that the tasks need: 150 of 300 ms of each small
 QUICK_JVM = f"{QUICK_COMPILER} -XX:+UseSerialGC -Xms32m"
 """For the same JVM: its heap stays small. A collector without threads of its own and a small first
 heap take 50 MB less, in the same processor time."""
-SERIAL_CORES_MAX = 2
-SERIAL_COLLECTOR = "-XX:+UseSerialGC -Xmn64m"
-"""For an executor with few cores: its start takes a seventh less processor time. RayDP reserves the
-whole heap at once, and this collector would use a third of it before it first collects."""
 EXECUTOR_COMPILER = " ".join(
     f"-XX:Tier4{name}Threshold={count}"
     for name, count in (
@@ -140,13 +136,12 @@ def spark_configs(settings: DriverSettings) -> dict[str, str]:
     )
     local = settings.engine is EngineKind.LOCAL
     environ = {**task_environ(settings.task_bytes), **LIGHT_DISTUTILS}
-    few = settings.executor_cores <= SERIAL_CORES_MAX
-    executor = f"{EXECUTOR_COMPILER} {SERIAL_COLLECTOR if few else ''}"
+    compiler = EXECUTOR_COMPILER if local else QUICK_JVM
     return {
         "spark.driver.memory": settings.driver_memory,
-        DRIVER_OPTIONS: f"{java_options} {executor if local else QUICK_JVM}",
+        DRIVER_OPTIONS: f"{java_options} {compiler}",
         EXECUTOR_OPTIONS: " ".join(
-            [java_options, executor, QUIET_LOG, ARROW_OPENINGS, *_log_options(settings)]
+            [java_options, EXECUTOR_COMPILER, QUIET_LOG, ARROW_OPENINGS, *_log_options(settings)]
         ),
         # Executors import the task code of this project.
         "spark.executorEnv.PYTHONPATH": _project_path(),

@@ -10,7 +10,6 @@ import pytest
 from compactor.rewrite.memory_budget import REMOTE_SETTING
 from compactor.spark.application import (
     DRIVER_OPTIONS,
-    EXECUTOR_OPTIONS,
     QUICK_COMPILER,
     crash_folder,
     spark_configs,
@@ -35,14 +34,6 @@ def test_only_jvms_that_run_no_tasks_do_without_the_optimising_compiler() -> Non
     # The driver of an engine without executors runs the tasks itself.
     configs = spark_configs(DriverSettings(name="c1", engine=EngineKind.LOCAL))
     assert QUICK_COMPILER not in configs[DRIVER_OPTIONS]
-
-
-def test_executors_with_many_cores_keep_the_collector_with_many_threads() -> None:
-    options = [
-        spark_configs(DriverSettings(name="c1", executor_cores=cores))[EXECUTOR_OPTIONS].split()
-        for cores in (2, 3)
-    ]
-    assert ["-XX:+UseSerialGC" in each for each in options] == [True, False]
 
 
 def test_a_driver_knows_whether_executors_may_be_on_other_machines() -> None:
