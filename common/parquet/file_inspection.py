@@ -24,7 +24,7 @@ from common.primitives import BoundedMap
 from common.readers.pool import ReaderDeathError, in_reader
 from common.rows.conform import BATCH_ROWS, conform, refuse_nulls, requires_values
 from common.rows.key_encoding import encode_keys, fill_of_path, filled
-from common.rows.merge import in_range
+from common.rows.merge import in_range, inside
 from common.rows.row_facts import RowFacts, RowTally, data_file_of
 from common.rows.rules import RowRules
 from common.rows.schema import arrow_schema, columns_of, normal_field, require_readable
@@ -525,19 +525,9 @@ def count_rows_of_file(table: Table, file: DataFile, keys: KeyRange) -> int:
         present = [name for name in schema.names if name in source.schema_arrow.names]
         for batch in row_batches(OpenFile(location, file.path, source), present):
             part = conform(batch, schema, f"file {file.path}")
-            rows += _count_keys(encode_keys(part, rules.key, rules.key_types), keys)
+            flags = inside(encode_keys(part, rules.key, rules.key_types), keys)
+            rows += pc.sum(flags).as_py() or 0
     return rows
-
-
-def _count_keys(encoded: pa.LargeBinaryArray, keys: KeyRange) -> int:
-    inside = pc.is_valid(encoded)
-    if keys.start is not None:
-        start = pa.scalar(keys.start, pa.large_binary())
-        inside = pc.and_(inside, pc.greater_equal(encoded, start))
-    if keys.until is not None:
-        until = pa.scalar(keys.until, pa.large_binary())
-        inside = pc.and_(inside, pc.less(encoded, until))
-    return int(pc.sum(inside).as_py() or 0)
 
 
 # ---------------------------------------------------------------------------------- Samples of keys

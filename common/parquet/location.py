@@ -18,11 +18,7 @@ import pyarrow as pa
 from pyarrow import fs as arrow_fs
 
 from common.errors import CompactionError, ConfigError, RequestError, UnavailableError
-from common.model.location_identity import (
-    REGION_WITH_ENDPOINT,
-    canonical_scheme,
-    s3_access,
-)
+from common.model.location_identity import REGION_WITH_ENDPOINT, canonical_scheme, s3_access
 from common.parquet.resolved_location import SCHEMES
 from common.primitives import BoundedMap
 

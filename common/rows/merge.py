@@ -15,6 +15,7 @@ from common.errors import RequestError
 from common.model.key_values import KeyType
 from common.model.keys import PLUS_INFINITY
 from common.model.outcome import DroppedRows, RowCounts
+from common.model.request import KeyRange
 from common.rows.conform import (
     BATCH_ROWS,
     Flags,
@@ -372,6 +373,18 @@ def in_range(table: pa.Table, rules: RowRules, start: bytes | None, end: bytes |
     if end is not None:
         inside = pc.and_(inside, pc.less_equal(keys, pa.scalar(end, pa.large_binary())))
     return table.filter(inside)
+
+
+def inside(keys: pa.LargeBinaryArray, key_range: KeyRange) -> pa.BooleanArray:
+    """Return which encoded keys lie in a range, as `KeyRange.holds` for one; null for a null."""
+    flags = pc.is_valid(keys)
+    if key_range.start is not None:
+        start = pa.scalar(key_range.start, pa.large_binary())
+        flags = pc.and_(flags, pc.greater_equal(keys, start))
+    if key_range.until is not None:
+        until = pa.scalar(key_range.until, pa.large_binary())
+        flags = pc.and_(flags, pc.less(keys, until))
+    return flags
 
 
 # ----------------------------------------------------------------------------- Counts of many steps

@@ -37,9 +37,9 @@ SHARED_MODULES = (
     *("common.expressions.clauses", "common.settings", "common.wire"),
     "compactor.rewrite.spark_tasks",
 )
-"""Loaded once for all workers. Arrow loads pandas when it converts the first
-list. Polars is not among them: it starts threads, which a fork would lose. Modules load it where
-they use it, so that a task that reads or stores values of expressions does without it."""
+"""Loaded once for all workers. Arrow loads pandas when it converts the first list. Polars is not
+among them: it starts threads, which a fork would lose. Modules load it where they use it, so that a
+task that reads or stores values of expressions does without it."""
 _run_task = daemon.worker
 CONNECTIONS = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 LOCAL, REMOTE, OWNER = 1, 2, 7

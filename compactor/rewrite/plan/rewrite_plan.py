@@ -27,6 +27,7 @@ from common.model.table import Column, Table
 from common.parquet.file_inspection import codec_name
 from common.rows.conform import Flags
 from common.rows.key_encoding import encode_keys
+from common.rows.merge import inside
 from common.rows.row_facts import RowFacts
 from common.rows.rules import DropRule, RowRules, keeps_deleted_rows
 from common.rows.schema import arrow_schema, columns_of, normal_field, unite_schemas
@@ -76,23 +77,10 @@ def matched_rows(
         flags &= ~_flags(pc.fill_null(rows.column(rules.tombstone_column), fill_value=False))
     if rules.key and (key_range != KeyRange() or cancelled) and rows.num_rows:
         keys = encode_keys(rows, rules.key, rules.key_types)
-        flags &= _inside(keys, key_range)
+        flags &= _flags(inside(keys, key_range))
         for part in cancelled:
-            flags &= ~_inside(keys, part)
+            flags &= ~_flags(inside(keys, part))
     return flags
-
-
-def _inside(keys: pa.LargeBinaryArray, key_range: KeyRange) -> Flags:
-    flags = np.ones(len(keys), np.bool_)
-    if key_range.start is not None:
-        flags &= _flags(pc.greater_equal(keys, _bytes(key_range.start)))
-    if key_range.until is not None:
-        flags &= _flags(pc.less(keys, _bytes(key_range.until)))
-    return flags
-
-
-def _bytes(value: bytes) -> pa.Scalar:
-    return pa.scalar(value, pa.large_binary())
 
 
 def _flags(column: pa.Array | pa.ChunkedArray) -> Flags:
