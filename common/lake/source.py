@@ -366,7 +366,8 @@ class TableSource(Protocol):
         """Look for an attempt in all versions above `since`.
 
         It is found if a version names it or adds one of its outputs, and no checkpoint
-        contradicts that version. It is absent only if every version above `since` was read.
+        contradicts that version. It is absent only if every version above `since` was read. What
+        `send` has written for it here is deleted, outputs aside, if it can no longer arrive.
 
         Args:
             attempt: Id of the attempt.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ from pyiceberg.manifest import DataFileContent, ManifestContent
 
 from common.lake import rules
 from tests.support.iceberg_catalogs import sqlite_site
-from tests.support.iceberg_race import ATTEMPT, Race
+from tests.support.iceberg_race import ATTEMPT, Files, Race
+from tests.support.race_attempt import LakeAttempt
 
 
 @pytest.fixture
@@ -20,6 +22,7 @@ def plain(tmp_path: Path) -> Race:
 
 
 def files_of_attempt(race: Race) -> set[str]:
+    """Return the names of what an attempt has written, outputs aside."""
     folder = Path(race.table.location().removeprefix("file://"))
     return {
         path.name
@@ -50,6 +53,27 @@ def test_what_refused_tries_wrote_is_deleted_when_it_cannot_arrive(plain: Race) 
     assert snapshot is not None
     ours = str(snapshot.snapshot_id)
     assert {name for name in named if ours not in name} == set()
+    plain.require_rows()
+
+
+@pytest.mark.parametrize("tries_max", [rules.TRIES_MAX, 1])
+def test_nothing_is_left_of_tries_if_no_try_follows(plain: Race, tries_max: int) -> None:
+    """The only try is refused, and then the inputs have left, or there is no further try."""
+    state = replace(plain.plan(), tries_max=tries_max)
+    plain.delete(4)
+    others = plain.opened()
+    other = LakeAttempt("fedcba98", others, Files(plain.writer, others))
+
+    def compact(step: rules.PublishStep) -> None:
+        if isinstance(step, rules.SendVersion):
+            other.publish(other.rewrite(others.load(), [plain.paths]))
+
+    plain.attempt.between = compact
+    end = plain.publish(state)
+
+    ending = rules.PublishEnd.REFUSED if tries_max > 1 else rules.PublishEnd.CONFLICTED
+    assert (end.ending, len(plain.attempt.sent)) == (ending, 1)
+    assert files_of_attempt(plain) == set()
     plain.require_rows()
 
 

@@ -44,6 +44,14 @@ class WrittenTable(ABC):
         """Return the live data files, relative to the table."""
 
     @abstractmethod
+    def stored(self) -> set[str]:
+        """Return the service's own data files in the table's folder."""
+
+    @abstractmethod
+    def named(self) -> set[str]:
+        """Return every data file that some version has added, in the same form."""
+
+    @abstractmethod
     def check(self) -> None:
         """Compare the rows that readers see with those that were acknowledged."""
 
@@ -67,6 +75,22 @@ class WrittenTable(ABC):
     def wait_until_at_rest(self) -> None:
         """Wait until nothing is left to do."""
         self.service.wait(f"rest of {self.name}", self.rests)
+
+    def wait_until_clean(self) -> None:
+        """Write versions until no file of the service is stored that none of them has."""
+
+        def is_clean() -> bool:
+            if not (left := self.stored() - self.named()):
+                return True
+            seen.append(left)
+            self.crowd()
+            return False
+
+        seen: list[set[str]] = []
+        try:
+            self.service.wait(f"clean storage of {self.name}", is_clean, poll_max_s=2.0)
+        except AssertionError as error:
+            raise AssertionError(f"no version has {sorted(seen[-1])[:10]}\n{error}") from error
 
     def outlive_its_compactor(self) -> None:
         """Attach the table, and kill the compactor of an attempt that publishes."""

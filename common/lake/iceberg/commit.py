@@ -104,6 +104,8 @@ CODEC, CODEC_PROPERTY = "gzip", "write.avro.compression-codec"
 CODECS = ("gzip", "zstd", "snappy", "deflate", "bzip2", "zstandard", "null")
 READERS = 8
 ATTEMPTS_MAX = 1_000
+NOT_SENT = -1
+"""In place of the last number before a try: it broke off before its request."""
 PRIVATE_NAMES = (
     *write.PRIVATE_NAMES,
     "pyiceberg.manifest.ManifestFile.fetch_manifest_entry",
@@ -205,7 +207,7 @@ class SnapshotSender:
         """
         require_names((*catalogs.PRIVATE_NAMES, *PRIVATE_NAMES))
         self._tries: BoundedMap[str, list[tuple[int, list[str]]]] = BoundedMap(ATTEMPTS_MAX)
-        """Attempt → its tries: last version before each, and the files that were written."""
+        """Attempt → its tries: last number before each, and the files that were written."""
 
     def send(self, table: Table, commit: Commit, head: HeadFiles) -> Answer:
         """Try once to make a commit the next snapshot.
@@ -224,22 +226,31 @@ class SnapshotSender:
             return snapshot.send()
         finally:
             if commit.attempt:
-                self._clean(table, commit.attempt, snapshot)
+                before = snapshot.last if snapshot.may_arrive else NOT_SENT
+                tries = self._tries.get(commit.attempt) or []
+                self._tries.put(commit.attempt, [*tries, (before, snapshot.written)])
 
-    def _clean(self, table: Table, attempt: str, snapshot: "_Snapshot") -> None:
-        """Delete what earlier tries wrote, if they cannot arrive any more.
+    def clean(self, table: Table, attempt: str) -> None:
+        """Delete what tries of an attempt wrote, if they are not in the table and cannot arrive.
 
-        A try that was sent before another sequence number was given is refused by the catalog, and
-        the caller has looked for it after that number was given, and before this try.
+        A try that was sent before another sequence number was given is refused by the catalog.
+
+        Args:
+            table: The table as it was just loaded. If one of its snapshots is that of a try, it is
+                still retained.
+            attempt: Id of the attempt.
         """
-        last, left = snapshot.last, []
-        named = {*snapshot.listed, *(other.manifest_list for other in table.metadata.snapshots)}
-        for before, paths in self._tries.get(attempt) or []:
+        if not (tries := self._tries.get(attempt)):
+            return
+        metadata, left = table.metadata, []
+        last = getattr(metadata, "last_sequence_number", 0)
+        named = {snapshot.manifest_list for snapshot in metadata.snapshots}
+        for before, paths in tries:
             if before >= last or not named.isdisjoint(paths):
                 left.append((before, paths))
             else:
                 _delete(table.io, paths)
-        self._tries.put(attempt, [*left, (last, snapshot.written)])
+        self._tries.put(attempt, left)
 
 
 class _Snapshot:

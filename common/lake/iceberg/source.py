@@ -322,7 +322,7 @@ class IcebergSource:
         """Look for an attempt in all retained snapshots above `since`.
 
         A snapshot that is missing may have been its commit. It is found then by its files, if a
-        branch or tag still has one.
+        branch or tag still has one. If none is missing, what refused tries wrote is deleted.
         """
         table, wanted = self._loaded(), frozenset(outputs)
         metadata = table.metadata
@@ -332,6 +332,7 @@ class IcebergSource:
         for snapshot in later:
             if attempt and _attempt_of(snapshot) == attempt:
                 added = self._named(table, snapshot, wanted, only_own=True)
+                self._sender.clean(table, attempt)
                 return Sighting(Look.FOUND, snapshot.sequence_number or 0, added)
         last = getattr(metadata, "last_sequence_number", 0)
         for snapshot in _referred(metadata):
@@ -343,6 +344,7 @@ class IcebergSource:
             number = min(missing, default=since)
             reason = f"the snapshot with sequence number {number} of {self.title} is missing"
             return Sighting(Look.CANNOT_TELL, last, reason=reason)
+        self._sender.clean(table, attempt)
         return Sighting(Look.ABSENT, last)
 
     def _named(
