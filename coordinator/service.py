@@ -133,8 +133,9 @@ class StoreActions:
 
     async def _compose(self, action: do.Reserve, applied: Applied) -> Assignment | Unknown:
         """Return the assignment of a reserved job; without its table the job cannot run."""
-        assert applied.reservation is not None
-        assert applied.tablet is not None
+        reservation, tablet = applied.reservation, applied.tablet
+        assert reservation is not None
+        assert tablet is not None
         job, request = action.job, None
         try:
             table = await self._context.store.table(job.tablet.table)
@@ -144,9 +145,12 @@ class StoreActions:
             return Unknown(reason=str(error))
         if table is None or (job.request is not None and request is None):
             return Unknown(reason="its table or request was removed after the reservation")
+        if table.lake is not None and not tablet.files.keys() >= {*reservation.inputs}:
+            # The answer was lost, and another writer has replaced an input until the next try.
+            return Unknown(reason="an input has left the table after the reservation")
         try:
             return compose_assignment(
-                job, applied.reservation, table, applied.tablet, applied.now_s, request=request
+                job, reservation, table, tablet, applied.now_s, request=request
             )
         except Exception as error:  # A failure on one table must not stop the others.
             return Unknown(reason=self._context.faults.note("handing out", table.id, error))

@@ -33,10 +33,13 @@ from common.model.outcome import AttemptEnd
 from common.model.table import LakeTable, Table, TableState
 from common.model.tablet import PLUS_INFINITY, Tablet, TabletId
 from coordinator.context import Generations, ShellContext
+from coordinator.core import actions as do
 from coordinator.core import events as on
 from coordinator.lake import END_GRACE_S, LakeFollower, LakeRules
+from coordinator.service import StoreActions
 from tests.support.lake_log import COLUMNS, LakeLog, lake_file
 from tests.support.memory_store import MemoryStore
+from tests.support.planning import job
 from tests.support.predictable import CountedIds, ManualClock
 from tests.support.store_harness import applied
 
@@ -168,6 +171,36 @@ def test_the_mirror_follows_the_log() -> None:
         assert head is not None
         assert head.version == 2
         assert not await life.store.garbage("t1")
+
+    story(tell)
+
+
+def test_no_compactor_gets_a_job_whose_input_left_after_the_reservation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The answer of the reservation is lost, and the next try reads a tablet without the input."""
+
+    async def tell(life: Life) -> None:
+        life.log.write(lake_file("a"), lake_file("b"))
+        await life.poll()
+        apply, answers = life.store.apply, list[on.Event]()
+
+        async def slow(change: Change, **options: Any) -> Outcome:
+            outcome = await apply(change, **options)
+            if isinstance(change, ReserveFiles):
+                life.log.write(went=["b"])
+                await life.poll()
+                outcome = await apply(change, **options)
+            return outcome
+
+        monkeypatch.setattr(life.store, "apply", slow)
+        wanted = job("j1", inputs=("a", "b"), tablet=life.tablet)
+        actions = StoreActions(life.context, answers.append, {"t1": life.table})
+        await actions.perform(do.Reserve(take="x", job=wanted, compactor="c1"))
+        (answer,) = answers
+        assert isinstance(answer, on.JobReserveUnknown)
+        assert answer.attempt in (await life.read()).running  # Released later, by this event.
+        assert not life.context.faults.sentences("t1")
 
     story(tell)
 
