@@ -146,7 +146,7 @@ class StoreActions:
         if table is None or (job.request is not None and request is None):
             return Unknown(reason="its table or request was removed after the reservation")
         if table.lake is not None and not tablet.files.keys() >= {*reservation.inputs}:
-            # The answer was lost, and another writer has replaced an input until the next try.
+            # The first answer was lost, and the tablet was read again after its mirror had moved.
             return Unknown(reason="an input has left the table after the reservation")
         try:
             return compose_assignment(

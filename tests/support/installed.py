@@ -176,7 +176,9 @@ def _copy_commit(commit: str, target: Path) -> None:
     archive = target.with_suffix(".tar")
     _run([*GIT, "archive", "-o", str(archive), commit, "--", *SOURCES], ROOT)
     with tarfile.open(archive) as files:
-        files.extractall(target, filter="data")
+        # Python 3.11.2, that of Debian 12, has no such filter.
+        files.extraction_filter = getattr(tarfile, "data_filter", None)
+        files.extractall(target)
 
 
 def _add_data(folder: Path) -> None:

@@ -114,7 +114,9 @@ def older_store() -> Iterator[OlderStore]:
         tempfile.TemporaryDirectory(prefix=ROOT_PREFIX, dir="/tmp") as root,
     ):
         with tarfile.open(TARGET) as tar:
-            tar.extractall(folder, filter="data")
+            # Python 3.11.2, that of Debian 12, has no such filter.
+            tar.extraction_filter = getattr(tarfile, "data_filter", None)
+            tar.extractall(folder)
         facts = recorded_facts()
         store = OlderStore(Path(folder), Path(root), facts)
         assert len(str(store.root)) == len(facts["root"]), facts["root"]

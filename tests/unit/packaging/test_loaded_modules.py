@@ -76,6 +76,8 @@ STATUS = api.Status(
 )
 OF_TYPER = {"annotated_doc", "rich", "shellingham", "typer"}
 OF_ACTORS = {"cryptography", "hiredis", "numpy", "pyarrow", "ray", "redis"}
+if sys.version_info < (3, 11, 3):
+    OF_ACTORS |= {"async_timeout"}  # Needed by the client of Redis, such as on Debian 12.
 OF_RAY = {"cloudpickle"}
 """What Ray also loads where something else has installed it, such as the benchmarks."""
 OF_GATEWAY = {
