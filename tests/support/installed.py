@@ -175,8 +175,12 @@ def _copy_commit(commit: str, target: Path) -> None:
     target.mkdir(parents=True)
     archive = target.with_suffix(".tar")
     _run([*GIT, "archive", "-o", str(archive), commit, "--", *SOURCES], ROOT)
+    unpack(archive, target)
+
+
+def unpack(archive: Path, target: Path) -> None:
+    """Unpack an archive of this project, with a filter where Python has one: 3.11.2 has none."""
     with tarfile.open(archive) as files:
-        # Python 3.11.2, that of Debian 12, has no such filter.
         files.extraction_filter = getattr(tarfile, "data_filter", None)
         files.extractall(target)
 

@@ -80,17 +80,16 @@ class WrittenTable(ABC):
         """Write versions until no file of the service is stored that none of them has."""
 
         def is_clean() -> bool:
-            if not (left := self.stored() - self.named()):
+            if self.stored() <= self.named():
                 return True
-            seen.append(left)
             self.crowd()
             return False
 
-        seen: list[set[str]] = []
         try:
             self.service.wait(f"clean storage of {self.name}", is_clean, poll_max_s=2.0)
         except AssertionError as error:
-            raise AssertionError(f"no version has {sorted(seen[-1])[:10]}\n{error}") from error
+            left = sorted(self.stored() - self.named())
+            raise AssertionError(f"no version has {left[:10]}\n{error}") from error
 
     def outlive_its_compactor(self) -> None:
         """Attach the table, and kill the compactor of an attempt that publishes."""

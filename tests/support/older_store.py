@@ -21,6 +21,7 @@ from typing import Any
 import redis
 
 from neve.client import Client
+from tests.support.installed import unpack
 from tests.support.record_older_store import PIN, ROOT_PREFIX, TARGET, visible
 
 Rows = dict[str, list[dict[str, Any]]]
@@ -113,10 +114,7 @@ def older_store() -> Iterator[OlderStore]:
         tempfile.TemporaryDirectory() as folder,
         tempfile.TemporaryDirectory(prefix=ROOT_PREFIX, dir="/tmp") as root,
     ):
-        with tarfile.open(TARGET) as tar:
-            # Python 3.11.2, that of Debian 12, has no such filter.
-            tar.extraction_filter = getattr(tarfile, "data_filter", None)
-            tar.extractall(folder)
+        unpack(TARGET, Path(folder))
         facts = recorded_facts()
         store = OlderStore(Path(folder), Path(root), facts)
         assert len(str(store.root)) == len(facts["root"]), facts["root"]
