@@ -1,6 +1,7 @@
 """`neve gc`, the listing sweep: hand files that no metadata refers to over to the collector."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -42,6 +43,9 @@ from neve.recovery.table_creation import (
 #
 #     the input is in the table and in storage    the attempt of the output gave up
 #     the input waits for deletion                a known commit replaced the input
+#     the input is itself an orphan               an add that was lost, of a call without an answer
+#     the input was deleted, and the attempt      a commit that was lost; the collector deletes its
+#     that wrote it ended without a commit        outputs only while its inputs are in storage
 #     another attempt replaced the input          by the history, or by the footer of a file that
 #                                                 is in the table or was replaced by such a file
 #
@@ -59,11 +63,15 @@ class OnlyCopies:
     held: Collection[str]
     """Files of the table that are in storage."""
     garbage: Collection[str]
+    deleted: Collection[str] = ()
+    """Inputs that are not in storage, and whose attempts ended without a commit."""
     lost_s: float | None
     """When an operator last accepted that changes were lost; the time of the listing if the store
     has gone back in time and no operator has accepted it; None: no changes were lost."""
     _replaced: dict[str, set[str]] = field(default_factory=dict)
     """Input → the attempts that replaced it."""
+    _waste: set[str] = field(default_factory=set)
+    """Orphans without doubt: no output of them holds the only copy of rows."""
 
     def committed(self, attempts: Iterable[tuple[str, Sequence[str]]]) -> None:
         """Record committed attempts, given as id and inputs."""
@@ -74,8 +82,22 @@ class OnlyCopies:
     def among(self, orphans: Sequence[Orphan]) -> dict[str, str]:
         """Return the orphans that may be the only copy of rows, path → reason."""
         self._trace(orphans)
-        doubts = ((file.path, self._doubt(file, footer)) for file, footer in orphans)
-        return {path: why for path, why in doubts if why}
+        by_path = {file.path: (file, footer) for file, footer in orphans}
+        outputs_of = defaultdict[str, list[str]](list)
+        for file, footer in orphans:
+            for path in footer.inputs if footer is not None else ():
+                outputs_of[path].append(file.path)
+        doubts = dict[str, str]()
+        unjudged = [*by_path]
+        while unjudged:
+            file, footer = by_path[unjudged.pop()]
+            doubts[file.path] = self._doubt(file, footer)
+            # An unreadable output is no copy, but what became of its inputs is not known.
+            is_known = footer is not None or _is_appended(file)
+            if is_known and not doubts[file.path] and file.path not in self._waste:
+                self._waste.add(file.path)
+                unjudged += outputs_of[file.path]
+        return {path: doubts[path] for path in by_path if doubts[path]}
 
     def _trace(self, orphans: Sequence[Orphan]) -> None:
         """Record the attempts that wrote replaced orphans: such attempts were committed."""
@@ -93,7 +115,7 @@ class OnlyCopies:
             lost = [path for path in footer.inputs if not self._is_accounted(path, footer.attempt)]
             more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
             return f"what became of its input {lost[0]}{more} is not known" if lost else ""
-        if file.whose is not FileOrigin.APPENDED or self.lost_s is None:
+        if not _is_appended(file) or self.lost_s is None:
             return ""
         if file.changed_s is not None and file.changed_s > self.lost_s + CLOCKS_APART_S:
             return ""
@@ -101,7 +123,12 @@ class OnlyCopies:
 
     def _is_accounted(self, path: str, attempt: str) -> bool:
         others = self._replaced.get(path, set()) - {attempt}
-        return path in self.held or path in self.garbage or bool(others)
+        known = (self.held, self.garbage, self.deleted, self._waste)
+        return bool(others) or any(path in paths for paths in known)
+
+
+def _is_appended(file: StoredFile) -> bool:
+    return file.whose is FileOrigin.APPENDED
 
 
 # ------------------------------------------------------------------------------------- Find orphans
@@ -162,7 +189,11 @@ async def find_orphans(scope: TableScope) -> SweepResult:
     listed_s = await scope.store.now_s()
     recorded = await _known_paths(scope)
     ours, users = await in_thread(partial(_unknown, stored, recorded))
-    aged = [path for path in ours if _is_old(stored[path], listed_s - scope.grace_s)]
+    old_s = listed_s - scope.grace_s
+    young = [path for path in ours if not _is_old(stored[path], old_s)]
+    # The inputs of a young output wait for it: without them, it would be in doubt for ever.
+    waiting = {*young, *await _inputs_of(scope, young)}
+    aged = [path for path in ours if path not in waiting]
     existing = await _existing(scope, aged)
     old = [stored[path] for path in aged if path in existing]  # A listing may be stale.
     located = await gather_bounded(_located_orphan(scope, file) for file in old)
@@ -203,6 +234,13 @@ def _unknown(
     ours = (file.path for file in unknown if file.whose in SERVICE_ORIGINS)
     users = (file.path for file in unknown if file.whose is FileOrigin.USER)
     return steps.in_order(ours), steps.in_order(users)
+
+
+async def _inputs_of(scope: TableScope, paths: Iterable[str]) -> list[str]:
+    """Return the inputs of those files that are outputs of jobs."""
+    outputs = (path for path in paths if file_origin(path) is FileOrigin.OUTPUT)
+    footers = await gather_bounded(scope.run(_footer, scope.location, path) for path in outputs)
+    return [path for footer in footers if footer is not None for path in footer.inputs]
 
 
 async def _existing(scope: TableScope, paths: Sequence[str]) -> Collection[str]:
@@ -252,11 +290,15 @@ async def _only_copies(
     history = await scope.store.history(scope.table.id, HISTORY_MAX)
     ended = [(entry.attempt, entry.inputs) for entry in history if entry.end == COMMITTED]
     inputs = {path for _, orphan in orphans if orphan.footer for path in orphan.footer.inputs}
-    inputs_in_tablets = sorted(path for path in inputs if path in recorded.held)
+    given_up = {f"{entry.job}-{entry.attempt}" for entry in history if entry.end != COMMITTED}
+    in_tablets = {path for path in inputs if path in recorded.held}
+    uncommitted = {path for path in inputs if _job_and_attempt(path) in given_up}
     # Do not use the listing: it may still name a deleted input, and the output would be deleted.
+    existing = await _existing(scope, sorted(in_tablets | uncommitted))
     judge = OnlyCopies(
-        held=await _existing(scope, inputs_in_tablets),
+        held=in_tablets.intersection(existing),
         garbage=recorded.garbage,
+        deleted=uncommitted.difference(existing),
         lost_s=listed_s if behind else lost_s,
     )
     judge.committed(ended)
@@ -268,6 +310,11 @@ async def _only_copies(
     looks = await gather_bounded(scope.run(_footer, scope.location, path) for path in outputs)
     judge.committed((look.attempt, look.inputs) for look in looks if look is not None)
     return await asyncio.to_thread(judge.among, files)
+
+
+def _job_and_attempt(path: str) -> str:
+    """Return what the name of an output begins with; its number and suffix follow."""
+    return path.rpartition("/")[2].rpartition("-")[0]
 
 
 def _outputs_of(paths: Iterable[str], stored: Collection[str], steps: Steps) -> Sequence[str]:

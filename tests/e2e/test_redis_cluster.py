@@ -78,8 +78,8 @@ def test_appends_and_compactions_go_on_when_a_node_dies(
 
     for table in tables:
         service.wait_until_at_rest(table)
+        service.wait_until_clean(table, sweep=True)
         table.check_rows()
-        service.wait_until_clean(table)
     # Nobody had to be started anew.
     assert {kind: service.actor(kind).pid for kind in actors} == {
         kind: process.pid for kind, process in actors.items()

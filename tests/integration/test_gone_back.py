@@ -318,3 +318,55 @@ async def test_outputs_of_an_abandoned_attempt_are_orphans_though_its_inputs_are
     await site.collect()
     assert not ground.place(table, written).exists()
     assert ground.place(table, first[0]).exists()
+
+
+async def forgotten_chain(ground: Ground) -> tuple[Site, str, str, str]:
+    """Forget a commit, an add without an answer, and a commit of a job that used both.
+
+    Returns:
+        The site, the output of the first job, the appended file, and the output of the last job.
+    """
+    table = await ground.table()
+    tablet = await ground.add(table, "a.parquet", 1)
+    first = await ground.reserve(table, tablet, "a.parquet")
+    before = await moment(ground)
+    commit = ground.rewrite(first)
+    applied(await ground.store.apply(commit))
+    output, appended = commit.outputs[0].path, "_neve/append/lost.parquet"
+    await ground.add(table, appended, 2)
+    (last,) = await ground.compact(table, tablet, output, appended)
+    await go_back(ground, before)
+    release = ReleaseAttempt(
+        tablet=tablet, attempt=first.reservation.attempt, end=AttemptEnd.LOST, cause="silence"
+    )
+    applied(await ground.store.apply(release))
+    return Site(ground, table), output, appended, last
+
+
+async def test_commits_that_a_fail_over_forgot_leave_nothing(ground: Ground) -> None:
+    site, output, appended, last = await forgotten_chain(ground)
+
+    done = await collect_orphans(ground.scope(site.table), delete=False)
+    assert {each.path for each in done.found} == {appended, last}
+    assert (done.orphans, done.evidence) == (2, 0), "the first output waits for deletion"
+    await site.collect()
+    assert not ground.place(site.table, output).exists()
+    done = await collect_orphans(ground.scope(site.table), delete=True)
+    assert (done.given, done.evidence) == (2, 0), "the first output is deleted"
+    await site.collect()
+    left = {path.name for path in ground.place(site.table, "").rglob("*.parquet")}
+    assert left == {"a.parquet"}
+
+
+async def test_an_output_that_is_there_is_not_deleted_because_its_attempt_was_lost(
+    ground: Ground,
+) -> None:
+    site, output, appended, last = await forgotten_chain(ground)
+    ground.place(site.table, "a.parquet").unlink()
+    await ground.harness.write(("DEL", f"neve:{{{site.table.id}}}:garbage"))
+
+    done = await collect_orphans(ground.scope(site.table), delete=True)
+
+    kept = {each.path for each in done.found if each.code is FindingCode.EVIDENCE}
+    assert kept == {output, last}
+    assert [each.path for each in done.found if each.path not in kept] == [appended]

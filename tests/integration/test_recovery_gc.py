@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from common.model.outcome import RowCounts
 from common.runtime import call_id
 from neve.recovery.gc import collect_orphans, find_orphans
 from neve.recovery.scope import FindingCode
-from tests.support.recovery import Ground, rows
+from tests.support.recovery import Ground, go_back, moment, rows
 from tests.support.store_harness import applied, refused
 
 pytestmark = [pytest.mark.anyio, pytest.mark.integration]
@@ -58,6 +59,26 @@ async def test_a_young_file_waits(ground: Ground) -> None:
     done = await collect_orphans(ground.scope(table, grace_s=3600), delete=True)
 
     assert (done.orphans, done.young) == (0, 1)
+
+
+async def test_an_output_goes_with_the_lost_append_that_it_was_made_of(ground: Ground) -> None:
+    """A fail-over has forgotten an add without an answer, and the commit that followed it."""
+    table = await ground.table()
+    tablet = await ground.add(table, "a.parquet", 1)
+    before = await moment(ground)
+    appended = "_neve/append/lost.parquet"
+    await ground.add(table, appended, 2)
+    (output,) = await ground.compact(table, tablet, "a.parquet", appended)
+    await go_back(ground, before)
+
+    # Without its input, the output would be in doubt for ever: the input waits for it.
+    os.utime(ground.place(table, appended), (1_000_000_000, 1_000_000_000))
+    done = await collect_orphans(ground.scope(table, grace_s=3600), delete=True)
+    assert (done.orphans, done.young) == (0, 2)
+
+    done = await collect_orphans(ground.scope(table), delete=True)
+    assert {finding.path for finding in done.found} == {appended, output}
+    assert (done.given, done.evidence) == (2, 0)
 
 
 async def test_the_mark_of_an_empty_commit_stays_while_its_inputs_lie_there(

@@ -36,10 +36,14 @@ def appended(name: str, changed_s: float | None = 1000.0) -> Orphan:
 
 
 def judge(
-    *held: str, garbage: tuple[str, ...] = (), lost_s: float | None = None, **committed: str
+    *held: str,
+    garbage: tuple[str, ...] = (),
+    deleted: tuple[str, ...] = (),
+    lost_s: float | None = None,
+    **committed: str,
 ) -> OnlyCopies:
     """Return who judges; `committed`: attempt → its inputs, as words."""
-    made = OnlyCopies(held=frozenset(held), garbage=frozenset(garbage), lost_s=lost_s)
+    made = OnlyCopies(held=held, garbage=garbage, deleted=deleted, lost_s=lost_s)
     made.committed((attempt, inputs.split()) for attempt, inputs in committed.items())
     return made
 
@@ -52,6 +56,8 @@ def judge(
         (judge(), True),
         (judge("a", garbage=("b",)), False),
         (judge(garbage=("a", "b")), False),
+        (judge("a", deleted=("b",)), False),
+        (judge(deleted=("b",)), True),
         (judge(o2="a b"), False),
         (judge("a", o2="b c"), False),
         (judge("a", o1="b"), True),
@@ -80,6 +86,25 @@ def test_a_replaced_output_accounts_for_its_own_inputs() -> None:
     zombie = output("z", "a", "b")
     assert judge(o3=last).among([*chain, zombie]) == {}
     assert [*judge().among([*chain, zombie])] == [chain[0][0].path, last, zombie[0].path]
+
+
+def test_outputs_of_appends_that_were_lost_are_no_copies() -> None:
+    """A fail-over has forgotten two adds without an answer, and two commits that followed."""
+    (first, _), (second, _) = adds = [appended("a"), appended("b")]
+    chain = [
+        output("o2", f"{FOLDER}/job-o1.parquet", second.path),
+        output("o1", "held", first.path),
+    ]
+    assert judge("held").among([*chain, *adds]) == {}
+    assert judge("held").among([*adds, *reversed(chain)]) == {}
+    assert [*judge().among([*chain, *adds])] == [chain[0][0].path, chain[1][0].path]
+    assert len(judge("held", lost_s=2000.0).among([*chain, *adds])) == len(chain) + len(adds)
+
+
+def test_an_unreadable_output_does_not_account_for_its_inputs() -> None:
+    broken = (StoredFile(f"{FOLDER}/job-x.parquet", 10, 1000.0), None)
+    next_one = output("o1", broken[0].path)
+    assert [*judge().among([broken, next_one])] == [next_one[0].path]
 
 
 @pytest.mark.parametrize(
