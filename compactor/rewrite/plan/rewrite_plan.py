@@ -248,7 +248,7 @@ class Inputs:
     rows: int
     """Rows of all inputs, from their footers."""
     decoded_bytes: int
-    """Bytes of all rows, from the footers and a sample of texts."""
+    """Bytes of all rows, from the footers and, unless they are copied, a sample of texts."""
     footer_bytes: int
     """Bytes of the footers of all inputs."""
     row_groups: tuple[RowGroup, ...] = ()
@@ -373,13 +373,13 @@ def make_plan(
     row_rules = _row_rules(assignment, schema)
     rules = _rules(assignment, schema, row_rules)
     rows = sum(footer.num_rows for footer in footers.values())
-    return RewritePlan(
+    plan = RewritePlan(
         location=table.location,
         folder=folder,
         inputs=Inputs(
             paths=tuple(footers),
             rows=rows,
-            decoded_bytes=estimate_decoded_bytes(location, footers),
+            decoded_bytes=sum(footer.decoded_bytes for footer in footers.values()),
             footer_bytes=sum(footer.size_bytes for footer in footers.values()),
             row_groups=tuple(
                 replace(group, affected=_may_affect(rules.transform, group, footer))
@@ -398,6 +398,20 @@ def make_plan(
         output=_output(assignment, rows, replace(settings, row_group_bytes=memory.group_bytes)),
         memory=memory,
     )
+    if _copies_all_rows(plan, table):
+        return plan
+    decoded_bytes = estimate_decoded_bytes(location, footers)
+    return replace(plan, inputs=replace(plan.inputs, decoded_bytes=decoded_bytes))
+
+
+def _copies_all_rows(plan: RewritePlan, table: Table) -> bool:
+    """Return whether row groups of an append-only table are copied, so no row is decoded."""
+    if table.key or plan.rules.transform is not None or table.settings.ttl_s is not None:
+        return False
+    inputs, output = plan.inputs, plan.output
+    same_level = output.settings.codec_level == table.settings.codec_level
+    matches = len(inputs.matching) == len(inputs.paths) and inputs.worth_stitching
+    return len(output.paths) == 1 and same_level and matches
 
 
 def _bounded_columns(assignment: Assignment) -> tuple[Column, ...]:
