@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,6 +12,7 @@ import pytest
 
 from common.parquet.location import open_location
 from common.runtime import share_freed_memory
+from compactor.rewrite.attempt import stitch_plan
 from compactor.rewrite.kernel.normalized_keys import RowGroup
 from compactor.rewrite.memory_budget import (
     BASE_BYTES,
@@ -24,8 +26,15 @@ from compactor.rewrite.memory_budget import (
     task_environ,
 )
 from compactor.rewrite.merge.ranges import split_row_groups
-from compactor.rewrite.plan.inputs import ROWS_MIN, estimate_decoded_bytes, read_footer
+from compactor.rewrite.plan.inputs import (
+    LARGE_ROWS,
+    ROWS_MIN,
+    estimate_decoded_bytes,
+    read_footer,
+)
+from compactor.rewrite.plan.rewrite_plan import make_plan
 from tests.support.run_apart import run_apart
+from tests.support.tables_on_disk import assignment_over, bag_table, settings, write_file
 
 MB = 1024**2
 
@@ -128,3 +137,22 @@ def test_texts_count_as_long_as_they_are(tmp_path: Path, dictionary: bool) -> No
     location = open_location(tmp_path.as_uri())
     found = estimate_decoded_bytes(location, {"a.parquet": read_footer(location, "a.parquet")})
     assert 0.9 * table.nbytes < found < 1.1 * table.nbytes
+
+
+@pytest.mark.parametrize(
+    ("table_settings", "is_read"),
+    [({}, False), ({"ttl_s": 10.0}, True), ({"codec": "snappy"}, True)],
+)
+def test_texts_are_sampled_only_if_rows_are_read(
+    tmp_path: Path, table_settings: dict[str, Any], is_read: bool
+) -> None:
+    rows = pa.table({"at": pa.array([0] * LARGE_ROWS, pa.timestamp("us", "UTC"))})
+    rows = rows.append_column("text", pa.array(["x" * 200] * LARGE_ROWS))
+    write_file(tmp_path, "a.parquet", rows, compression="zstd")
+    table = bag_table(tmp_path, rows.schema, settings=settings(**table_settings))
+    assignment = assignment_over(table, ["a.parquet"])
+
+    plan = make_plan(assignment)
+
+    assert (stitch_plan(plan, assignment) is None) is is_read
+    assert (plan.inputs.decoded_bytes > 200 * LARGE_ROWS) is is_read
