@@ -38,7 +38,6 @@ from common.rows.rules import (
     CLOCK_MARGIN_S,
     DropRule,
     RowRules,
-    may_expire,
     may_hold_older_between,
     merged_spans,
 )
@@ -85,7 +84,14 @@ from compactor.rewrite.merge.tasks import merge_small_job
 from compactor.rewrite.outputs import TaskResult, WrittenFile, open_output_writer
 from compactor.rewrite.parquet_bytes.relocation import StitchedFooter, StitchPiece
 from compactor.rewrite.parquet_bytes.stitch import stitch
-from compactor.rewrite.plan.rewrite_plan import Inputs, Output, RewritePlan, Rules, make_plan
+from compactor.rewrite.plan.rewrite_plan import (
+    Inputs,
+    Output,
+    RewritePlan,
+    Rules,
+    copied_inputs,
+    make_plan,
+)
 from compactor.rewrite.spark_tasks import (
     run_in_one_task,
     run_tasks,
@@ -650,9 +656,7 @@ def stitch_plan(plan: RewritePlan, assignment: Assignment) -> StitchPlan | None:
         plan: The plan of the job.
         assignment: The assignment of the job.
     """
-    if len(plan.inputs.matching) < len(plan.inputs.paths) or not plan.inputs.worth_stitching:
-        return None
-    files = _files_in_key_order(plan, assignment)
+    files = copied_inputs(plan, assignment)
     if files is None:
         return None
     facts = unite_facts(list(map(facts_of_file, files)))
@@ -699,32 +703,6 @@ def stitch_whole(stitching: StitchPlan, plan: RewritePlan) -> TaskResult:
     counts = RowCounts(rows_in=made.rows, rows_out=made.rows)
     written = WrittenFile(0, output, made.rows)
     return TaskResult(counts=counts, dropped=None, files=(written,), facts=(stitching.facts,))
-
-
-def _files_in_key_order(plan: RewritePlan, assignment: Assignment) -> tuple[DataFile, ...] | None:
-    """Return the inputs in the order of their rows; None: rows may overlap, expire or change."""
-    files = assignment.inputs
-    requested_level = plan.output.settings.codec_level != assignment.table.settings.codec_level
-    if (
-        plan.rules.transform is not None
-        or len(plan.output.paths) > 1
-        or requested_level
-        or not plan.inputs.rows
-    ):
-        return None
-    if may_expire(files, plan.rules.row_rules, plan.rules.schema, plan.rules.now_s):
-        return None
-    if not plan.rules.row_rules.key:
-        return files
-    if any(not file.clean or file.key_min is None or file.key_max is None for file in files):
-        return None
-    ordered = sorted(files, key=lambda file: file.key_min or b"")
-    bounds = [(file.key_min or b"", file.key_max or b"") for file in ordered]
-    disjoint = all(before[1] < after[0] for before, after in pairwise(bounds))
-    inside = (plan.rules.start is None or plan.rules.start < bounds[0][0]) and (
-        plan.rules.end is None or bounds[-1][1] <= plan.rules.end
-    )
-    return tuple(ordered) if disjoint and inside else None
 
 
 def _require_schema(location: Location, output: str, schema: pa.Schema) -> None:

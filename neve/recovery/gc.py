@@ -192,7 +192,8 @@ async def find_orphans(scope: TableScope) -> SweepResult:
     old_s = listed_s - scope.grace_s
     young = [path for path in ours if not _is_old(stored[path], old_s)]
     # The inputs of a young output wait for it: without them, it would be in doubt for ever.
-    waiting = {*young, *await _inputs_of(scope, young)}
+    footers = await _footers(scope, filter(_is_output, young))
+    waiting = {*young, *(path for footer in footers for path in footer.inputs)}
     aged = [path for path in ours if path not in waiting]
     existing = await _existing(scope, aged)
     old = [stored[path] for path in aged if path in existing]  # A listing may be stale.
@@ -234,13 +235,6 @@ def _unknown(
     ours = (file.path for file in unknown if file.whose in SERVICE_ORIGINS)
     users = (file.path for file in unknown if file.whose is FileOrigin.USER)
     return steps.in_order(ours), steps.in_order(users)
-
-
-async def _inputs_of(scope: TableScope, paths: Iterable[str]) -> list[str]:
-    """Return the inputs of those files that are outputs of jobs."""
-    outputs = (path for path in paths if file_origin(path) is FileOrigin.OUTPUT)
-    footers = await gather_bounded(scope.run(_footer, scope.location, path) for path in outputs)
-    return [path for footer in footers if footer is not None for path in footer.inputs]
 
 
 async def _existing(scope: TableScope, paths: Sequence[str]) -> Collection[str]:
@@ -307,8 +301,8 @@ async def _only_copies(
         return {}
     outputs = await in_thread(partial(_outputs_of, recorded.held, stored))
     scope.on_progress(f"reading {len(outputs)} footers")
-    looks = await gather_bounded(scope.run(_footer, scope.location, path) for path in outputs)
-    judge.committed((look.attempt, look.inputs) for look in looks if look is not None)
+    footers = await _footers(scope, outputs)
+    judge.committed((footer.attempt, footer.inputs) for footer in footers)
     return await asyncio.to_thread(judge.among, files)
 
 
@@ -318,11 +312,7 @@ def _job_and_attempt(path: str) -> str:
 
 
 def _outputs_of(paths: Iterable[str], stored: Collection[str], steps: Steps) -> Sequence[str]:
-    return steps.in_order(
-        path
-        for path in steps.over(paths)
-        if path in stored and file_origin(path) is FileOrigin.OUTPUT
-    )
+    return steps.in_order(path for path in steps.over(paths) if path in stored and _is_output(path))
 
 
 async def _recovered_lately(scope: TableScope) -> str:
@@ -371,6 +361,16 @@ def _read_orphan(location: Location, table: Table, file: StoredFile) -> _Orphan:
         return _Orphan(None, facts.rows.key_min, footer=footer)
     except RequestError:
         return _Orphan(None, footer=footer)
+
+
+def _is_output(path: str) -> bool:
+    return file_origin(path) is FileOrigin.OUTPUT
+
+
+async def _footers(scope: TableScope, outputs: Iterable[str]) -> list[OutputFooter]:
+    """Return the footers of those outputs of jobs that can be read."""
+    footers = await gather_bounded(scope.run(_footer, scope.location, path) for path in outputs)
+    return [footer for footer in footers if footer is not None]
 
 
 def _footer(location: Location, path: str) -> OutputFooter | None:

@@ -347,7 +347,7 @@ async def test_commits_that_a_fail_over_forgot_leave_nothing(ground: Ground) -> 
     site, output, appended, last = await forgotten_chain(ground)
 
     done = await collect_orphans(ground.scope(site.table), delete=False)
-    assert {each.path for each in done.found} == {appended, last}
+    assert {finding.path for finding in done.found} == {appended, last}
     assert (done.orphans, done.evidence) == (2, 0), "the first output waits for deletion"
     await site.collect()
     assert not ground.place(site.table, output).exists()
@@ -367,6 +367,7 @@ async def test_an_output_that_is_there_is_not_deleted_because_its_attempt_was_lo
 
     done = await collect_orphans(ground.scope(site.table), delete=True)
 
-    kept = {each.path for each in done.found if each.code is FindingCode.EVIDENCE}
-    assert kept == {output, last}
-    assert [each.path for each in done.found if each.path not in kept] == [appended]
+    evidence = [finding.path for finding in done.found if finding.code is FindingCode.EVIDENCE]
+    orphans = [finding.path for finding in done.found if finding.path not in evidence]
+    assert {*evidence} == {output, last}
+    assert orphans == [appended]

@@ -79,17 +79,12 @@ class WrittenTable(ABC):
     def wait_until_clean(self) -> None:
         """Write versions until no file of the service is stored that none of them has."""
 
-        def is_clean() -> bool:
-            if self.stored() <= self.named():
-                return True
-            self.crowd()
-            return False
+        def found() -> set[str]:
+            if left := self.stored() - self.named():
+                self.crowd()
+            return left
 
-        try:
-            self.service.wait(f"clean storage of {self.name}", is_clean, poll_max_s=2.0)
-        except AssertionError as error:
-            left = sorted(self.stored() - self.named())
-            raise AssertionError(f"no version has {left[:10]}\n{error}") from error
+        self.service.wait_until_none(f"clean storage of {self.name}", found, poll_max_s=2.0)
 
     def outlive_its_compactor(self) -> None:
         """Attach the table, and kill the compactor of an attempt that publishes."""

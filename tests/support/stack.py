@@ -135,6 +135,27 @@ class Service:
         """Return when nothing runs on a table and nothing would be planned."""
         self.wait("rest", lambda: self._rests(table), table=table)
 
+    def wait_until_none(
+        self,
+        what: str,
+        found: Callable[[], set[str]],
+        *,
+        table: LedgerTable | None = None,
+        poll_max_s: float = POLL_MAX_S,
+    ) -> None:
+        """Return when no path is found any more; otherwise name some that are left.
+
+        Args:
+            what: Describes the end of the wait, in words.
+            found: Returns the paths; called repeatedly.
+            table: See `wait`.
+            poll_max_s: See `wait`.
+        """
+        try:
+            self.wait(what, lambda: not found(), table=table, poll_max_s=poll_max_s)
+        except AssertionError as error:
+            raise AssertionError(f"left: {sorted(found())[:10]}\n{error}") from error
+
     def wait_until_clean(self, table: LedgerTable, *, sweep: bool = False) -> None:
         """Return when the table's files are all that is stored below its location.
 
@@ -143,16 +164,12 @@ class Service:
             sweep: Run `neve gc --delete` meanwhile: an append without an answer leaves its file.
         """
 
-        def is_clean() -> bool:
+        def found() -> set[str]:
             if sweep:  # Again and again: it leaves young files alone.
                 self.client.gc(table.name, delete=True)
-            return table.stored() == table.listed()
+            return table.stored() ^ table.listed()
 
-        try:
-            self.wait("clean storage", is_clean, table=table)
-        except AssertionError as error:
-            differ = sorted(table.stored() ^ table.listed())
-            raise AssertionError(f"stored or listed alone: {differ[:10]}\n{error}") from error
+        self.wait_until_none("clean storage", found, table=table)
 
     def everybody_beats(self) -> bool:
         """Return whether the compactors that the stack was started with are heard of."""

@@ -8,6 +8,7 @@ has four parts: the files to read (`Inputs`), the effect on rows (`Rules`), the 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -22,6 +23,7 @@ from common.expressions.clauses import (
     protected_columns,
 )
 from common.expressions.file_pruning import ColumnBounds, may_be_true
+from common.model.file import DataFile
 from common.model.request import KeyRange, TransformKind
 from common.model.table import Column, Table
 from common.parquet.file_inspection import codec_name
@@ -29,7 +31,7 @@ from common.rows.conform import Flags
 from common.rows.key_encoding import encode_keys
 from common.rows.merge import inside
 from common.rows.row_facts import RowFacts
-from common.rows.rules import DropRule, RowRules, keeps_deleted_rows
+from common.rows.rules import DropRule, RowRules, keeps_deleted_rows, may_expire
 from common.rows.schema import arrow_schema, columns_of, normal_field, unite_schemas
 from common.wire import Assignment
 from compactor.rewrite.file_io import table_location
@@ -398,20 +400,43 @@ def make_plan(
         output=_output(assignment, rows, replace(settings, row_group_bytes=memory.group_bytes)),
         memory=memory,
     )
-    if _copies_all_rows(plan, table):
+    # No row is decoded. A keyed job whose row groups cannot be copied after all has to fit memory.
+    if not table.key and copied_inputs(plan, assignment) is not None:
         return plan
     decoded_bytes = estimate_decoded_bytes(location, footers)
     return replace(plan, inputs=replace(plan.inputs, decoded_bytes=decoded_bytes))
 
 
-def _copies_all_rows(plan: RewritePlan, table: Table) -> bool:
-    """Return whether row groups of an append-only table are copied, so no row is decoded."""
-    if table.key or plan.rules.transform is not None or table.settings.ttl_s is not None:
-        return False
-    inputs, output = plan.inputs, plan.output
-    same_level = output.settings.codec_level == table.settings.codec_level
-    matches = len(inputs.matching) == len(inputs.paths) and inputs.worth_stitching
-    return len(output.paths) == 1 and same_level and matches
+def copied_inputs(plan: RewritePlan, assignment: Assignment) -> tuple[DataFile, ...] | None:
+    """Return the inputs in the order of their rows if all row groups may be copied as they are.
+
+    Returns:
+        The inputs; None: their rows may overlap, expire or change, or are stored in another way.
+    """
+    if len(plan.inputs.matching) < len(plan.inputs.paths) or not plan.inputs.worth_stitching:
+        return None
+    files = assignment.inputs
+    requested_level = plan.output.settings.codec_level != assignment.table.settings.codec_level
+    if (
+        plan.rules.transform is not None
+        or len(plan.output.paths) > 1
+        or requested_level
+        or not plan.inputs.rows
+    ):
+        return None
+    if may_expire(files, plan.rules.row_rules, plan.rules.schema, plan.rules.now_s):
+        return None
+    if not plan.rules.row_rules.key:
+        return files
+    if any(not file.clean or file.key_min is None or file.key_max is None for file in files):
+        return None
+    ordered = sorted(files, key=lambda file: file.key_min or b"")
+    bounds = [(file.key_min or b"", file.key_max or b"") for file in ordered]
+    disjoint = all(before[1] < after[0] for before, after in pairwise(bounds))
+    in_bounds = (plan.rules.start is None or plan.rules.start < bounds[0][0]) and (
+        plan.rules.end is None or bounds[-1][1] <= plan.rules.end
+    )
+    return tuple(ordered) if disjoint and in_bounds else None
 
 
 def _bounded_columns(assignment: Assignment) -> tuple[Column, ...]:
